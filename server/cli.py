@@ -35,9 +35,9 @@ USAGE = 2
 @click.option("--drain-seconds", type=float, help="How long runs may continue after a signal to stop. [10]")
 @click.option("--idle-seconds", type=float, help="How long an idle conversation keeps its threads. [30]")
 @click.option("--max-streams", type=int, help="Streams that may be open at the same time. [10000]")
-@click.option("--retention-events-days", type=float, help="How long events are kept; messages always are. [for ever]")
+@click.option("--retention-events-days", type=float, help="How long events are kept; messages always are. [no limit]")
 @click.option("--retention-events-min", type=int, help="Latest events of each conversation to keep anyway. [10000]")
-@click.option("--retention-archived-days", type=float, help="How long archived conversations are kept. [for ever]")
+@click.option("--retention-archived-days", type=float, help="How long archived conversations are kept. [no limit]")
 @click.option("--retention-audit-days", type=float, help="How long the audit trail keeps refused calls. [90]")
 @click.option(
     "--reflection/--no-reflection", default=None, help="Enable gRPC reflection, for tools like grpcurl. [off]"
@@ -71,7 +71,7 @@ USAGE = 2
 @click.option(
     "--deny-read",
     type=str,
-    help="Files and directories that tools cannot read, with commas between them; none: no such. [those with keys]",
+    help="Files and directories that tools cannot read, separated by commas, or none. [those with keys]",
 )
 @click.option(
     "--system-paths",

@@ -209,7 +209,7 @@ class LocalSocket:
             self._told[path] = True
         else:
             self._told[path] = False
-            log.warning("%s was removed or replaced while the server uses it: it was made again", path)
+            log.warning("%s was removed or replaced while the server was using it; it was restored", path)
 
     def _link_back(self) -> None:
         """Create the socket's path again as a link to the same socket.
@@ -217,7 +217,7 @@ class LocalSocket:
         Raises NotPrivateError or OSError if that fails.
         """
         if self._spare is None or _inode(self._spare) != self._inode:
-            raise FileNotFoundError(0, "no second link to the socket is left")
+            raise FileNotFoundError(0, "the second link to the socket is missing")
         if self._socket.parent != self._data_dir:
             claim_directory(self._socket.parent)
         os.link(self._spare, self._socket, follow_symlinks=False)

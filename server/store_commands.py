@@ -86,7 +86,7 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
         fail("interrupted: nothing was restored", INTERRUPTED)
     print_text(f"restored {_amount(made)} to {made.path}")
     if made.kept:
-        print_text(f"what was there is kept as {made.kept}")
+        print_text(f"the previous data is kept as {made.kept}")
     for damage in made.damaged:
         print_text(f"damaged: {damage}", err=True)
 
@@ -147,7 +147,7 @@ def move(config: Path | None, data_dir: str | None, database: str | None) -> Non
     except ConfigError as error:
         fail(str(error), USAGE)
     if not found.database:
-        fail("where to? Say --database postgresql://user@host:port/name, or set database", USAGE)
+        fail("no target: pass --database postgresql://user@host:port/name, or set database", USAGE)
     if importlib.util.find_spec("psycopg") is None:
         fail(str(found.without_extra("database", "postgres")), USAGE)
     with ending_at_once():

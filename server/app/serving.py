@@ -180,7 +180,7 @@ async def _serve(
         with published(config.data_dir, Path(wired.socket.path)):
             if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:
                 log.warning(
-                    "insecure_behind_proxy: %s takes calls without TLS; whoever can reach it can read the token",
+                    "insecure_behind_proxy: %s takes calls without TLS; anyone who can reach it can read the token",
                     " and ".join(exposed),
                 )
             announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_kept(config, gateway)})")
@@ -236,9 +236,9 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
     if report.restriction_available and not report.workspace_available:
         log.warning("the workspace mode is not available: %s", report.workspace_reason)
     if report.separation_reason:
-        log.warning("no tool of a principal runs: %s", report.separation_reason)
+        log.warning("tools of principals are disabled: %s", report.separation_reason)
     if not report.hides_protected:
-        log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
+        log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces are not available")
         return
     for path in exposed:
         log.warning(
@@ -300,7 +300,7 @@ def _leave(step: Callable[[], None]) -> None:
     try:
         step()
     except StoreError as error:
-        log.warning("the conversations could not be given up, and others take them when the lease has ended: %s", error)
+        log.warning("the conversations were not released; other nodes take them over when the lease expires: %s", error)
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:

@@ -137,9 +137,11 @@ def check_workspaces(settings: ClusterSettings) -> None:
     """
     for workspace in settings.workspaces:
         if not os.path.isdir(workspace):
-            raise CannotStartError(f"cluster.workspaces: {workspace} is no directory here: mount it, or leave it out")
+            raise CannotStartError(
+                f"cluster.workspaces: {workspace} is not a directory here: mount it, or leave it out"
+            )
         if (real := os.path.realpath(workspace)) != workspace:
-            raise CannotStartError(f"cluster.workspaces: {workspace} leads through a link to {real}: name that")
+            raise CannotStartError(f"cluster.workspaces: {workspace} contains a symbolic link; use {real}")
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
@@ -210,4 +212,4 @@ def _why_uncalled(listener: Listener, authorities: bytes | None, host: str) -> s
         why = why_untrusted(certificate, key, authorities, host)
     except CertificateUnusableError as error:
         raise CannotStartError(str(error)) from None
-    return f"cluster.ca: it does not vouch for {certificate}, or that is for another host ({why})" if why else ""
+    return f"cluster.ca: it did not sign {certificate}, or that is for another host ({why})" if why else ""

@@ -90,8 +90,8 @@ def check_role(method: str, role: Role) -> None:
     """Raise Rejected if a caller with this role may not call the method. Nobody may call a method without an entry."""
     needed = NEEDED.get(method)
     if needed is None or not role.includes(needed):
-        may = f"it needs the role {needed}" if needed else "nobody may"
-        raise Rejected(Reason.PERMISSION_DENIED, f"this token has the role {role}, which may not do that: {may}")
+        may = f"it needs the role {needed}" if needed else "no role may"
+        raise Rejected(Reason.PERMISSION_DENIED, f"the role {role} of this token may not do that: {may}")
 
 
 log = logging.getLogger(__name__)

@@ -193,7 +193,7 @@ def _expiry(text: str | None, now: int) -> int:
 
 
 def _described(each: Token) -> str:
-    ends = f"until {_time(each.expires_at)}" if each.expires_at else "for ever"
+    ends = f"until {_time(each.expires_at)}" if each.expires_at else "no expiry"
     return f"{each.role}, since {_time(each.created_at)}, {ends}"
 
 
@@ -280,7 +280,7 @@ def logout(name: str, file: Path | None, data_dir: str | None) -> None:
 
         if asyncio.run(revoked(found)):
             return
-    print_text("the tokens are removed here, but not known to be invalid: end the login at the provider, too", err=True)
+    print_text("the tokens are removed here, but may still be valid: log out at the provider, too", err=True)
 
 
 def _server(config: Config, name: str) -> McpServer:

@@ -97,7 +97,7 @@ class IssuerKeys:
                 log.info("issuer %s: %d keys", self._issuer.name, len({key_id for key_id, _ in self._keys}))
         except KeysUnusableError as error:
             if self._failure != str(error):
-                log.warning("issuer %s: %s; keys that are known are used for a day", self._issuer.name, error)
+                log.warning("issuer %s: %s; the known keys are used for a day", self._issuer.name, error)
             self._failure = str(error)
         else:
             self._read_at, self._failure = self._monotonic(), ""
@@ -115,7 +115,7 @@ def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str]
         keys = json.loads(content)["keys"]
         found = [key for key in keys if isinstance(key, dict)]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise KeysUnusableError("what it has is no key set: an object with a list `keys`") from None
+        raise KeysUnusableError("its content is not a key set: an object with a list `keys`") from None
     usable: dict[tuple[str, str], jwt.PyJWK] = {}
     for key in found[:MAX_KEYS]:
         for algorithm in algorithms:

@@ -173,7 +173,7 @@ def _root(where: str, root: str) -> str:
     if not root.startswith("/") or "\0" in root or real == "/":
         raise ValueError(f"{where}: {root!r} must be an absolute path, and not /")
     if f"{real}/".startswith(SYSTEM):
-        raise ValueError(f"{where}: {root!r} must hold files of its own: there all processes can be seen")
+        raise ValueError(f"{where}: {root!r} must not be a system directory: it shows all processes")
     return real
 
 
@@ -267,9 +267,9 @@ class IssuerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         if self.jwks_url and self.jwks_file is not None:
-            raise ValueError(".jwks_url: there is a jwks_file, too; give one of both")
+            raise ValueError(".jwks_url: give either jwks_url or jwks_file")
         if not self.jwks_url and self.jwks_file is None:
-            raise ValueError(".jwks_url: name where its keys are, here or as jwks_file")
+            raise ValueError(".jwks_url: needed, or jwks_file: where the issuer's keys are")
         if self.jwks_url and (fault := _url_fault(self.jwks_url)):
             raise ValueError(f".jwks_url: {fault}")
         for name in self.algorithms:
@@ -305,7 +305,7 @@ def issuers_from_tables(tables: Mapping[str, IssuerTable], principals: Mapping[s
     found: dict[str, Issuer] = {}
     for name, table in tables.items():
         if urls.count(table.url) > 1:
-            raise ValueError(f"issuers.{name}.issuer: another table has this issuer, too; make one of both")
+            raise ValueError(f"issuers.{name}.issuer: another table has the same issuer; merge them")
         named = principals_of(f"issuers.{name}.principals", table.principals, principals)
         found[name] = Issuer(name, table, named, None if table.template is None else Template(name, table.template))
     return found

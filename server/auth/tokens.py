@@ -83,7 +83,7 @@ def _read(path: Path, *, named: bool = False) -> str:
     with os.fdopen(open_secret(path, named=named), "rb") as file:
         token = file.read(1024).decode("ascii", "replace").strip()
     if len(token) < TOKEN_BYTES:
-        raise TokenUnusableError(f"the token file {path} holds no token: remove it, and a new one is made")
+        raise TokenUnusableError(f"the token file {path} contains no token; remove it to create a new one")
     return token
 
 
@@ -404,7 +404,7 @@ class PrincipalTokens:
             return () if content is None else msgspec.json.decode(content, type=tuple[Token, ...])
         except msgspec.DecodeError:
             raise TokenUnusableError(
-                f"{self._content.shown} holds no list of tokens: restore it, or remove it"
+                f"{self._content.shown} is not a valid list of tokens; restore or remove it"
             ) from None
 
 

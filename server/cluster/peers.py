@@ -91,7 +91,7 @@ LOOK_SECONDS = 2.0
 """Maximum seconds of each attempt to connect."""
 
 _SILENT = "nothing answers there: is its cluster.address one that other machines reach, and does a firewall let them?"
-_CLOSED = "nobody listens there: has it ended, or is its cluster.address another than what it listens on?"
+_CLOSED = "connection refused: has the node stopped, or does it listen on another address than its cluster.address?"
 _UNKNOWN = "the name of its cluster.address is not known on this machine"
 _NEEDS_TLS = "it listens with TLS: set cluster.ca here, with the authorities that sign the nodes' certificates"
 _HAS_NO_TLS = "it listens without TLS: set tls_certificate and tls_key there, or cluster.ca at no node"

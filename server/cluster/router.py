@@ -282,7 +282,7 @@ class RoutedMethod:
         try:
             subject = await self._subject(request)
         except ConversationNotFoundError:
-            return await self._behaviour(request, context)  # raises the error that there is no such conversation
+            return await self._behaviour(request, context)  # raises the error that the conversation does not exist
         loop = asyncio.get_running_loop()
         until: float | None = None
         pause = 0.0

@@ -58,7 +58,7 @@ RETRY_SECONDS: dict[str, int] = {
 The table contains only refusals whose cause soon passes by itself. Refusals because an agent is busy are not included:
 nobody knows how long the agent will work, and clients can wait for the end of its work with a stream.
 """
-UNREAD = "the store cannot be read now: try again"
+UNREAD = "the store cannot be read; retry"
 """The error message for calls that only read, while the store does not answer."""
 OWNERLESS_SECONDS = 1
 """Seconds after which a call may be repeated while no node of the cluster owns its conversation."""
@@ -156,7 +156,7 @@ class AuthorizerUnavailableError(Exception):
     """The authorizer, a class of the operator, has failed, so that it is unknown whether the call is allowed."""
 
     def __init__(self) -> None:
-        super().__init__("the authorizer of this server does not answer as it should: try again later")
+        super().__init__("the authorizer of this server failed; try again later")
 
 
 class RequestTimeoutError(Exception):
@@ -174,9 +174,7 @@ class AnswerTimeoutError(Exception):
 class SlowReaderError(Exception):
     """A client did not read its stream for too long, so the server ended the stream."""
 
-    def __init__(
-        self, text: str = "this watcher read nothing for too long; resume after the last revision seen"
-    ) -> None:
+    def __init__(self, text: str = "the client read nothing for too long; resume after the last revision seen") -> None:
         super().__init__(text)
 
 
@@ -212,15 +210,15 @@ def status_of(error: BaseException, *, reading: bool = False) -> Status:
         case ConversationNotFoundError(name=name):
             return _missing(name, str(error))
         case UnknownConversationError() | UnknownApprovalRuleError():
-            return _missing("", str(error) or "there is no such conversation")
+            return _missing("", str(error) or "the conversation does not exist")
         case RevisionTooOldError(oldest=oldest):
             lost = Reason.REVISION_TOO_OLD
             return make(CODES[lost], REFUSAL_TEXTS[lost], lost.value, {"oldest_revision": str(oldest)})
         case SlugTakenError():
             return _refusal(Reason.SLUG_TAKEN, "")
         case StoreDamagedError() | StoreUnusableError():
-            log.error("what is stored is damaged", exc_info=error)
-            text = "the stored conversation is damaged; restore it from a backup; the server's log tells more"
+            log.error("stored data is damaged", exc_info=error)
+            text = "the stored conversation is damaged; restore it from a backup; see the server log"
             return make(_Code.DATA_LOSS, text, "DATA_LOSS")
         case StoreError():
             return _store_failed(error, reading=reading)
@@ -250,11 +248,11 @@ _TEXTS: dict[type[BaseException], str] = {
     CancelledError: "cancelled",
     UnauthenticatedError: "a valid token is needed: send it as the metadata 'authorization: Bearer <token>'",
     OwnerLostError: (
-        "the server that owns the conversation was lost during the call, which may have taken effect: "
-        "look, or send a request_id, with which it may be repeated"
+        "the connection to the conversation's server was lost; the call may have taken effect: "
+        "check, or retry with a request_id"
     ),
     AnswerTimeoutError: "no answer in time; the call may still take effect: repeat it with the same request_id",
-    ListInterruptedError: "the servers have changed, and something may have been missed: watch the list again",
+    ListInterruptedError: "the cluster has changed, and list changes may have been missed; watch the list again",
     ClientDisconnectedError: "the connection was lost; resume after the last revision seen",
 }
 
@@ -270,7 +268,7 @@ def _plain(error: BaseException) -> Status:
 def _ownerless() -> Status:
     """Return the status of a call whose conversation is owned by no node, or by one that cannot be reached now."""
     retry = details.RetryInfo(retry_delay=Duration(seconds=OWNERLESS_SECONDS))
-    text = "no server that owns the conversation can be reached now: repeat the call, or resume the stream"
+    text = "the server that owns the conversation cannot be reached; retry the call, or resume the stream"
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
 
 
@@ -297,7 +295,7 @@ def _internal(error: BaseException) -> Status:
     """Return the status of an internal error: the client gets a random number, under which the log has the details."""
     number = secrets.token_hex(4)
     log.error("fault %s", number, exc_info=error)
-    return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})
+    return make(_Code.INTERNAL, f"internal error {number}; see the server log", "INTERNAL", {"id": number})
 
 
 RUN_NAMED = {Reason.AGENT_BUSY, Reason.AWAITING_APPROVAL, Reason.CANCELLING, Reason.RUN_OVER}

@@ -84,7 +84,7 @@ class CertificateFiles:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
         except ssl.SSLError:
             raise CertificateUnusableError(
-                f"{self._certificate} and {self._key} are no certificate with its key"
+                f"{self._certificate} and {self._key} are not a certificate and its key"
             ) from None
         except OSError as error:
             raise _unreadable(error) from None
@@ -125,7 +125,7 @@ def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -
     try:
         of_server.load_cert_chain(certificate, key, lambda: "")
     except ssl.SSLError:
-        raise CertificateUnusableError(f"{certificate} and {key} are no certificate with its key") from None
+        raise CertificateUnusableError(f"{certificate} and {key} are not a certificate and its key") from None
     except OSError as error:
         raise _unreadable(error) from None
     of_client.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))

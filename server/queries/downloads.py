@@ -40,7 +40,7 @@ async def send(
         async with asyncio.timeout(stall_seconds):
             await write(response)
     except TimeoutError:
-        raise SlowReaderError("nothing was read for too long; call again") from None
+        raise SlowReaderError("the client read nothing for too long; call again") from None
 
 
 class AttachmentDownloads:

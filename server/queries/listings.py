@@ -139,6 +139,11 @@ class Listings:
         self._store = store
         self._conversion = conversion
         self._operator_rules = operator_rules
+        self.queue = partial(list_queue, store)
+        self.approvals = partial(list_approvals, store, conversion)
+        self.approval = partial(find_approval, store, conversion)
+        self.questions = partial(list_questions, store, conversion)
+        self.question = partial(find_question, store, conversion)
 
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
@@ -210,13 +215,6 @@ class Listings:
             )
         return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
 
-    def queue(self, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-        """Return a page of queued messages.
-
-        Raises ConversationNotFoundError, and MalformedRequestError for a wrong token.
-        """
-        return list_queue(self._store, request, conversation_id)
-
     def message(self, name: str, conversation_id: str, message_id: str) -> v1.Message:
         """Return a message of the history or of the queue.
 
@@ -232,19 +230,6 @@ class Listings:
                 return messages.queued_message(conversation_id, queued, delivery, run)
         raise ConversationNotFoundError(name)
 
-    def approvals(
-        self, request: v1.ListApprovalsRequest, principal: str, conversation_id: str | None
-    ) -> v1.ListApprovalsResponse:
-        """Return a page of pending approvals.
-
-        If `conversation_id` is None, they are from all conversations of the principal.
-        """
-        return list_approvals(self._store, self._conversion, request, principal, conversation_id)
-
-    def approval(self, request: v1.GetApprovalRequest, conversation_id: str) -> v1.PendingApproval:
-        """Return a pending approval. Raises ConversationNotFoundError if it does not exist or was decided."""
-        return find_approval(self._store, self._conversion, conversation_id, request)
-
     def cycle(self, name: str, conversation_id: str, run: str, view: View) -> v1.RequestCycle:
         """Return the request cycle of a run: the run's messages, grouped into steps.
 
@@ -254,19 +239,6 @@ class Listings:
         if found is None:
             raise ConversationNotFoundError(name)
         return found
-
-    def questions(
-        self, request: v1.ListQuestionsRequest, principal: str, conversation_id: str | None
-    ) -> v1.ListQuestionsResponse:
-        """Return a page of tools' open questions.
-
-        If `conversation_id` is None, they are from all conversations of the principal.
-        """
-        return list_questions(self._store, self._conversion, request, principal, conversation_id)
-
-    def question(self, request: v1.GetQuestionRequest, conversation_id: str) -> v1.Question:
-        """Return an unanswered question of a running tool. Raises ConversationNotFoundError if there is none."""
-        return find_question(self._store, self._conversion, conversation_id, request)
 
     def approval_rules(
         self, request: v1.ListApprovalRulesRequest, record: ConversationRecord

@@ -109,7 +109,7 @@ def list_questions(
 
 
 def find_approval(
-    store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.GetApprovalRequest
+    store: ConversationReader, conversion: ConversionContext, request: v1.GetApprovalRequest, conversation_id: str
 ) -> v1.PendingApproval:
     """Return a pending approval. Raises ConversationNotFoundError if it does not exist or was decided."""
     record = store.load(conversation_id)
@@ -123,7 +123,7 @@ def find_approval(
 
 
 def find_question(
-    store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.GetQuestionRequest
+    store: ConversationReader, conversion: ConversionContext, request: v1.GetQuestionRequest, conversation_id: str
 ) -> v1.Question:
     """Return an unanswered question of a running tool. Raises ConversationNotFoundError if there is none."""
     record, (_, wanted) = store.load(conversation_id), names.parse_child(request.name, "questions") or ("", "")

@@ -92,7 +92,7 @@ class Health:
     async def _check(self, _requests: Any, context: Context) -> health_pb2.HealthCheckResponse:
         status = self._status_of(await self._service(context))
         if status == _Status.SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
         return _Status(status=status)
 
     async def _watch(self, _requests: Any, context: Context) -> None:
@@ -488,7 +488,7 @@ def _probe_path(where: Listen) -> None:
     gRPC itself would take the path away from a server that listens there.
     """
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
-        raise CannotListenError(f"cannot listen on {where}: what is there is no socket; remove it")
+        raise CannotListenError(f"cannot listen on {where}: the file there is not a socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
         try:
             tried.connect(where.path)

@@ -519,7 +519,7 @@ async def _call(behaviour: Callable[..., Any], request: Message, context: Contex
         answer = behaviour(request, context)
         return await answer if inspect.isawaitable(answer) else answer
     except (StoreDamagedError, StoreUnusableError):
-        log.error("damage was met in serving %s", _subject(request))
+        log.error("stored data is damaged: %s", _subject(request))
         raise
 
 

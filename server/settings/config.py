@@ -347,7 +347,7 @@ def check_consistency(config: Config, tables: tuple[Listener, ...]) -> None:
     Raises ConfigError, or ValueError with a text such as "cluster.ca: why".
     """
     if config.certificate_names and not any(each.client_ca for each in tables):
-        raise ValueError("client_certificates: no [[listen]] has a client_ca, so no client shows one")
+        raise ValueError("client_certificates: no [[listen]] has a client_ca, so clients are not asked for one")
     _ = config.client_certificates, config.quotas  # these need all other tables of principals
     if config.cluster is not None:
         _check_cluster(config, config.cluster)
@@ -374,12 +374,12 @@ def check_consistency(config: Config, tables: tuple[Listener, ...]) -> None:
 def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
     """Raise ValueError if there is no database to share, or if nodes would send their token to others without TLS."""
     if not config.database:
-        raise ValueError("cluster: only servers that share a database need it: set database, too")
+        raise ValueError("cluster: needs database: only servers that share one form a cluster")
     host, _ = host_and_port(cluster.address) or ("", 0)
     in_mesh = any(each.insecure_behind_proxy for each in config.listeners)
     if cluster.ca is None and not is_loopback(host) and not in_mesh:
         raise ValueError(
-            "cluster.ca: everybody on the network could read the nodes' token: name the authorities that sign the "
+            "cluster.ca: anyone on the network could read the nodes' token: name the authorities that sign the "
             "nodes' certificates; insecure_behind_proxy is for networks in which a mesh encrypts everything"
         )
 

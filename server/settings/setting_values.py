@@ -130,11 +130,11 @@ def check_listeners(listeners: tuple[Listener, ...]) -> None:
     for number, listener in enumerate(listeners, 1):
         where, address, encrypted = f"listen[{number}]", listener.where, listener.certificate is not None
         if (address.path or address.port) and address in [each.where for each in listeners[: number - 1]]:
-            raise ValueError(f"{where}.address: another table has {address}, too; make one of both")
+            raise ValueError(f"{where}.address: another table has the address {address}, too; merge them")
         if encrypted != (listener.key is not None):
             raise ValueError(f"{where}: certificate and key are needed together")
         if address.path and encrypted:
-            raise ValueError(f"{where}.certificate: a Unix socket takes none, since only its owner can connect to it")
+            raise ValueError(f"{where}.certificate: a Unix socket needs none: only its owner can connect to it")
         if listener.client_ca is not None and not encrypted:
             raise ValueError(f"{where}.client_ca: needs TLS: certificate and key")
         if listener.insecure_behind_proxy and (encrypted or address.path):
@@ -147,4 +147,4 @@ def check_listeners(listeners: tuple[Listener, ...]) -> None:
 
 def unencrypted(where: Listen) -> str:
     """Return the beginning of the error for an address at which tokens would cross a network without TLS."""
-    return f"refusing to listen on {where} without TLS: everybody on the network could read the token. "
+    return f"refusing to listen on {where} without TLS: anyone on the network could read the token. "

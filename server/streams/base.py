@@ -166,7 +166,7 @@ class Streams:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
         except TimeoutError:
-            log.warning("%d watchers did not take the end of their streams", len(self._streams))
+            log.warning("%d streams were not ended in time", len(self._streams))
 
     def _keep_rounds(self) -> None:
         """Schedule the next check of the streams for heartbeats and stalled clients, as long as there are streams."""

@@ -65,7 +65,7 @@ def test_a_database_that_is_away_for_a_while_ends_nothing(nodes: Nodes, fake_pro
         stub = v1.ConversationServiceStub(channel)
         for _ in range(5):
             unread = refused(partial(stub.ListConversations, v1.ListConversationsRequest(), metadata=server.metadata))
-            assert (unread.reason, unread.text) == ("STORE_UNAVAILABLE", "the store cannot be read now: try again")
+            assert (unread.reason, unread.text) == ("STORE_UNAVAILABLE", "the store cannot be read; retry")
             made = v1.CreateConversationRequest(conversation=v1.Conversation(working_directory=str(server.folder)))
             unwritten = refused(partial(stub.CreateConversation, made, metadata=server.metadata))
             assert unwritten.reason == "STORE_UNAVAILABLE"

@@ -622,7 +622,7 @@ class FakeBedrock:
 
     def ResolveApproval(self, request: v1.ResolveApprovalRequest) -> v1.ResolveApprovalResponse:
         if self.deleted:
-            raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "there is no such conversation")
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "the conversation does not exist")
         if not self.resolve(request.name, request.decision, request.note):
             raise Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "decided already")
         if request.rule.WhichOneof("subject"):

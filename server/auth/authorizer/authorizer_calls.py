@@ -32,7 +32,7 @@ def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
     except Exception as error:
         raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {type(error).__name__}") from error
     if not callable(found):
-        raise ValueError(f"authorizer.class: {settings.name} is no class")
+        raise ValueError(f"authorizer.class: {settings.name} is not a class")
     if isinstance(found, type):
         _check_methods(settings, found)
     return cast("Callable[..., Authorizer]", found)
@@ -49,7 +49,7 @@ def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
     try:
         made = kind(**settings.options)
     except Exception as error:
-        raise ValueError(f"authorizer.options: {settings.name} cannot be made: {type(error).__name__}") from error
+        raise ValueError(f"authorizer.options: {settings.name} cannot be created: {type(error).__name__}") from error
     _check_methods(settings, made)
     return made
 

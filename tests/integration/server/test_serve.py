@@ -391,7 +391,7 @@ def test_what_is_no_socket_is_not_listened_on(tmp_path: Path) -> None:
     (tmp_path / "data" / "bedrock.sock").touch()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "data"), "--listen", "none")
     assert code == 1
-    assert line.endswith("what is there is no socket; remove it")
+    assert line.endswith("the file there is not a socket; remove it")
 
 
 def test_a_socket_that_a_crash_left_behind_is_taken(start: Callable[..., Server], tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ ADVICE = {
     ErrorKind.CONTEXT_EXHAUSTED: "Continue in a new conversation.",
     ErrorKind.RESPONSE_TOO_LARGE: "Ask for less at once: a long text or file in several parts.",
     ErrorKind.RESOURCE_EXHAUSTED: "Send a message later to try again.",
-    ErrorKind.UNKNOWN: "Send a message to go on; the server's log tells more.",
+    ErrorKind.UNKNOWN: "Send a message to go on; see the server log.",
 }
 
 

@@ -49,7 +49,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> N
 def test_an_empty_token_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     write_private(path, text)
-    with pytest.raises(TokenUnusableError, match="holds no token"):
+    with pytest.raises(TokenUnusableError, match="contains no token"):
         read_or_create_token(path)
 
 

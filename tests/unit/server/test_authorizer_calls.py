@@ -145,10 +145,10 @@ def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
             "authorizer.class: no_such_module_here:X cannot be imported: there is no module no_such_module_here",
         ),
         ({"class": "os:No"}, "authorizer.class: os:No cannot be imported: AttributeError"),
-        ({"class": "os:sep"}, "authorizer.class: os:sep is no class"),
+        ({"class": "os:sep"}, "authorizer.class: os:sep is not a class"),
         ({"class": "threading:Thread"}, "authorizer.class: threading:Thread has no method authenticate"),
         ({"class": "functools:partial", "options": {"f": 1}}, "authorizer.class: functools:partial has no method"),
-        ({"class": f"{__name__}:Picky", "options": {"secret": "s3"}}, ":Picky cannot be made: OSError"),
+        ({"class": f"{__name__}:Picky", "options": {"secret": "s3"}}, ":Picky cannot be created: OSError"),
     ],
 )
 def test_a_wrong_table_is_refused_with_the_reason(table: dict[str, Any], said: str) -> None:

@@ -147,10 +147,10 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(tmp_path: Pat
         ('[[listen]]\naddress = "0.0.0.0:1"', "listen[1].address: refusing to listen on 0.0.0.0:1 without TLS"),
         ('[[listen]]\naddress = "127.0.0.1:1"\nkey = "/k"', "listen[1]: certificate and key are needed together"),
         ('[[listen]]\naddress = "127.0.0.1:1"\nclient_ca = "/ca"', "listen[1].client_ca: needs TLS"),
-        (f'[[listen]]\naddress = "unix:/s"\n{PAIR}', "listen[1].certificate: a Unix socket takes none"),
+        (f'[[listen]]\naddress = "unix:/s"\n{PAIR}', "listen[1].certificate: a Unix socket needs none"),
         (
             '[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "127.0.0.1:1"',
-            "listen[2].address: another table has 127.0.0.1:1, too",
+            "listen[2].address: another table has the address 127.0.0.1:1, too",
         ),
         ('[[listen]]\naddress = "unix:/s"\ninsecure_behind_proxy = true', "only for host:port without TLS"),
         (

@@ -125,5 +125,5 @@ def test_a_server_does_not_start_without_them() -> None:
     with pytest.raises(StoreUnavailableError):
         SharedTokens(PrincipalTokens(database))
     database.away, database.content = False, b"{"
-    with pytest.raises(TokenUnusableError, match=r"tokens\.json in the database holds no list of tokens"):
+    with pytest.raises(TokenUnusableError, match=r"tokens\.json in the database is not a valid list of tokens"):
         SharedTokens(PrincipalTokens(database))

@@ -154,7 +154,7 @@ def test_a_read_without_the_store_is_told_that_and_nothing_of_changes(caplog: py
         assert (
             status_of(error).message == "the store cannot confirm the change now: try again, with the same request_id"
         )
-        assert status_of(error, reading=True).message == "the store cannot be read now: try again"
+        assert status_of(error, reading=True).message == "the store cannot be read; retry"
     own = status_of(Rejected(Reason.STORE_UNAVAILABLE, "out of touch"), reading=True)
     assert own.message == "out of touch"
     assert not caplog.records, "the store has logged it, once"
