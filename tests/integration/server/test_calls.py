@@ -262,7 +262,7 @@ def test_a_damaged_conversation_is_data_loss_and_named_in_the_log(
     refusal = refused(lambda: ask(harness, method, request))
     assert (refusal.code, refusal.reason) == ("DATA_LOSS", "DATA_LOSS")
     assert "srv" not in refusal.text
-    assert f"damage was met in serving {NAME}" in caplog.text
+    assert f"stored data is damaged: {NAME}" in caplog.text
 
 
 def test_a_slug_in_the_form_of_an_id_is_never_taken_for_one(harness: GrpcHarness) -> None:

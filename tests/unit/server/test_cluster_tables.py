@@ -149,7 +149,7 @@ def test_a_workspace_must_be_there_by_its_real_path(tmp_path: Path) -> None:
     there.mkdir()
     link.symlink_to(there)
     for named, refusal in (
-        (missing, "is no directory here: mount it"),
+        (missing, "is not a directory here: mount it"),
         (link, f"contains a symbolic link; use {there}"),
     ):
         with pytest.raises(CannotStartError, match=f"{named} {refusal}"):
