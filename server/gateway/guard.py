@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEAD_SECONDS = 10.0
-"""Seconds within which the head of a request must arrive completely, the first one of a connection above all."""
+"""Seconds within which the head of a request must arrive completely, or the rest of a body that was refused."""
 STALL_SECONDS = 60.0
 """Seconds after which the connection of a client is closed that reads nothing, as the server does."""
 
@@ -102,9 +102,16 @@ class GuardedConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what has arrived, and wait for the rest of a head."""
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
+        if not (begun or self._unread()):
             self._stop_waiting()
-        elif self._silence is None and self.conn.trailing_data[0]:
+        elif self._silence is None:
+            self._wait_for_head()
+
+    def on_response_complete(self) -> None:
+        """Wait a while for the rest of a body that was answered before it had arrived: then its sender has read it."""
+        super().on_response_complete()
+        if self._silence is None and self._unread():
             self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -125,6 +132,9 @@ class GuardedConnection(H11Protocol):
             self._stall.cancel()
             self._stall = None
         super().resume_writing()
+
+    def _unread(self) -> bool:
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
 
     def _wait_for_head(self) -> None:
         self._silence = self.loop.call_later(HEAD_SECONDS, self.transport.abort)

@@ -1,0 +1,322 @@
+"""The gateway in this process, before a server of this file: what only its clients or its settings can bring about."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import ssl
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import pytest
+from bedrock import v1
+
+from server.contract import limits
+from server.gateway import event_streams, guard, http_server
+from server.gateway.http_server import Gateway, serve
+from server.process.operating_system import bound
+from server.settings.setting_values import Listen
+from tests.support.certificates import make_authority, make_certificate
+from tests.support.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    Test = Callable[["Upstream", int], Awaitable[None]]
+
+TOKEN = "Authorization: Bearer t\r\n"
+PIECE = "x" * 64 * 1024
+ENDLESS = 4_000
+"""Pieces of a stream: 256 MiB, which nobody reads to the end."""
+
+
+class Upstream(v1.ConversationServiceServicer):
+    """A server whose streams never end by themselves."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.opened = 0
+        self.ended = asyncio.Event()
+        self.metadata: dict[str, Any] = {}
+
+    async def Subscribe(self, request: v1.SubscribeRequest, context: Any) -> AsyncIterator[v1.SubscribeResponse]:  # noqa: N802
+        self.opened += 1
+        self.metadata = dict(context.invocation_metadata())
+        yield v1.SubscribeResponse(events=[v1.Event(snapshot=v1.Event.Snapshot())])
+        try:
+            for _ in range(ENDLESS if "large" in request.name else 0):
+                yield v1.SubscribeResponse(events=[v1.Event(text_delta=v1.Event.TextDelta(text=PIECE))])
+                self.sent += 1
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+    async def WaitRequestCycle(self, request: v1.WaitRequestCycleRequest, context: Any) -> Any:  # noqa: N802
+        self.opened += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, **settings: Any) -> AsyncGenerator[tuple[Upstream, int]]:
+    """An upstream that takes as many calls on a connection as ours does, and the port of a gateway before it."""
+    upstream = Upstream()  # type: ignore[abstract]
+    server = grpc.aio.server(options=[("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION)])
+    v1.add_ConversationServiceServicer_to_server(upstream, server)
+    path = f"unix:{tmp_path}/s"
+    server.add_secure_port(path, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))
+    await server.start()
+    listening = bound(Listen("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    gateway = asyncio.create_task(serve(Gateway(upstream=path, **settings), listening, until_eof=False))
+    try:
+        yield upstream, port
+    finally:
+        await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGTERM)
+        await gateway
+        listening.close()
+        await server.stop(None)
+
+
+def run(test: Test, tmp_path: Path, **settings: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE), running(tmp_path, **settings) as (upstream, port):
+            await ready(port)
+            await test(upstream, port)
+
+    asyncio.run(main())
+
+
+async def ready(port: int) -> None:
+    """Wait until the gateway accepts; its socket does before, and its handlers of signals are set by then."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=None)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    with suppress(ConnectionError):
+        await reader.read()
+    writer.close()
+
+
+async def opened(port: int, text: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(text.encode())
+    return reader, writer
+
+
+async def head_of(reader: asyncio.StreamReader) -> str:
+    return (await reader.readuntil(b"\r\n\r\n")).decode()
+
+
+async def dribble(writer: asyncio.StreamWriter) -> None:
+    """Go on with a body, as slowly as it takes to never end, until the connection is closed."""
+    with suppress(ConnectionError):
+        while not writer.is_closing():
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+
+def get(path: str, more: str = "") -> str:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{TOKEN}{more}\r\n"
+
+
+@pytest.mark.parametrize("begun", ["", "GET /v1/models HT", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/mod"])
+def test_a_client_that_completes_no_head_is_cut_off(
+    begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 0.3)
+
+    async def test(_: Upstream, port: int) -> None:
+        reader, writer = await opened(port, begun)
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    run(test, tmp_path)
+
+
+def test_a_client_that_completes_no_body_is_told_and_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.3)
+
+    async def test(_: Upstream, port: int) -> None:
+        head = f"POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Content-Length: 9999\r\n\r\n{{"
+        reader, writer = await opened(port, head)
+        assert (await head_of(reader)).startswith("HTTP/1.1 408 ")
+        await dribble(writer)
+        with suppress(ConnectionError):
+            await reader.read()
+
+    run(test, tmp_path)
+
+
+def test_more_connections_than_files_allow_are_closed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "max_open_files", lambda: 6)
+
+    async def test(_: Upstream, port: int) -> None:
+        held = [await opened(port, "") for _ in range(3)]
+        reader, writer = await opened(port, "")
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        for each in [writer, *(writer for _, writer in held)]:
+            each.close()
+
+    run(test, tmp_path)
+
+
+def test_a_reader_that_does_not_read_holds_the_stream_back_and_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "STALL_SECONDS", 1.0)
+
+    async def test(upstream: Upstream, port: int) -> None:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        await asyncio.to_thread(client.connect, ("127.0.0.1", port))
+        client.sendall(get("/v1/conversations/large:subscribe").encode())
+        await upstream.ended.wait()
+        client.close()
+        # The kernel's buffers of two connections hold a few MiB of it; the stream has 256.
+        assert upstream.sent * len(PIECE) < 16 * 1024 * 1024
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/conversations/a:subscribe", "/v1/conversations/a/requestCycles/b:wait"], ids=["stream", "unary"]
+)
+def test_a_call_ends_with_the_connection_of_its_client(path: str, tmp_path: Path) -> None:
+    async def test(upstream: Upstream, port: int) -> None:
+        reader, writer = await opened(port, get(path))
+        if path.endswith("subscribe"):
+            await head_of(reader)
+        while not upstream.opened:
+            await asyncio.sleep(0.01)
+        writer.close()
+        await upstream.ended.wait()
+
+    run(test, tmp_path)
+
+
+def test_many_streams_do_not_wait_for_one_another(tmp_path: Path) -> None:
+    """More than one connection to the server may carry."""
+
+    async def test(upstream: Upstream, port: int) -> None:
+        wanted = limits.MAX_STREAMS_PER_CONNECTION + 50
+        clients = [await opened(port, get("/v1/conversations/a:subscribe")) for _ in range(wanted)]
+        for reader, _ in clients:
+            assert "200" in await head_of(reader)
+        assert upstream.opened == wanted
+        for _, writer in clients:
+            writer.close()
+
+    run(test, tmp_path)
+
+
+def test_silence_is_filled_with_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "COMMENT_SECONDS", 0.1)
+
+    async def test(_: Upstream, port: int) -> None:
+        reader, writer = await opened(port, get("/v1/conversations/a:subscribe"))
+        await reader.readuntil(b"event: snapshot\n")
+        await reader.readuntil(b"\n\r\n2\r\n:\n\r\n2\r\n:\n")
+        writer.close()
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_the_server_hears_of_the_client_and_its_call(tmp_path: Path, behind_proxy: bool) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+    async def test(upstream: Upstream, port: int) -> None:
+        more = f"X-Forwarded-For: 203.0.113.9, 192.0.2.7\r\ntraceparent: {trace}\r\nCookie: secret\r\n"
+        reader, writer = await opened(port, get("/v1/conversations/a:subscribe", more))
+        await head_of(reader)
+        writer.close()
+        told = {name: value for name, value in upstream.metadata.items() if name != "user-agent"}
+        peer = "192.0.2.7" if behind_proxy else "127.0.0.1"
+        assert told == {"authorization": "Bearer t", "traceparent": trace, "x-forwarded-for": peer}
+
+    run(test, tmp_path, behind_proxy=behind_proxy)
+
+
+def test_pages_of_allowed_origins_may_call(tmp_path: Path) -> None:
+    async def test(_: Upstream, port: int) -> None:
+        asks = (
+            "Access-Control-Request-Method: PATCH\r\nAccess-Control-Request-Headers: authorization, last-event-id\r\n"
+        )
+        for origin, status, allowed in (("https://a.example", 200, True), ("https://b.example", 403, False)):
+            head = f"OPTIONS /v1/models HTTP/1.1\r\nHost: c.example\r\nOrigin: {origin}\r\n{asks}\r\n"
+            reader, writer = await opened(port, head)
+            answer = await head_of(reader)
+            assert answer.startswith(f"HTTP/1.1 {status} ")
+            assert (f"access-control-allow-origin: {origin}" in answer) == allowed
+            writer.close()
+
+    run(test, tmp_path, hosts=("c.example",), origins=("https://a.example",))
+
+
+def test_a_server_that_cannot_be_reached_is_unavailable_and_not_named(tmp_path: Path) -> None:
+    async def test(_: Upstream, port: int) -> None:
+        reader, writer = await opened(port, get("/v1/models", "Connection: close\r\n"))
+        answer = (await reader.read()).decode()
+        writer.close()
+        assert answer.startswith("HTTP/1.1 501 ")  # the upstream of this file has no catalogue
+
+    run(test, tmp_path)
+
+    async def away() -> str:
+        listening = bound(Listen("127.0.0.1", 0))
+        settings = Gateway(upstream=f"unix:{tmp_path}/none")
+        gateway = asyncio.create_task(serve(settings, listening, until_eof=False))
+        port = listening.getsockname()[1]
+        await ready(port)
+        reader, writer = await opened(port, get("/v1/models", "Connection: close\r\n"))
+        answer = (await reader.read()).decode()
+        writer.close()
+        signal.raise_signal(signal.SIGTERM)
+        await gateway
+        listening.close()
+        return answer
+
+    head, _, body = asyncio.run(asyncio.wait_for(away(), PATIENCE)).partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 503 ")
+    assert json.loads(body)["error"]["message"] == "the server cannot be reached: try again later"
+
+
+def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "LOOK_SECONDS", 0.05)
+    make_authority(tmp_path, "ours")
+    for name in ("first", "second"):
+        make_certificate(tmp_path, name, "IP:127.0.0.1", "ours")
+    certificate, key = tmp_path / "shown.pem", tmp_path / "shown.key"
+
+    def show(name: str) -> None:
+        shutil.copyfile(tmp_path / f"{name}.key", key)
+        shutil.copyfile(tmp_path / f"{name}.pem", certificate)
+
+    async def shown(port: int) -> str:
+        context = ssl.create_default_context(cafile=tmp_path / "ours.pem")
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return ssl.DER_cert_to_PEM_cert(found)
+
+    async def test(_: Upstream, port: int) -> None:
+        before = await shown(port)
+        show("second")
+        while await shown(port) == before:
+            await asyncio.sleep(0.05)
+
+    show("first")
+    run(test, tmp_path, certificate=certificate, key=key)
