@@ -10,11 +10,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import grpc
 from bedrock import v1
 from starlette.responses import StreamingResponse
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.answers import as_error, as_json, encoded
+from server.gateway.answers import HttpError, as_error, as_json, encoded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -130,14 +131,17 @@ async def of_one_message(
 class EventResponse(StreamingResponse):
     """A response that sends events until they end, and then `end`, or `error` with the status."""
 
-    def __init__(self, first: Sent, rest: AsyncGenerator[Sent], kind: str) -> None:
-        super().__init__(pieces(_written(first, rest, kind)), headers=HEADERS, media_type=kind)
+    def __init__(self, first: Sent, rest: AsyncGenerator[Sent], kind: str, stopping: asyncio.Event) -> None:
+        super().__init__(pieces(_written(first, rest, kind, stopping)), headers=HEADERS, media_type=kind)
 
 
-async def begun(stream: AsyncGenerator[Sent], kind: str) -> EventResponse:
-    """Return the response of a stream once its first event is there, until when an error is an HTTP status."""
+async def begun(stream: AsyncGenerator[Sent], kind: str, stopping: asyncio.Event) -> EventResponse:
+    """Return the response of a stream once its first event is there, until when an error is an HTTP status.
+
+    It ends with an error once `stopping` is set.
+    """
     first = await first_of(stream)
-    return EventResponse(first or Sent("end", {}, ours=True), stream, kind)
+    return EventResponse(first or Sent("end", {}, ours=True), stream, kind, stopping)
 
 
 async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
@@ -149,14 +153,16 @@ async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
         raise
 
 
-async def _written(first: Sent, rest: AsyncGenerator[Sent], kind: str) -> AsyncGenerator[bytes]:
+async def _written(
+    first: Sent, rest: AsyncGenerator[Sent], kind: str, stopping: asyncio.Event
+) -> AsyncGenerator[bytes]:
     write: Callable[[Sent], bytes] = as_line if kind == LINES else as_event
     async with aclosing(rest):
         yield write(first)
         if first.kind == "end":
             return
         try:
-            async for event in _with_comments(rest):
+            async for event in _with_comments(rest, stopping):
                 if event is not None:
                     yield write(event)
                 elif kind == EVENTS:
@@ -167,13 +173,16 @@ async def _written(first: Sent, rest: AsyncGenerator[Sent], kind: str) -> AsyncG
             yield write(Sent("end", {}, ours=True))
 
 
-async def _with_comments(stream: AsyncGenerator[Sent]) -> AsyncGenerator[Sent | None]:
-    """Yield the events of a stream, and None whenever none has come for some time."""
+async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:
+    """Yield the events of a stream, and None whenever none has come for some time. Raises HttpError at a stop."""
     upcoming: asyncio.Task[Sent] | None = None
+    stop = asyncio.ensure_future(stopping.wait())
     try:
         while True:
             upcoming = upcoming or asyncio.ensure_future(anext(stream))
-            await asyncio.wait({upcoming}, timeout=COMMENT_SECONDS)
+            await asyncio.wait({upcoming, stop}, timeout=COMMENT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if stop.done():
+                raise HttpError(503, "the gateway is stopping: resume", grpc.StatusCode.UNAVAILABLE)
             if not upcoming.done():
                 yield None
                 continue
@@ -183,6 +192,7 @@ async def _with_comments(stream: AsyncGenerator[Sent]) -> AsyncGenerator[Sent | 
             except StopAsyncIteration:
                 return
     finally:
+        stop.cancel()
         if upcoming is not None:
             upcoming.cancel()
             await asyncio.wait({upcoming})

@@ -53,9 +53,9 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     behind_proxy: bool = False
 
 
-def application(settings: Gateway, upstream: Upstream) -> ASGIApp:
+def application(settings: Gateway, transcoder: Transcoder) -> ASGIApp:
     """Return the ASGI application."""
-    app: ASGIApp = Transcoder(upstream)
+    app: ASGIApp = transcoder
     if settings.origins:
         app = CORSMiddleware(
             app,
@@ -68,7 +68,11 @@ def application(settings: Gateway, upstream: Upstream) -> ASGIApp:
 
 
 class _Server(uvicorn.Server):
-    """Stops at a signal as uvicorn does, but then ends with 0 instead of by the signal."""
+    """Stops at a signal as uvicorn does, but ends streams with a word, and then with 0 instead of by the signal."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -79,14 +83,16 @@ class _Server(uvicorn.Server):
     def stop(self) -> None:
         """Stop accepting requests, and end once those that are open have, after some seconds in any case."""
         self.should_exit = True
+        self._stopping.set()
 
 
 async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool) -> None:
     """Serve until a signal, or with `until_eof` until standard input ends."""
     upstream = Upstream(settings.upstream, settings.upstream_ca, tls=settings.upstream_tls)
+    transcoder = Transcoder(upstream)
     connection = type("Connection", (GuardedConnection,), {"max_connections": max_open_files() // CONNECTIONS_SHARE})
     config = uvicorn.Config(
-        application(settings, upstream),
+        application(settings, transcoder),
         http=connection,
         loop="asyncio",
         ws="none",
@@ -104,7 +110,7 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool)
         ssl_keyfile=settings.key,
     )
     config.load()
-    server = _Server(config)
+    server = _Server(config, transcoder.stopping)
     if until_eof:
         _stop_at_eof(server)
     renewing = None

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
 """Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON."""
 STRANGERS_BODY_BYTES = 64 * 1024
-"""Maximum size of a body without a token. The call is refused in any case, but by the server."""
+"""How much of a body is read before the server has been asked whether the token is valid."""
 IDEMPOTENCY = "idempotency-key"
 _QUOTED = re.compile(r'"([^"\\]*)"')
 """A string as structured headers have it (RFC 8941), which the header Idempotency-Key is."""
@@ -48,8 +48,12 @@ class Transcoder:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self.stopping = asyncio.Event()
+        """Set when the gateway stops, which ends all streams of events."""
         self._routes = contract()
-        self._subscribe = next(route for route in self._routes if route.name == "Subscribe")
+        self._subscribe, self._quotas = (
+            next(route for route in self._routes if route.name == name) for name in ("Subscribe", "GetQuotas")
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an HTTP request."""
@@ -72,22 +76,57 @@ class Transcoder:
         """Return the response; None if the client has disconnected before there was one."""
         path = http.scope["raw_path"].decode("ascii", "replace")
         route, name = self._routes.find(http.method, path)
-        request = request_from(route, name, http.scope["query_string"].decode("ascii", "replace"), await _body(http))
+        request = request_from(
+            route, name, http.scope["query_string"].decode("ascii", "replace"), await self._body(http)
+        )
         _identify(request, http)
         return await _while_connected(http, self._answer(route, name, request, http))
+
+    async def _body(self, http: Request) -> bytes:
+        """Read the body. Raises HttpError if it is too large, too slow, or not plain JSON, and AioRpcError."""
+        headers = http.headers
+        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise HttpError(415, "a body must not be compressed: leave out Content-Encoding")
+        announced = headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
+            raise _too_large()
+        body, known = bytearray(), False
+        try:
+            async with asyncio.timeout(limits.REQUEST_SECONDS):
+                async for piece in http.stream():
+                    body += piece
+                    if len(body) > MAX_BODY_BYTES:
+                        raise _too_large()
+                    if len(body) > STRANGERS_BODY_BYTES and not known:
+                        await self._check_token(http)
+                        known = True
+        except TimeoutError:
+            raise HttpError(408, f"the body did not arrive within {limits.REQUEST_SECONDS:g} seconds") from None
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if body and kind != JSON:
+            raise HttpError(415, f"a body must be JSON, with Content-Type: {JSON}")
+        return bytes(body)
+
+    async def _check_token(self, http: Request) -> None:
+        """Raise AioRpcError if the server does not know the caller, by a call that every caller may make."""
+        try:
+            await self._upstream.unary(self._quotas, self._quotas.request(), http)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise
 
     async def _answer(self, route: Route, name: str, request: Message, http: Request) -> Response:
         """Return the response of a call, as soon as it is there or has begun."""
         if not route.method.server_streaming:
             response = await self._upstream.unary(route, request, http)
             if route.name == "SendMessage" and (kind := wanted(http)):
-                return await begun(of_one_message(self._upstream, self._subscribe, response, http), kind)
+                return await begun(of_one_message(self._upstream, self._subscribe, response, http), kind, self.stopping)
             return Response(encoded(as_json(response)) + b"\n", 200, NO_STORE, JSON)
         resumed(request, http)
         responses = self._upstream.stream(route, request, http)
         if is_bytes(route):
             return await file_response(route, name, responses)
-        return await begun(events(route, responses), wanted(http) or EVENTS)
+        return await begun(events(route, responses), wanted(http) or EVENTS, self.stopping)
 
 
 def _described(http: Request) -> Response | None:
@@ -104,32 +143,8 @@ def _no_route(http: Request, error: NoRouteError) -> HttpError:
     return HttpError(405, text, grpc.StatusCode.UNIMPLEMENTED, {"Allow": allowed})
 
 
-async def _body(http: Request) -> bytes:
-    """Read the body. Raises HttpError if it is too large, too slow, or not plain JSON."""
-    headers = http.headers
-    if headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise HttpError(415, "a body must not be compressed: leave out Content-Encoding")
-    bound = MAX_BODY_BYTES if "authorization" in headers else STRANGERS_BODY_BYTES
-    announced = headers.get("content-length", "0")
-    body = bytearray()
-    if announced.isdecimal() and int(announced) > bound:
-        raise _too_large(bound)
-    try:
-        async with asyncio.timeout(limits.REQUEST_SECONDS):
-            async for piece in http.stream():
-                body += piece
-                if len(body) > bound:
-                    raise _too_large(bound)
-    except TimeoutError:
-        raise HttpError(408, f"the body did not arrive within {limits.REQUEST_SECONDS:g} seconds") from None
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if body and kind != JSON:
-        raise HttpError(415, f"a body must be JSON, with Content-Type: {JSON}")
-    return bytes(body)
-
-
-def _too_large(bound: int) -> HttpError:
-    return HttpError(413, f"the body is larger than {bound} bytes", headers={"Connection": "close"})
+def _too_large() -> HttpError:
+    return HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", headers={"Connection": "close"})
 
 
 def _identify(request: Any, http: Request) -> None:

@@ -331,7 +331,15 @@ def test_a_gateway_stands_alone_before_a_server(server: ServerProcess, tmp_path:
         url = process.stdout.readline().rpartition(" ")[2].strip()
         headers = {"Authorization": f"Bearer {server.token}"}
         assert httpx.get(f"{url}/v1/serverInfo", headers=headers, trust_env=False).status_code == 200
-        process.terminate()
+        with (
+            httpx.Client(headers=headers, trust_env=False, timeout=PATIENCE) as http,
+            connect_sse(http, "GET", f"{url}/v1/conversations:watch") as source,
+        ):
+            events = source.iter_sse()
+            assert next(events).event == "reset"
+            process.terminate()
+            last = list(events)[-1]
+        assert (last.event, json.loads(last.data)["error"]["status"]) == ("error", "UNAVAILABLE")
         assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
@@ -405,12 +413,12 @@ def test_heads_that_could_smuggle_a_request_are_refused(server: ServerProcess, h
     assert raw(server, head).startswith("HTTP/1.1 400 ")
 
 
-def raw(server: ServerProcess, head: str) -> str:
-    """What is answered to a head, with `Connection: close`."""
+def raw(server: ServerProcess, head: str, body: str = "") -> str:
+    """What is answered to a head and the beginning of a body, with `Connection: close`."""
     where = urlsplit(http_url(server))
     with closing(socket.create_connection((where.hostname, where.port), PATIENCE)) as connection:
         with suppress(OSError):  # it was closed before the head was read
-            connection.sendall(head.encode() + b"Connection: close\r\n\r\n")
+            connection.sendall(head.encode() + b"Connection: close\r\n\r\n" + body.encode())
         text = b""
         with suppress(ConnectionResetError):
             while piece := connection.recv(65_536):
@@ -424,8 +432,11 @@ def test_bodies_of_strangers_and_bombs_are_cut_short(http: httpx.Client, server:
     assert http.post("/v1/conversations", content=large, headers=kind).status_code == 400
     head = "POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n"
     assert raw(server, f"{head}Authorization: Bearer {server.token}\r\n").startswith("HTTP/1.1 413 ")
+    endless = "POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n"
+    begun = raw(server, f"{endless}Content-Length: 40000000\r\n", "x" * 100_000)
+    assert begun.startswith("HTTP/1.1 401 ")  # after a part of it
     del http.headers["Authorization"]
-    assert http.post("/v1/conversations", content=large, headers=kind).status_code == 413
+    assert http.post("/v1/conversations", content=large, headers=kind).status_code == 401
     assert http.post("/v1/conversations", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
 
 
