@@ -196,18 +196,18 @@ def test_a_long_chat_asks_once_and_goes_on_in_successors_without_a_lost_message(
     terminal = at_terminal(server, (120, 40))
     terminal.keys(f"Add. {part.key}\r")
     summary = part.next_reached(first)
-    terminal.until(shown("? when the context is used up, go on by itself", "summarizing"))
+    terminal.until(shown("? when the context is full, continue automatically", "summarizing"))
     terminal.keys("y\r")
     terminal.until(shown("· it will"))
     terminal.keys(f"And now? {part.key}\r")
     terminal.until(shown("“And now?", "waits until the summary is written"))
     summary.go.set()
-    terminal.until(shown("Summary 1.", "· this chat goes on in", "> And now?"))
+    terminal.until(shown("Summary 1.", "· this chat continues in", "> And now?"))
     part.next_reached(second).go.set()
-    terminal.until(lambda screen: sum("this chat goes on in" in line for line in screen) == 2 and at_rest(screen))
+    terminal.until(lambda screen: sum("this chat continues in" in line for line in screen) == 2 and at_rest(screen))
     terminal.keys(f"And then? {part.key}\r")
     terminal.until(lambda screen: shown("Done.")(screen) and at_rest(screen))
-    assert sum("go on by itself" in row for row in terminal.rows) == 1
+    assert sum("continue automatically" in row for row in terminal.rows) == 1
     assert not [row for row in terminal.rows if "✗" in row]
     terminal.keys("\x04")
     assert terminal.ends() == 0

@@ -1137,7 +1137,7 @@ def test_a_conversation_is_summarized_and_continued(program: Program, fake: Fake
     result = program("compact", "brave-otter")
     assert (result.exit_code, result.stdout) == (
         0,
-        "brave-otter goes on from here: `bedrock chat -r brave-otter`\n",
+        "brave-otter continues from here: `bedrock chat -r brave-otter`\n",
     )
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
 
@@ -1160,7 +1160,7 @@ def test_a_conversation_without_a_summary_stays_and_says_why(program: Program, f
 def test_a_conversation_is_forked(program: Program, fake: FakeBedrock) -> None:
     fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
     result = program("fork", "brave-otter", "--at", "c1:2", "--slug", "s", "--title", "T")
-    text = "brave-otter goes on from there; files stay as they are: `bedrock chat -r brave-otter`\n"
+    text = "brave-otter continues from there; files stay as they are: `bedrock chat -r brave-otter`\n"
     assert (result.exit_code, result.stdout) == (0, text)
     assert program("fork", "brave-otter", "--back", "2").exit_code == program("fork", "brave-otter").exit_code == 0
     asked = [each for each in fake.asked(v1.ForkConversationRequest) if isinstance(each, v1.ForkConversationRequest)]

@@ -297,7 +297,7 @@ def test_a_chat_asks_once_and_goes_on_in_the_successor_with_all_messages(address
         before = chat.session.view
         await chat.until(lambda: before.slug)
         fake.happen(WARNING)
-        await chat.shows("? when the context is used up, go on by itself in a new conversation, with the summary?")
+        await chat.shows("? when the context is full, continue automatically in a new conversation (with summary)?")
         answer(chat, "y")
         await chat.shows("· it will")
         assert chat.session.question is None
@@ -307,7 +307,7 @@ def test_a_chat_asks_once_and_goes_on_in_the_successor_with_all_messages(address
         chat.session.enter("typed meanwhile")
         await chat.shows("· “typed meanwhile” waits until the summary is written")
         fake.happen(dropped("queued before", v1.QueuedMessage.FATE_DISCARDED), state("context_exhausted"))
-        await chat.shows("· this chat goes on in brave-otter")
+        await chat.shows("· this chat continues in brave-otter")
         await chat.until(lambda: len(sent(fake)) == 3)
         assert "bedrock continue" not in chat.screen
 
@@ -325,10 +325,10 @@ def test_a_chat_that_is_not_to_go_on_says_what_is_not_sent_and_does_not_ask_agai
         await chat.until(lambda: chat.session.view.slug)
         fake.refuse("SendMessage", FULL, FULL)
         chat.session.enter("One more thing")
-        await chat.shows("? the context is used up: go on in a new conversation, with the summary?")
+        await chat.shows("? the context is used up: continue in a new conversation, with the summary?")
         answer(chat, "n")
         await chat.shows("✗ not sent: “One more thing” (↑ brings it back)")
-        await chat.shows("/continue goes on in a new conversation")
+        await chat.shows("/continue starts a new conversation")
         chat.session.enter("And another")
         await chat.shows("✗ not sent: “And another”")
         assert chat.session.question is None
@@ -481,7 +481,7 @@ def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> Non
             chat.session.enter(line)
         await chat.shows("unknown command: /nonsense. /help lists")
         assert "the queue is empty" in chat.screen
-        assert "this chat goes on in brave-otter" in chat.screen
+        assert "this chat continues in brave-otter" in chat.screen
         chat.session.enter("/quit")
         await asyncio.wait_for(chat.session.over.wait(), 10)
 
@@ -497,7 +497,7 @@ def test_a_chat_goes_on_in_the_successor(address: str, fake: FakeBedrock) -> Non
         before = chat.session.view
         await chat.until(lambda: before.slug)
         chat.session.enter("/continue")
-        await chat.shows("· this chat goes on in brave-otter")
+        await chat.shows("· this chat continues in brave-otter")
         await chat.until(lambda: chat.session.view is not before and chat.session.view.slug)
         chat.session.enter("Hi")
         await chat.shows("Hello again.")
@@ -656,7 +656,7 @@ def test_compact_goes_on_in_the_successor_once_the_summary_is_written(address: s
         before = chat.session.view
         await chat.until(lambda: before.slug)
         chat.session.enter("/compact")
-        await chat.shows("· this chat goes on in brave-otter")
+        await chat.shows("· this chat continues in brave-otter")
         await chat.until(lambda: chat.session.view is not before)
 
     play(address, story)
@@ -978,7 +978,7 @@ def test_an_image_is_attached_only_if_the_model_may_take_it(address: str, fake: 
         refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "the model demo takes no images")
         fake.refuse("SendMessage", refusal)
         chat.session.enter("Look.")
-        await chat.shows("· no image is attached any more")
+        await chat.shows("· no image is attached now")
         fake.answers.append(says("Hello."))
         chat.session.enter("Then without.")
         await chat.shows("Hello.")

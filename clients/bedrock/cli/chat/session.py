@@ -254,7 +254,7 @@ class ChatSession(ConversationFollower):
         summing = self.view.state.kind == "awaiting_continuation"
         if event.kind == "context_warning" or (event.kind == "state_changed" and summing):
             self.transcript.goes_on = summing and self._goes_on
-            self._ask_to_go_on("when the context is used up, go on by itself in a new conversation, with the summary?")
+            self._ask_to_go_on("when the context is full, continue automatically in a new conversation (with summary)?")
         elif event.kind == "queue_changed" and summing and event.message and event.fate in ("returned", "discarded"):
             self._left.append(event.message)
         elif event.kind == "state_changed" and self.view.state.kind == "context_exhausted":
@@ -297,7 +297,7 @@ class ChatSession(ConversationFollower):
 
     def _give_up(self) -> None:
         if self.tell_unsent():
-            self.say(self.paint.dim("  /continue goes on in a new conversation"))
+            self.say(self.paint.dim("  /continue starts a new conversation"))
 
     async def go_on(self) -> None:
         """Continue in the successor of a conversation whose context is used up, with the messages that waited."""
@@ -314,7 +314,7 @@ class ChatSession(ConversationFollower):
             waited.append(Unsent(message.text, "follow_up", [data for data in read if data is not None]))
         waited += self._unsent
         self._unsent = []
-        self.say(self.paint.good(f"· this chat goes on in {now.slug}"))
+        self.say(self.paint.good(f"· this chat continues in {now.slug}"))
         self.move_to(now.name)
         self._unsent = waited
         await self._send_again()
@@ -435,13 +435,13 @@ class ChatSession(ConversationFollower):
                 self._keep(message)
                 if self._goes_on:
                     self._begin_to_go_on()
-                self._ask_to_go_on("the context is used up: go on in a new conversation, with the summary?")
+                self._ask_to_go_on("the context is used up: continue in a new conversation, with the summary?")
                 return
             self._tell_unsent(message.text)
             self.complain(error)
             if isinstance(error, ImageInvalid):
                 self.images = []
-                self.say(self.paint.dim("· no image is attached any more"))
+                self.say(self.paint.dim("· no image is attached now"))
 
     def _keep(self, message: Unsent) -> None:
         self._unsent.append(message)

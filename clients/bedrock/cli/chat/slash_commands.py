@@ -268,7 +268,7 @@ async def _go_on_in(chat: ChatSession, fork: AsyncConversation | None) -> None:
 
 
 def _move(chat: ChatSession, to: ConversationInfo, what: str) -> None:
-    its_run = "; its run goes on" if chat.view.busy else ""
+    its_run = "; its run continues" if chat.view.busy else ""
     back = f"`bedrock chat -r {chat.view.slug}` returns to the one before{its_run}"
     chat.say(chat.paint.good(f"· {what} ({back})"))
     chat.move_to(to.name)

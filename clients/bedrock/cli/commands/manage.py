@@ -217,7 +217,7 @@ def fork(ctx: click.Context, name: str, *, cycle: str, back: int | None, slug: s
         conversation.rewind(back, slug=slug, title=title) if back else conversation.fork(cycle, slug=slug, title=title)
     )
     its_slug = made.get().slug
-    print_text(f"{its_slug} goes on from there; files stay as they are: `bedrock chat -r {its_slug}`")
+    print_text(f"{its_slug} continues from there; files stay as they are: `bedrock chat -r {its_slug}`")
 
 
 @click.command("continue")
@@ -290,7 +290,7 @@ def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> N
 
 
 def _tell_successor(successor: ConversationInfo) -> None:
-    print_text(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
+    print_text(f"{successor.slug} continues from here: `bedrock chat -r {successor.slug}`")
 
 
 def _named(calls: Sequence[str], jobs: Sequence[str], servers: Sequence[str]) -> str:

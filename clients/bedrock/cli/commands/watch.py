@@ -67,7 +67,7 @@ def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> 
     `slugs` maps the names of the conversations shown so far to their slugs, and is updated.
     """
     if gone := entry.conversation_deleted or entry.conversation_unmatched:
-        ending = "  deleted" if entry.conversation_deleted else "  does not match any more"
+        ending = "  deleted" if entry.conversation_deleted else "  no longer matches"
         return paint.flat(slugs.pop(gone, gone)) + ending
     if (changed := entry.conversation_changed) is None:
         return SafeText()
