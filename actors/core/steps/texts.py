@@ -267,7 +267,7 @@ def budget_reached(what: str) -> str:
 
 def quota_reached(what: str) -> str:
     """Return the message for a run that ended because a quota of its principal is used up."""
-    return f"Stopped: {what}, is used up. `bedrock quota` shows when it resets."
+    return f"Stopped: {what}, is used up. `bedrock quota` says when it is counted anew."
 
 
 def failed_after(attempts: int, cause: str) -> str:

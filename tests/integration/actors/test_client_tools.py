@@ -125,19 +125,6 @@ def test_an_answer_to_no_such_call_is_refused_as_unknown(world: World) -> None:
         submit(talk, "t2")
 
 
-def test_a_cancel_withdraws_the_call_and_a_late_answer_is_refused(world: World) -> None:
-    talk = asking(world)
-    cancelled = talk.cancel()
-    talk.rest(Idle)
-
-    assert cancelled.tool_use_ids == ("t1",)
-    with refused("withdrawn"):
-        submit(talk)
-    assert statuses(talk) == [CallStatus.PENDING, CallStatus.WITHDRAWN]
-    assert [result.outcome for result in results(talk)] == [ToolOutcome.CANCELLED]
-    talk.check()
-
-
 def test_a_call_that_nobody_answers_times_out_and_the_run_goes_on(world: World) -> None:
     talk = world.create(profile=Profile(client_tools=(ClientTool("find_order", input_schema=SCHEMA, timeout_ms=1),)))
     talk.send("go")

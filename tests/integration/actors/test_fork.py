@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.adapters.store.sqlite.store import open_store
 from actors.conversation.forking import forked_conversation
 from actors.core.content import Image, Message, MessageType, SystemKind, Text, ToolUse, Usage, text_of
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, ClientTool, FollowUpPolicy, Mode, Profile
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history.chain import first_notices
-from actors.core.notifications import RunStop, StopReason
+from actors.core.notifications import StopReason
 from actors.core.states import ContextExhausted, Error, Idle
 from actors.messages import (
     ArchiveConversationCommand,
@@ -26,7 +25,6 @@ from actors.messages import (
     SpawnSubAgentsTask,
     TriggerContinuationCommand,
     UnknownConversationError,
-    UpdateConversationCommand,
 )
 from actors.ports import Attachment, RevisionTooOldError, ToolOutput, date_of
 from actors.ports.conditions import Selection
@@ -37,7 +35,6 @@ from tests.support.stores import new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from actors.ports import ConversationRecord, Store
 
@@ -83,18 +80,6 @@ def said(world: World, texts: int = 3, **fields: Any) -> Talk:
 
 def runs(talk: Talk) -> list[str]:
     return [run.stop.run for run in talk.world.truth.stopped_runs(talk.id, limit=100)]
-
-
-def test_a_fork_is_told_and_offered_what_its_origin_is(world: World) -> None:
-    talk = said(world, 1, profile=Profile(instructions="Answer in rhymes.", tools=("look",)))
-    forked = fork(talk)
-    forked.send("and now?")
-    exchange = forked.exchange()
-    assert exchange.request.system == talk.record.system_prompt
-    assert "Answer in rhymes." in exchange.request.system
-    assert [spec.name for spec in exchange.request.tools] == ["look"]
-    exchange.say("The same.")
-    forked.rest(Idle)
 
 
 def test_a_fork_goes_on_from_the_last_run_with_the_same_request_prefix(world: World) -> None:
@@ -415,12 +400,6 @@ def test_an_origin_that_is_deleted_between_two_reads_is_not_found(
         fork(talk, wanted and talk.id + wanted)
 
 
-def test_a_slug_that_is_taken_is_refused(world: World) -> None:
-    talk = said(world, 1, slug="mine")
-    with pytest.raises(Rejected, check=lambda error: error.reason is Reason.SLUG_TAKEN):
-        fork(talk, slug="mine")
-
-
 def test_a_fork_outlives_its_origin_with_its_images(world: World) -> None:
     talk = world.create()
     shot = Image("sha256-1", "image/png", 1, 2)
@@ -437,20 +416,6 @@ def test_a_fork_outlives_its_origin_with_its_images(world: World) -> None:
     assert world.store.attachment(forked.id, "sha256-2") is None
     forked.send("and now?")
     assert shot in forked.exchange().request.turns[0].content
-
-
-def test_a_fork_is_there_after_a_restart(make_world: Callable[..., World], tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    first = make_world(store)
-    forked = fork(said(first, 2))
-    first.close()
-    after = ForkedTalk(make_world(store), forked.id)
-    after.ask(UpdateConversationCommand(title="Still here"))
-    after.send("question 3")
-    after.exchange().say("answer 3")
-    after.rest(Idle)
-    assert after.found(RunStop)[-1].run == f"{forked.id}:3"
-    store.close()
 
 
 def test_the_events_before_a_fork_are_those_of_its_origin(world: World) -> None:

@@ -442,15 +442,6 @@ def test_a_deletion_waits_for_tool_and_jobs_and_accepts_no_commands(yard: World)
     assert yard.box.forgotten == [(talk.id, False)]
 
 
-def test_an_idle_conversation_is_deleted_with_its_jobs(yard: World) -> None:
-    talk = started(yard, "b-1")
-    delete: Future[Any] = yard.supervisor.ask(talk.id, DeleteConversationCommand())
-    assert yard.box.told.acquire(timeout=PATIENCE)
-    assert not delete.done()
-    yard.box.let_die()
-    assert delete.result(PATIENCE) == ()
-
-
 def test_a_refused_deletion_ends_nothing(yard: World) -> None:
     talk = started(yard, "b-1")
     talk.send("go")

@@ -200,36 +200,6 @@ def test_a_conversation_stays_until_its_tools_are_dead_and_holds_the_next_one_ba
     until_none(ours)
 
 
-def test_a_deleted_conversation_kills_its_tool_and_then_leaves(hasty: World) -> None:
-    talk = hasty.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    slow = talk.tool()
-    delete = hasty.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
-    assert slow.context.cancel.wait(PATIENCE)
-    for _ in range(3):
-        with pytest.raises(UnknownConversationError):
-            talk.send("anybody?")
-    assert not delete.done()
-    slow.reap.set()
-    assert delete.result(PATIENCE) == ()
-    all_gone(hasty)
-    until_none(ours)
-
-
-def test_of_messages_that_race_a_delete_each_is_answered(world: World) -> None:
-    for _ in range(20):
-        talk = world.create()
-        with ThreadPoolExecutor(4) as pool:
-            sends = [pool.submit(world.supervisor.ask, talk.id, SendMessageCommand(str(n))) for n in range(8)]
-            delete = pool.submit(world.supervisor.ask, talk.id, DeleteConversationCommand(force=True))
-        assert delete.result(PATIENCE).result(PATIENCE) == ()
-        for send in sends:
-            failure = send.result(PATIENCE).exception(PATIENCE)
-            assert failure is None or isinstance(failure, UnknownConversationError | Rejected)
-        assert world.store.load(talk.id) is None
-
-
 def test_a_message_always_finds_its_conversation_however_it_comes_and_goes(hasty: World) -> None:
     talk = hasty.create()
     for n in range(100):
@@ -316,19 +286,6 @@ def test_a_tool_that_is_about_to_start_when_the_cancel_comes_never_starts(world:
     talk.rest(Idle)
     talk.until(lambda: bool(talk.found(ToolTreeReaped)))
     assert world.box.tools["bash"].started == 0
-
-
-def test_a_cancel_of_one_run_spares_the_follow_up(world: World) -> None:
-    talk = world.create()
-    first = talk.send("one")
-    talk.exchange()
-    talk.send("two", delivery="follow_up")
-    talk.cancel(run_id=first.run)
-    second = talk.exchange()
-    assert not second.cancel.cancelled
-    assert talk.cancel(run_id=first.run).no_op
-    second.say("hi")
-    talk.rest(Idle)
 
 
 def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: World) -> None:

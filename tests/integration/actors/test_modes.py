@@ -14,16 +14,15 @@ from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, Too
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Mode, Suggested
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, MessageAdded, ModeChanged
-from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle, Ledger, ToolExecuting
+from actors.core.states import AwaitingToolApproval, Idle, ToolExecuting
 from actors.messages import (
     CancelConversationCommand,
     ResolveApprovalCommand,
     SetModeCommand,
     SetModeResult,
-    TriggerContinuationCommand,
     UpdateConversationCommand,
 )
-from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
+from actors.ports import Commit, SandboxReport, ToolOutput
 from actors.ports.mcp import NoMcpServers
 from tests.integration.actors.conftest import Box, ShakyStore
 from tests.support.patience import PATIENCE
@@ -297,37 +296,6 @@ def test_a_change_that_the_store_refuses_stops_nothing(shaky_cell: World) -> Non
     talk.rest(Idle)
 
 
-def test_of_changes_within_a_round_the_agent_hears_the_last(cell: World) -> None:
-    talk = cell.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
-    for mode in (UNRESTRICTED, RESTRICTED, UNRESTRICTED):
-        talk.ask(SetModeCommand(mode))
-    run.finish.put(ToolOutput("ok"))
-    exchange = talk.exchange()
-    assert seen_by_model(exchange)[-1] == ["result", "notice"]
-    assert notices(talk) == ["unrestricted"]
-    exchange.say("done")
-    talk.rest(Idle)
-
-
-def test_a_notice_survives_a_cancel(cell: World) -> None:
-    talk = cell.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
-    talk.ask(SetModeCommand(UNRESTRICTED))
-    run.reap.set()
-    talk.cancel()
-    assert notices(talk) == []
-    talk.send("again")
-    exchange = talk.exchange()
-    assert seen_by_model(exchange)[-1] == ["result", "interrupted", "again", "notice"]
-    exchange.say("done")
-    talk.rest(Idle)
-
-
 def test_a_change_goes_before_everything_that_waits(cell: World, hold: Any) -> None:
     """An approval that came earlier still starts its tool in the narrower mode."""
     talk = cell.create(mode=UNRESTRICTED, approval_policy=ApprovalPolicy.ASK_ALL)
@@ -395,36 +363,6 @@ def test_a_mode_that_cannot_be_kept_is_refused_with_the_reason(world: World) -> 
     assert talk.record.mode is UNRESTRICTED
 
 
-def test_a_terminal_conversation_keeps_its_mode(cell: World) -> None:
-    talk = cell.create()
-    talk.ask(TriggerContinuationCommand())
-    talk.exchange().say("summary")
-    talk.rest(ContextExhausted)
-    with refused(Reason.TERMINAL):
-        talk.ask(SetModeCommand(UNRESTRICTED))
-
-
-def test_a_sub_agent_keeps_its_mode(make_world: Callable[..., World]) -> None:
-    store = new_store()
-    parent = make_world(store, sandbox=Cell()).create()
-    child = _sub_agent_of(parent)
-    world = make_world(store, sandbox=Cell())
-    with refused(Reason.TERMINAL):  # an interrupted one has failed; none can be met alive yet
-        world.supervisor.ask(child, SetModeCommand(UNRESTRICTED)).result(PATIENCE)
-    assert store.load(child).mode is RESTRICTED  # type: ignore[union-attr]
-
-
-def _sub_agent_of(parent: Any) -> str:
-    """Stored as if it had not started yet."""
-    record = replace(
-        parent.record, id="child", slug="child", parent_conversation_id=parent.id, user_initiated=False,
-        state=Idle(Ledger()), step=1, last_seq=0, epoch=1, log_hash="",
-    )  # fmt: skip
-    commit = Commit(record=record, expected_step=0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True)
-    parent.world.store.commit(commit)
-    return "child"
-
-
 # --- the agent asks -----------------------------------------------------------------------------------------------
 
 
@@ -448,29 +386,6 @@ def test_an_approved_request_widens_the_mode_for_what_comes_next(cell: World) ->
     talk.rest(Idle)
     assert talk.record.mode is UNRESTRICTED
     assert notices(talk) == ["unrestricted"]
-
-
-def test_a_request_for_the_workspace_mode_gets_that_and_no_more(cell: World) -> None:
-    talk = cell.create()
-    talk.send("go")
-    talk.exchange().call(replace(UPGRADE, input='{"reason": "to edit", "mode": "workspace"}'), BASH)
-    asked(talk)
-    talk.ask(ResolveApprovalCommand("t3", True))
-    run = talk.tool()
-    assert run.context.mode is Mode.WORKSPACE
-    run.finish.put(ToolOutput("written"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
-    assert talk.record.mode is Mode.WORKSPACE
-    assert notices(talk) == ["workspace"]
-
-
-def test_the_workspace_mode_is_refused_where_it_cannot_be_kept(make_world: Callable[..., World]) -> None:
-    talk = make_world().create()
-    with refused(Reason.MODE_UNAVAILABLE) as refusal:
-        talk.ask(SetModeCommand(Mode.WORKSPACE))
-    assert "workspace mode cannot be kept here: tests run no processes in /" in str(refusal.value)
-    assert talk.record.mode is UNRESTRICTED
 
 
 class CellWithoutWorkspaces(Cell):
@@ -578,23 +493,6 @@ def test_a_request_for_what_it_has_is_answered_in_plain_words(
     assert talk.found(ModeChanged) == []
 
 
-def test_a_mode_set_by_a_person_while_the_question_is_open_makes_the_answer_moot(cell: World) -> None:
-    talk = cell.create()
-    talk.send("go")
-    talk.exchange().call(UPGRADE)
-    asked(talk)
-    talk.ask(SetModeCommand(UNRESTRICTED))
-    assert isinstance(talk.state, AwaitingToolApproval), "the question stays open"
-    talk.ask(ResolveApprovalCommand("t3", True))
-    exchange = talk.exchange()
-    answer, notice = exchange.request.turns[-1].content
-    assert answer.output == NOT_NEEDED
-    assert "unrestricted" in notice.text
-    exchange.say("done")
-    talk.rest(Idle)
-    assert [changed.mode for changed in talk.found(ModeChanged)] == [UNRESTRICTED]
-
-
 def test_a_cancel_withdraws_an_approval_that_is_not_carried_out_yet(cell: World, hold: Any) -> None:
     talk = cell.create()
     talk.send("go")
@@ -628,21 +526,6 @@ def test_the_mode_survives_a_restart(make_world: Callable[..., World], mode: Mod
     run.finish.put(ToolOutput("ok"))
     again.exchange().say("done")
     again.rest(Idle)
-
-
-def test_an_open_request_for_more_is_withdrawn_by_a_restart(make_world: Callable[..., World]) -> None:
-    store = new_store()
-    talk = make_world(store, box=UpgradeBox(), sandbox=Cell()).create()
-    talk.send("go")
-    talk.exchange().call(UPGRADE)
-    asked(talk)
-    world = make_world(store, box=UpgradeBox(), sandbox=Cell())
-    world.supervisor.start()
-    again = type(talk)(world, talk.id)
-    again.rest(Idle)
-    with refused(Reason.NOT_AWAITING_APPROVAL):
-        again.ask(ResolveApprovalCommand("t3", True))
-    assert again.record.mode is RESTRICTED
 
 
 def _one_life(talk: Any) -> None:

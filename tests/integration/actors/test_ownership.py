@@ -273,20 +273,6 @@ def test_a_family_is_taken_over_as_a_whole_whichever_of_it_is_called_for(make_pa
     assert set(pair.first.box.forgotten) >= {talk.id, f"{talk.id}-a1", f"{talk.id}-a3"}
 
 
-def test_a_sub_agent_that_finds_out_first_takes_its_parent_with_it(make_pair: Callable[..., Pair]) -> None:
-    pair = make_pair(family=True)
-    talk = pair.first.create()
-    talk.send(tasks("wait gate", "hang"))
-    for number in (1, 2):
-        pair.first.model.until_asked(f"{talk.id}-a{number}")
-    pair.take_over(talk.id)
-    pair.seen_by_second(talk).rest(Idle)
-    pair.first.model.gates["gate"].set()  # its answer cannot be committed
-    refused_as_not_owned(pair.first.supervisor.ask(talk.id, CancelConversationCommand()))
-    all_gone(pair.first)
-    eventually(pair.first.model.at_rest, "no request is open")
-
-
 def test_a_command_that_was_committed_and_not_answered_is_not_doubled_by_the_next_owner(pair: Pair, hold: Hold) -> None:
     talk = pair.first.create()
     command = SendMessageCommand("once", request_id="r1", body_hash="h")
@@ -302,23 +288,6 @@ def test_a_command_that_was_committed_and_not_answered_is_not_doubled_by_the_nex
     refused_as_not_owned(pair.first.supervisor.ask(talk.id, UpdateConversationCommand(title="x")))
     all_gone(pair.first)
     assert taken.texts().count("once") == 1
-
-
-def test_a_waking_of_many_ends_all_and_leaves_nothing(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    talks = [pair.first.create() for _ in range(40)]
-    for talk in talks:
-        talk.send("go")
-        talk.exchange()
-    pair.shared.kill(FIRST.incarnation)
-    pair.second.supervisor.wake((*(talk.id for talk in talks), "gone"))
-    for talk in talks:
-        pair.seen_by_second(talk).rest(Idle)
-    all_gone(pair.second)
-    assert pair.second.model.asked == 0
-    assert [line for line in caplog.records if line.levelno >= logging.ERROR] == []
-    for talk in talks:
-        refused_as_not_owned(pair.first.supervisor.ask(talk.id, CancelConversationCommand()))
-    all_gone(pair.first)
 
 
 def test_a_start_can_wait_until_all_that_was_taken_over_is_idle(pair: Pair, hold: Hold) -> None:
@@ -415,14 +384,6 @@ def test_a_deletion_that_waits_for_a_tool_is_refused_and_nothing_is_deleted(pair
     taken = pair.seen_by_second(talk)
     taken.ask(DeleteConversationCommand())
     assert pair.reader.load(talk.id) is None
-
-
-def test_a_deletion_by_one_that_has_lost_is_refused(pair: Pair) -> None:
-    talk = pair.first.create()
-    pair.take_over(talk.id)
-    assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, DeleteConversationCommand())) == SECOND
-    all_gone(pair.first)
-    assert pair.reader.load(talk.id) is not None
 
 
 def test_a_conversation_is_not_taken_back_before_its_tools_have_ended(pair: Pair) -> None:

@@ -49,10 +49,6 @@ def limited(make_world: Callable[..., World]) -> Callable[..., World]:
     return make
 
 
-def talk_of(world: World, principal: str) -> Talk:
-    return Talk(world, world.supervisor.create(CreateConversationCommand(principal, "/tmp")).result(PATIENCE).id)
-
-
 def refused(talk: Talk) -> QuotaExceededError:
     step = talk.record.step
     with pytest.raises(QuotaExceededError) as caught:
@@ -131,23 +127,6 @@ def test_a_request_waits_for_its_turn_and_a_cancel_takes_it_out_of_the_queue(lim
     third.rest(Idle)
     first.rest(Idle)
     assert world.model.asked == 2
-
-
-def test_another_principal_has_its_turn_next_whatever_waits(limited: Callable[..., World]) -> None:
-    world = limited(together={Quota.CONCURRENT_MODEL_REQUESTS: 1})
-    crowd = [talk_of(world, "ada") for _ in range(10)]
-    for talk in crowd:
-        talk.send("go")
-    other = talk_of(world, "bob")
-    other.send("me")
-    order = []
-    for _ in range(3):
-        exchange = other.exchange()
-        order.append(exchange.request.conversation_id)
-        exchange.say("done")
-    assert order.index(other.id) <= 2
-    for talk in crowd:
-        talk.cancel()
 
 
 def test_a_run_that_spends_the_rest_ends_at_the_next_request_and_none_begins(limited: Callable[..., World]) -> None:

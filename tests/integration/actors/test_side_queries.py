@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.core.content import Text, ToolCancelled, ToolUse, Usage
-from actors.core.context import Budget, ToolTraits
+from actors.core.context import ToolTraits
 from actors.core.errors import ErrorKind
-from actors.core.notifications import RunStop, UsageChanged
+from actors.core.notifications import UsageChanged
 from actors.core.states import Error, Idle
 from actors.messages import TriggerContinuationCommand
 from actors.ports import (
@@ -98,36 +98,6 @@ def test_a_tool_gets_its_answer_and_the_conversation_pays_for_it(talk: Talk) -> 
     assert (ledger.req, ledger.rounds) == (2, 2), "an aside is no request of the conversation"
     assert len(talk.found(UsageChanged)) == 2
     assert talk.world.truth.verify(talk.id) == ()
-
-
-def test_what_asides_have_cost_survives_a_restart(talk: Talk, make_world: Callable[..., World]) -> None:
-    asked(talk).say("this", usage=Usage(100))
-    talk.exchange().say("Done.")
-    talk.rest(Idle)
-    talk.world.supervisor.stop(0)
-    after = make_world(talk.world.store)
-    after.supervisor.start()
-    assert Talk(after, talk.id).record.state.ledger.aside_usage == Usage(100)
-
-
-def test_asides_count_against_the_budget_of_the_conversation_and_not_of_a_run(talk: Talk) -> None:
-    talk = talk.world.create(budget=Budget(run_tokens=100, conversation_tokens=1_000))
-    asked(talk).say("this", usage=Usage(900))
-    talk.exchange().say("Done.", usage=Usage(50))
-    talk.rest(Idle)
-    assert asked_again(talk).detail == ""
-    assert asked_again(talk).detail == "budget"
-
-
-def asked_again(talk: Talk) -> RunStop:
-    """The end of one more run, which costs 50 tokens if it may ask."""
-    stops = len(talk.found(RunStop))
-    talk.send("more")
-    if not isinstance(talk.state, Idle):
-        talk.exchange().say("Done.", usage=Usage(50))
-    talk.until(lambda: len(talk.found(RunStop)) > stops)
-    stop: RunStop = talk.found(RunStop)[-1]
-    return stop
 
 
 def test_a_cancel_ends_the_aside_and_its_cost_is_reported(talk: Talk) -> None:

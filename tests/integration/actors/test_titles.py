@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind
-from actors.core.notifications import ConversationUpdated, RunStop
+from actors.core.notifications import ConversationUpdated
 from actors.core.states import Idle
 from actors.messages import (
-    ContinueConversationCommand,
     DeleteConversationCommand,
-    TriggerContinuationCommand,
     UnknownConversationError,
     UpdateConversationCommand,
 )
@@ -289,15 +287,6 @@ def test_a_store_that_fails_costs_a_title_and_nothing_else(
     talk.send("more")
     finish(talk)
     assert talk.record.title == PROVISIONAL
-
-
-def test_a_successor_keeps_the_title(titling: World) -> None:
-    talk = titling.create(title="Mine")
-    talk.ask(TriggerContinuationCommand())
-    talk.exchange().say("All that happened.")
-    talk.until(lambda: not talk.found(RunStop) and talk.record.state.ledger.req == 1)
-    talk.until(lambda: type(talk.state).__name__ == "ContextExhausted")
-    assert talk.ask(ContinueConversationCommand()).title == "Mine"
 
 
 @pytest.mark.parametrize(

@@ -222,32 +222,6 @@ def test_a_malformed_chunk_is_outlived(model: Model, llmock: Server) -> None:
     llmock.assert_resilient(warnings=("malformed_chunk_ignored",))
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        ({"status": 400}, ErrorKind.INVALID_REQUEST),
-        ({"status": 401}, ErrorKind.AUTH),
-        ({"status": 403}, ErrorKind.AUTH),
-        ({"status": 404}, ErrorKind.INVALID_REQUEST),
-        (
-            {"status": 429, "code": "insufficient_quota", "message": "You exceeded your current quota"},
-            ErrorKind.INVALID_REQUEST,
-        ),
-        (
-            {"status": 400, "code": "context_length_exceeded", "message": "prompt is too long: 9 > 8"},
-            ErrorKind.CONTEXT_EXHAUSTED,
-        ),
-    ],
-)
-def test_what_cannot_pass_is_tried_once(fault: dict[str, Any], kind: ErrorKind, model: Model, llmock: Server) -> None:
-    llmock.will({"type": "fail", "times": None, **fault})
-    with pytest.raises(ModelFailedError) as raised:
-        drive(model)
-    assert raised.value.failure.kind is kind
-    assert llmock.attempts() == 1
-    llmock.assert_resilient(warnings=("gave_up",))
-
-
 def test_an_outage_ends_after_three_attempts(model: Model, llmock: Server) -> None:
     llmock.will({"type": "fail", "status": 503, "retry_after": 0.1, "times": None})
     with pytest.raises(ModelFailedError) as raised:
@@ -255,14 +229,6 @@ def test_an_outage_ends_after_three_attempts(model: Model, llmock: Server) -> No
     assert raised.value.failure.kind is ErrorKind.SERVER_ERROR
     assert llmock.attempts() == 3
     llmock.assert_resilient()
-
-
-def test_a_retry_after_beyond_the_limit_is_not_waited_for(model: Model, llmock: Server) -> None:
-    llmock.will({"type": "fail", "status": 429, "retry_after": 3600})
-    with pytest.raises(ModelFailedError) as raised:
-        drive(model)
-    assert raised.value.retry_after_ms == 3_600_000
-    assert llmock.attempts() == 1
 
 
 def test_a_tool_round(model: Model, llmock: Server) -> None:

@@ -89,12 +89,6 @@ def test_what_an_ended_call_left_behind_is_killed(sandbox: ToolHostSandbox, mark
     assert len(end.reaped) == 2
 
 
-def test_a_daemon_that_holds_the_output_does_not_hold_the_call(sandbox: ToolHostSandbox, mark: str) -> None:
-    end = waited(sandbox.start(launch("setsid sleep 1000 & echo over", mark), ignore))
-    assert processes.running(mark) == []
-    assert (end.exit_code, end.head) == (0, b"over\n")
-
-
 def test_killing_everything_one_may_signal_stays_inside_the_namespace(report: SandboxReport, mark: str) -> None:
     if not report.pid_namespace:
         pytest.skip("this machine allows no PID namespace")

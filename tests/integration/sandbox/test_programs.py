@@ -17,10 +17,9 @@ from actors.adapters.sandbox.host import kernel, process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
-from tests.support import processes
 from tests.support.footprint import assert_nothing_left, footprint
 from tests.support.patience import eventually
-from tests.support.trees import BOUND, bounded, host_of_this_process, launch
+from tests.support.trees import BOUND, host_of_this_process, launch
 
 
 def run(sandbox: ToolHostSandbox, command: str, **changes: Any) -> ProcessEnd:
@@ -123,22 +122,6 @@ def test_a_limit_above_the_server_s_own_is_lowered_to_it(sandbox: ToolHostSandbo
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     end = run(sandbox, "ulimit -Hn", limits=ProcessLimits(open_files=hard + 5))
     assert lines(end) == [str(hard)]
-
-
-def test_a_file_stops_at_its_limit(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
-    limits = ProcessLimits(file_bytes=1 << 20)
-    run(sandbox, "head -c 3M /dev/zero > big", cwd=str(tmp_path), limits=limits)
-    assert (tmp_path / "big").stat().st_size == 1 << 20
-
-
-def test_a_tool_cannot_use_up_all_process_ids(sandbox: ToolHostSandbox, mark: str) -> None:
-    refused = threading.Event()
-    tree = sandbox.start(
-        launch("for i in {1..2000}; do sleep 1000 & done; wait", mark, limits=ProcessLimits(processes=60)),
-        lambda data: refused.set() if b"fork" in data else None,
-    )
-    assert bounded(tree, refused)
-    assert not processes.running(mark)
 
 
 @pytest.mark.parametrize(

@@ -137,12 +137,6 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(path: Path) -> 
             store.close()
 
 
-def test_a_lock_file_of_a_dead_process_does_not_matter(path: Path) -> None:
-    kill_at_random(path, random.Random(1))
-    assert (path / "lock").exists()
-    open_store(path).close()
-
-
 # --- disks that fail ------------------------------------------------------------------------------------------
 
 

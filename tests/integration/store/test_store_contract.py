@@ -545,12 +545,6 @@ def test_events_come_in_order_without_gap_or_repeat_however_they_are_paged(
     assert [event.revision for event in whole] == list(range(1, eventful.record.last_seq + 1))
 
 
-def test_events_resume_after_any_revision(store: Store, eventful: CommitBuilder) -> None:
-    whole = store.events("c1", after=0, limit=1_000)
-    for after in range(len(whole) + 3):
-        assert store.events("c1", after=after, limit=1_000) == whole[after:]
-
-
 def test_an_event_carries_its_notification_and_time(store: Store) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())

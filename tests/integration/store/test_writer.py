@@ -17,7 +17,7 @@ from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
-from actors.ports import CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreUnavailableError
+from actors.ports import CommandRecord, Commit, FencedError, StoreUnavailableError
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CommitBuilder
 
@@ -307,30 +307,6 @@ def store(tmp_path: Path, gate: Gate) -> Iterator[PeeweeStore]:
     opened = open_store(tmp_path / "data", gate)
     yield opened
     opened.close()
-
-
-def test_a_violation_among_many_hits_the_violator_only(store: PeeweeStore, gate: Gate) -> None:
-    drafts = [CommitBuilder(f"c{number}") for number in range(9)]
-    for draft in drafts:
-        store.commit(draft.create())
-    known = CommandRecord("r", "h", b"{}", 1)
-    store.commit(drafts[3].next(command=known))
-    commits = [draft.next(command=known if draft is drafts[3] else None) for draft in drafts]
-    commits.append(CommitBuilder("new", slug="c1").create())
-    outcome = write_at_once(store, gate, commits)
-    assert [type(error) for error in outcome] == [
-        *[type(None)] * 3,
-        CommandExistsError,
-        *[type(None)] * 5,
-        SlugTakenError,
-    ]
-    steps = []
-    for draft in drafts:
-        record = store.load(draft.id)
-        assert record is not None
-        steps.append(record.step)
-        assert store.verify(draft.id) == ()
-    assert steps == [2] * 9
 
 
 def test_two_changes_of_a_conversation_in_one_transaction_follow_each_other_or_fail(

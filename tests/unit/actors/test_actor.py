@@ -139,17 +139,6 @@ def test_a_stop_comes_after_all_accepted_messages_and_refuses_the_rest(parrot: R
     assert not parrot.stop()
 
 
-def test_an_urgent_request_overtakes() -> None:
-    heard: list[Any] = []
-    ref, gate = Parrot.start(heard), Gate()
-    gate.hold(ref)
-    answers = ask(ref, Request("slow")), ask(ref, Request("urgent", urgent=True))
-    gate.open()
-    assert [answer.result(PATIENCE) for answer in answers] == ["slow", "urgent"]
-    assert [asked.command for asked in heard[1:]] == ["urgent", "slow"]
-    assert ref.stop(timeout=PATIENCE)
-
-
 def test_a_cancelled_request_is_dropped_unless_it_must_run() -> None:
     heard: list[Any] = []
     ref, gate = Parrot.start(heard), Gate()
@@ -239,20 +228,6 @@ def test_urgent_messages_come_first_and_each_lane_keeps_its_order(lanes: list[bo
     for letter in sent:
         mailbox.put(Envelope(letter))
     assert letters(mailbox) == [one for one in sent if one.urgent] + [one for one in sent if not one.urgent]
-
-
-@given(st.lists(st.one_of(st.none(), st.booleans()), max_size=40))
-def test_each_message_is_delivered_once_however_puts_and_gets_mix(script: list[bool | None]) -> None:
-    mailbox, sent, taken = Mailbox(), [], []
-    for number, step in enumerate(script):
-        if step is None:
-            if not mailbox.empty():
-                taken.append(mailbox.get().message)
-        else:
-            sent.append(Letter(number, step))
-            mailbox.put(Envelope(sent[-1]))
-    taken += letters(mailbox)
-    assert sorted(letter.number for letter in taken) == [letter.number for letter in sent]
 
 
 def test_the_next_message_is_delivered_without_waiting_if_it_is_wanted_and_nothing_urgent_waits() -> None:

@@ -9,24 +9,22 @@ import msgspec
 import pytest
 
 from actors.conversation import creation, settings
-from actors.conversation.pipeline import ConversationPipeline, LoadedConversation, taken_over
+from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.unit_of_work import OutcomeBatch
-from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
+from actors.core.content import Delivery, Text, Usage
 from actors.core.context import Action, ApprovalRule, ConvContext, Mode
-from actors.core.effects import ExecuteTool, RequestLlm
+from actors.core.effects import RequestLlm
 from actors.core.errors import Rejected
 from actors.core.events import (
     LlmResponse,
     LlmStreamChunk,
     LlmStreamStarted,
-    Restart,
     SetMode,
-    ToolComplete,
     UserCancel,
     UserMessage,
 )
-from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged, UsageChanged
-from actors.core.states import Idle, LlmRequesting, ToolExecuting
+from actors.core.notifications import ContextWarning, MessageAdded, StateChanged
+from actors.core.states import Idle, LlmRequesting
 from actors.messages import (
     CreateConversationCommand,
     EffectOutcome,
@@ -176,21 +174,6 @@ def test_a_commit_that_fails_leaves_no_trace_and_the_same_draft_fits_later(
     assert [event.revision for event in bus.published] == [1, 2, 3]
 
 
-def test_a_commit_that_only_looked_like_a_failure_is_recognised_when_it_is_tried_again(
-    machine: LoadedConversation, store: Failing, bus: Bus
-) -> None:
-    run(machine, message())
-    store.after = 1
-    with pytest.raises(StoreUnavailableError):
-        run(machine, answer(ToolUse("t1", "bash", "{}"), end_turn=False))
-    assert isinstance(machine.state, LlmRequesting)
-    (execute,) = run(machine, answer(ToolUse("t1", "bash", "{}"), end_turn=False))
-    assert isinstance(execute, ExecuteTool)
-    assert isinstance(machine.state, ToolExecuting)
-    assert tuple(bus.published) == store.events("c1", after=0, limit=100)
-    assert store.verify("c1") == ()
-
-
 def test_something_else_in_its_place_is_not_taken_for_its_own(machine: LoadedConversation, store: Failing) -> None:
     store.after = 1
     with pytest.raises(StoreUnavailableError):
@@ -198,16 +181,6 @@ def test_something_else_in_its_place_is_not_taken_for_its_own(machine: LoadedCon
     with pytest.raises(FencedError):
         run(machine, message("two"))
     assert machine.state == Idle()
-
-
-def test_a_new_owner_fences_the_old_one(machine: LoadedConversation, store: Failing, services: Services) -> None:
-    record = store.load("c1")
-    ours: Any = {"store": store}
-    successor = LoadedConversation(replace(services, **ours), taken_over(record, "elsewhere"))
-    assert (successor.record.epoch, successor.record.node) == (2, "elsewhere")
-    run(successor, message())
-    with pytest.raises(FencedError):
-        run(machine, message("from the grave"))
 
 
 def test_a_refused_or_ignored_event_changes_nothing(machine: LoadedConversation, store: Failing, bus: Bus) -> None:
@@ -275,19 +248,6 @@ def test_a_change_of_mode_is_seen_by_the_steps_that_follow(machine: LoadedConver
     assert seen == [Mode.UNRESTRICTED, Mode.RESTRICTED, None]
 
 
-def test_it_is_rebuilt_from_its_record_in_any_state(machine: LoadedConversation, store: Failing, bus: Bus) -> None:
-    run(machine, message())
-    run(machine, answer(ToolUse("t1", "bash", "{}"), ToolUse("t2", "bash", "{}"), end_turn=False))
-    run(machine, ToolComplete(4, "t1", 1, ToolSuccess("t1", "done")))
-    record = store.load("c1")
-    again = LoadedConversation(machine._services, taken_over(record, "local"))
-    assert (again.state, again.context) == (machine.state, machine.context)
-    run(again, Restart(9))
-    assert isinstance(again.state, Idle)
-    assert [type(event.notification) for event in bus.published].count(RunStop) == 1
-    assert store.verify("c1") == ()
-
-
 class Performed(list[Any]):
     """In the place of the executor: the effects that it is to perform."""
 
@@ -346,24 +306,6 @@ def test_text_that_was_taken_in_parts_is_put_back_in_its_order(machine: LoadedCo
     assert words.chunks == before
 
 
-def test_what_arrived_together_is_one_commit_up_to_the_first_effect(
-    machine: LoadedConversation, pipeline: ConversationPipeline, store: Failing, bus: Bus
-) -> None:
-    run(machine, message())
-    before, published = machine.record.step, len(bus.published)
-    calling = EffectOutcome(answer(ToolUse("t1", "bash", "{}"), end_turn=False))
-    stale = EffectOutcome(answer())
-    prepared = pipeline.prepare((STARTED, TextDeltaReady(Words("so", "so")), calling, stale))
-    assert prepared.entries == 3, "what starts a tool does not wait for what comes behind it"
-    assert machine.record.step == before
-    prepared.commit()
-    assert [type(effect) for effect in pipeline.executor] == [ExecuteTool]  # type: ignore[attr-defined]
-    assert [row.step for row in store.transitions("c1", after_step=before, limit=9)] == [before + 1, before + 2]
-    kinds = [type(event.notification) for event in bus.published[published:]]
-    assert kinds == [StateChanged, MessageAdded, UsageChanged, StateChanged]
-    assert [delta.text for delta in bus.deltas] == ["so", "so"]
-
-
 def test_the_last_text_of_an_answer_is_published_before_what_ends_it(
     machine: LoadedConversation, pipeline: ConversationPipeline, bus: Bus
 ) -> None:
@@ -375,22 +317,6 @@ def test_the_last_text_of_an_answer_is_published_before_what_ends_it(
     assert (prepared.entries, len(bus.published) - published) == (1, 0)
     assert [delta.text for delta in bus.deltas] == ["so"]
     assert pipeline.prepare(outcomes[1:]).entries == 1
-
-
-def test_outcomes_whose_commit_fails_have_not_happened_and_keep_their_text(
-    machine: LoadedConversation, pipeline: ConversationPipeline, store: Failing, bus: Bus
-) -> None:
-    run(machine, message())
-    before, words = machine.record, Words("so")
-    for kind in ("before", "after"):
-        setattr(store, kind, 1)
-        with pytest.raises(StoreUnavailableError):
-            pipeline.prepare((STARTED, TextDeltaReady(words))).commit()
-        assert machine.record is before
-        assert (bus.deltas, [chunk.content.text for chunk in words.chunks]) == ([], ["so"])
-    pipeline.prepare((STARTED, TextDeltaReady(words))).commit()
-    assert [delta.text for delta in bus.deltas] == ["so"]
-    assert tuple(bus.published) == store.events("c1", after=0, limit=100)
 
 
 def test_an_outcome_that_raises_does_not_take_those_before_it_along(

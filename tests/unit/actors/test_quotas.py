@@ -274,15 +274,6 @@ def test_a_turn_that_is_waited_for_can_be_cancelled() -> None:
     assert slots.used("") == 0
 
 
-def test_a_principal_at_its_own_limit_is_passed_over() -> None:
-    turns = Turns(0, own=1)
-    for name in ("a0", "a1", "b0"):
-        turns.want(name)
-    assert turns.order == ["a0", "b0"]
-    turns.slots.release("a")
-    assert turns.order == ["a0", "b0", "a1"]
-
-
 def test_the_requests_of_one_principal_press_on_its_own_answers_only() -> None:
     turns = Turns(0)
     for number in range(30):

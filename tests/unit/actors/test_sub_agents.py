@@ -130,20 +130,6 @@ def test_a_start_that_fails_is_the_end_of_that_sub_agent(
     assert inbox.messages == [SubAgentStopped("c1-a1")]
 
 
-def test_at_capacity_no_sub_agent_starts_until_another_one_ends(services: Services, inbox: Any) -> None:
-    directory = Directory(services, inbox, limit=1)
-    other = AgentTask("c1-a2", "look", "/tmp", "known", 20, 60_000)
-    directory.sub_agents.start(directory.parent, TASK)
-    directory.sub_agents.start(directory.parent, other)
-    (refused,) = directory.told()
-    assert refused.agent_id == "c1-a2"
-    assert "1 sub-agents are running on this server" in refused.result.error
-    directory.sub_agents.on_stopped("c1-a1")
-    directory.sub_agents.start(directory.parent, other)
-    assert [asked.command.task for key, asked in directory.delivered if key != "c1"] == [TASK, other]
-    assert inbox.messages == [SubAgentStopped("c1-a2"), SubAgentStopped("c1-a1")]
-
-
 def test_a_refused_creation_is_reported_with_its_reason(directory: Directory) -> None:
     directory.sub_agents.start(directory.parent, TASK)
     directory.answers[0].set_exception(Rejected(Reason.BUDGET_REACHED, "the budget of 10 tokens is spent"))

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from actors.core.content import ToolCancelled, ToolError, ToolOutcome, ToolResult, ToolSuccess, ToolUse, is_tool_result
 from actors.core.context import ApprovalPolicy, ConvContext, Mode, ToolGroup, ToolTraits
 from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool, RequestLlm
-from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
     Event,
@@ -125,25 +124,6 @@ def test_an_outcome_of_ours_is_no_answer_of_a_client(event: Event) -> None:
     talk = asked(find())
 
     assert talk.tell(event) == ()
-
-
-def test_a_second_a_late_and_a_foreign_answer_are_refused_and_change_nothing() -> None:
-    talk = asked(find("t1"), bash("t2"))
-    for call_id in ("t2", "t9"):
-        with pytest.raises(Rejected) as refused:
-            submit(talk, call_id)
-        assert refused.value.reason is Reason.UNKNOWN_OR_DECIDED
-    submit(talk)
-    state = talk.state
-    with pytest.raises(Rejected):
-        submit(talk)
-    with pytest.raises(Rejected):  # a tool of ours
-        submit(talk, "t2")
-    talk.tell(UserCancel(talk.at()))
-    with pytest.raises(Rejected):
-        submit(talk)
-    assert isinstance(state, ToolExecuting)
-    assert isinstance(talk.state, Idle)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 
 #: Cancels of each test of many; a long search for faults sets more.
-ABORTS = int(os.environ.get("BEDROCK_ABORTS", "200"))
+ABORTS = int(os.environ.get("BEDROCK_ABORTS", "100"))
 
 #: So long that only a cancel can end a request in time.
 PATIENT = Timeouts(connect=120, first_byte=120, idle=120)
@@ -153,17 +153,6 @@ def served(
         url = {"proxy": "http://models.invalid", "tunnel": "https://127.0.0.1:9"}.get(route, server.url)
         yield server, model("anthropic", url, timeouts=PATIENT, ca_bundle=str(certificate), proxy=proxy)
         close_models()
-
-
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("route", ["proxy", "tunnel"])
-def test_a_cancel_ends_a_request_through_a_proxy(
-    phase: str, route: str, server_tls: ssl.SSLContext, certificate: Path
-) -> None:
-    with served(route, PHASES[phase], server_tls, certificate) as (server, asked):
-        asking = RequestThread(asked)
-        assert server.reached.wait(60)
-        assert asking.cancelled(), asking.outcome
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -376,22 +365,3 @@ def until(condition: Callable[[], bool]) -> bool:
             return True
         pause.wait(0.005)
     return False
-
-
-def test_a_cancelled_stream_tells_what_was_counted_by_then() -> None:
-    with ScriptedServer(phases("anthropic")["stalled"]) as server:
-        asking = RequestThread(model("anthropic", server.url, timeouts=PATIENT))
-        assert asking.sink.heard.wait(60)
-        assert asking.cancelled()
-    assert isinstance(asking.outcome, ModelAbortedError)
-    assert asking.outcome.usage is not None
-    assert asking.outcome.usage.input_tokens == 1
-
-
-def test_a_request_that_was_cancelled_before_any_count_tells_nothing() -> None:
-    with ScriptedServer(phases("anthropic")["before_headers"]) as server:
-        asking = RequestThread(model("anthropic", server.url, timeouts=PATIENT))
-        assert server.reached.wait(60)
-        assert asking.cancelled()
-    assert isinstance(asking.outcome, ModelAbortedError)
-    assert asking.outcome.usage is None

@@ -113,30 +113,10 @@ def test_a_configured_proxy_is_used() -> None:
     assert server.received[0].headers["proxy-authorization"].startswith("Basic ")
 
 
-def test_a_proxy_tunnels_tls(server_tls: ssl.SSLContext, certificate: Path) -> None:
-    def tunnel(connection: ServedConnection) -> None:
-        connection.read_request()
-        connection.send(b"HTTP/1.0 200 Connected\r\n\r\n")
-        connection.sock = server_tls.wrap_socket(connection.sock, server_side=True)
-        answer(200, b"through")(connection)
-        connection.sock.close()
-
-    with ScriptedServer(tunnel) as proxy:
-        url = "https://127.0.0.1:9"
-        assert post(url, proxy=Secret(proxy.url), ca_bundle=str(certificate)) == (200, b"through")
-    assert proxy.received[0].path == "127.0.0.1:9"
-
-
 def test_a_proxy_that_refuses() -> None:
     with ScriptedServer(answer(407, b"")) as proxy:
         told = failure("https://127.0.0.1:9", proxy=Secret(proxy.url))
     assert (told.kind, told.text) == (ErrorKind.NETWORK, "the proxy refused or broke the connection")
-
-
-def test_redirects_are_not_followed() -> None:
-    with ScriptedServer(answer(302, b"", location="http://127.0.0.1:1/elsewhere")) as server:
-        assert post(server.url)[0] == 302
-    assert len(server.received) == 1
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])

@@ -40,13 +40,6 @@ def refusal(content: bytes | None, *patches: dict[str, Any], clipboards: dict[st
     return str(refused.value)
 
 
-def test_the_four_operations() -> None:
-    assert apply(b"one two", replace("two", "2")).content == b"one 2"
-    assert apply(b"one\n", append("two\n")).content == b"one\ntwo\n"
-    assert apply(b"one\n", prepend("two\n")).content == b"two\none\n"
-    assert apply(b"one\n", overwrite("two")).content == b"two"
-
-
 def test_all_patches_are_found_in_the_original() -> None:
     assert apply(b"a b", replace("a", "b"), replace("b", "a")).content == b"b a"
     assert "not found" in refusal(b"a", replace("a", "b"), replace("b", "c"))

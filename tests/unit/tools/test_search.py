@@ -48,12 +48,6 @@ def write(content: str | bytes, name: str = "file") -> Path:
 # --- the lines --------------------------------------------------------------------------------------------------------
 
 
-def test_lines_come_with_their_path_and_number(here: Path) -> None:
-    write("one\ntwo\nthree\n", "b/c")
-    write("two\n", "a")
-    assert find("t[wh]") == "a:1: two\nb/c:2: two\nb/c:3: three"
-
-
 @pytest.mark.parametrize(
     ("content", "pattern", "numbers"),
     [
@@ -80,18 +74,6 @@ def test_a_line_is_what_is_between_line_ends(
 ) -> None:
     write(content)
     assert [int(each) for each in re.findall(r"(?m)^file:(\d+): ", find(pattern))] == numbers
-
-
-def test_no_match_is_said(here: Path) -> None:
-    write("x\n")
-    assert find("y") == "No matches found."
-
-
-def test_binary_files_are_skipped_wherever_they_show_that_they_are(here: Path) -> None:
-    write(b"needle\n" + b"\0", "early")
-    write(b"needle\n" + b"x\n" * 100_000 + b"\0", "late")
-    write(b"needle\n", "text")
-    assert find("needle") == "text:1: needle"
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "😀"])
@@ -174,12 +156,6 @@ def test_a_bad_pattern_is_refused_with_the_reason(here: Path, pattern: str, told
 def grow(*names: str) -> None:
     for name in names:
         write("x\n", name)
-
-
-def test_files_come_in_the_order_of_their_names_bytes(here: Path) -> None:
-    grow("b", "a/z", "a/b/c", "a.txt", "B", "ä", "a-b", ".hidden", ".config/x", "build/x", ".git/HEAD", ".ignore")
-    order = [".config/x", ".hidden", ".ignore", "B", "a/b/c", "a/z", "a-b", "a.txt", "b", "build/x", "ä"]
-    assert files() == order
 
 
 def test_links_devices_pipes_and_large_files_are_left_out(here: Path) -> None:

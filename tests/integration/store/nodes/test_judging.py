@@ -164,15 +164,6 @@ def test_the_node_before_at_the_same_address_is_gone(database: Database, ending:
     assert not database.is_dead(elsewhere.me)
 
 
-def test_two_living_nodes_have_two_addresses(
-    database: Database, ending: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("actors.adapters.store.postgres.nodes.heartbeat.TWIN_TRIES", 2)
-    Stepped(ending, database.url, "here:1")
-    with pytest.raises(StoreUnusableError, match=r"'node of here:1' is reached at here:1 as well"):
-        Stepped(ending, database.url, "here:1")
-
-
 def test_nobody_takes_a_newborn_for_dead(database: Database, ending: ExitStack) -> None:
     """Between any two of its first statements the others look at it, for as long as they like."""
     judge = Stepped(ending, database.url)
