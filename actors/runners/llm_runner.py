@@ -105,18 +105,19 @@ class StreamedText:
     At most one message about new text waits in the conversation's mailbox; further text is only added to the buffer.
     """
 
+    begun = False
+    """Whether there has been any text."""
+
     def __init__(self, request_id: str, attempt: int, clock: Clock) -> None:
         self._request_id, self._attempt, self._clock = request_id, attempt, clock
         self._lock = threading.Lock()
         self._waiting: list[tuple[bool, str]] = []
         self._announced = False
         """Whether the conversation was sent a message about the text and has not called `drain` since."""
-        self._announced_at = 0.0
-        self.lag = 0.0
-        """Seconds between the last message to the conversation about text and its call of `drain`."""
 
     def put(self, text: str, *, reasoning: bool) -> None:
         """Add text to the buffer."""
+        self.begun = True
         with self._lock:
             self._waiting.append((reasoning, text))
 
@@ -126,7 +127,6 @@ class StreamedText:
             if self._announced or not self._waiting:
                 return False
             self._announced = True
-            self._announced_at = self._clock.monotonic()
             return True
 
     def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
@@ -146,7 +146,6 @@ class StreamedText:
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._announced = False
-            self.lag = self._clock.monotonic() - self._announced_at
         now = self._clock.now_ms()
         return tuple(
             LlmStreamChunk(now, self._request_id, self._attempt, Text("".join(text for _, text in parts)), reasoning)
@@ -208,7 +207,7 @@ class Attempt:
             return
         if received := self._received():
             tell(self._reply_to, *received)
-        self._request.pace.wait(self._text.lag)
+        self._request.pace.wait(text=self._text.begun)
 
     def _received(self) -> list[EffectOutcome | TextDeltaReady]:
         """Remove and return the messages that have not been sent to the actor yet."""

@@ -226,26 +226,26 @@ class FairSlots:
         return not limit or self._used[principal] < limit
 
 
-SECONDS_PER_REQUEST = 0.0005
-SHORTEST_PAUSE = 0.005
-"""If the interval between reads is shorter than this, in seconds, there are no pauses: they would not pay off."""
-LONGEST_PAUSE = 0.05
-LONGEST_LAG = 0.1
-"""The longest pause, in seconds, while a conversation takes text late."""
+MANY_STREAMS = 20
+"""From this many model requests in flight on, answers are read with pauses."""
+READ_INTERVAL = 0.1
+"""The interval between two reads of one answer, in seconds: people hardly see whether text comes more often."""
+OPENING_READS = 8
+"""How many reads without text follow one another without pauses: what opens an answer must not delay its first text."""
 
 
 class ReadPace:
     """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Used by one thread only.
 
-    The interval between reads grows with the number of model requests in flight. While there are only a few, there are
-    no pauses, and an answer whose data arrives less often than the interval is not delayed. Data that arrives during a
-    pause waits in the socket and is then read at once. Principals share the reads equally: a principal with few
-    requests gets no pauses because of another with many.
+    While there are only a few model requests in flight, there are no pauses, nor before the first text. An answer whose
+    data arrives less often than the interval is not delayed. Data that arrives during a pause waits in the socket and
+    is then read at once. Principals share the reads equally: a principal with few requests gets no pauses because of
+    another with many.
 
     Args:
         clock: Provides the time.
-        pressure: Returns the number of model requests in flight that determines the interval. It is an estimate: the
-            requests of this answer's principal, multiplied by the number of principals that have any.
+        pressure: Returns the number of model requests in flight that counts. It is an estimate: the requests of this
+            answer's principal, multiplied by the number of principals that have any.
         cancel: Ends a pause when cancelled.
     """
 
@@ -253,17 +253,14 @@ class ReadPace:
         self._clock = clock
         self._pressure = pressure
         self._cancel = cancel
+        self._opening = OPENING_READS
         self._last_read = float("-inf")
 
-    def wait(self, lag: float) -> None:
-        """Block until the next read is due; a cancel ends the pause.
-
-        `lag` is how many seconds the conversation took to fetch the text that was read before. If there are pauses,
-        they are at least as long: reading faster than conversations fetch text would only slow all of them down.
-        """
-        interval = min(self._pressure() * SECONDS_PER_REQUEST, LONGEST_PAUSE)
-        if interval >= SHORTEST_PAUSE:
-            pause = self._last_read + max(interval, min(lag, LONGEST_LAG)) - self._clock.monotonic()
+    def wait(self, *, text: bool) -> None:
+        """Block until the next read is due; a cancel ends the pause. `text`: the answer's text has begun."""
+        self._opening = 0 if text else max(0, self._opening - 1)
+        if not self._opening and self._pressure() >= MANY_STREAMS:
+            pause = self._last_read + READ_INTERVAL - self._clock.monotonic()
             if pause > 0:
                 self._cancel.wait(pause)
         self._last_read = self._clock.monotonic()

@@ -22,7 +22,7 @@ from actors.ports import (
     StoreUnavailableError,
 )
 from actors.runners.llm_runner import LlmRequest, LlmRunner, StreamedText
-from actors.runtime.admission import LONGEST_LAG, LONGEST_PAUSE, ReadPace
+from actors.runtime.admission import MANY_STREAMS, OPENING_READS, READ_INTERVAL, ReadPace
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -258,60 +258,50 @@ class Moments:
 
 
 @pytest.mark.parametrize(
-    ("requests", "gap", "lag", "waits"),
+    ("requests", "gap", "waits"),
     [
-        (1, 0.0, 0.0, []),
-        (9, 0.0, 0.0, []),
-        (20, 0.0, 0.0, [0.01] * 3),
-        (20, 0.006, 0.0, [0.004] * 3),
-        (20, 0.02, 0.0, []),
-        (60, 0.01, 0.0, [0.02] * 3),
-        (1_000, 0.0, 0.0, [LONGEST_PAUSE] * 3),
-        (1, 0.0, 0.1, []),
-        (9, 0.0, 0.1, []),
-        (20, 0.0, 0.004, [0.01] * 3),
-        (20, 0.01, 0.1, [0.09] * 3),
-        (1_000, 0.0, 9.0, [LONGEST_LAG] * 3),
+        (1, 0.0, []),
+        (MANY_STREAMS - 1, 0.0, []),
+        (MANY_STREAMS, 0.0, [READ_INTERVAL] * 3),
+        (MANY_STREAMS, 0.03, [0.07] * 3),
+        (1_000, 2 * READ_INTERVAL, []),
     ],
 )
-def test_reads_are_spaced_while_many_answers_stream_or_are_read_late_and_the_first_is_not(
-    requests: int, gap: float, lag: float, waits: list[float]
+def test_reads_are_spaced_while_many_answers_stream_and_the_first_is_not(
+    requests: int, gap: float, waits: list[float]
 ) -> None:
     moments: Any = Moments()
     pace = ReadPace(moments, lambda: requests, moments)
     for _ in range(4):
         moments.now += gap
-        pace.wait(lag)
+        pace.wait(text=True)
     assert moments.waits == waits
 
 
-def test_the_lag_is_the_time_until_the_conversation_takes_the_text() -> None:
+def test_no_pause_delays_the_first_text_unless_an_answer_has_none() -> None:
     moments: Any = Moments()
-    text = StreamedText("r1", 1, moments)
-    text.put("a", reasoning=False)
-    assert text.announce()
-    moments.now += 0.2
-    text.put("b", reasoning=False)
-    assert not text.announce(), "two messages about text wait"
-    moments.now += 0.1
-    assert [chunk.content.text for chunk in text.drain()] == ["ab"]
-    assert text.lag == pytest.approx(0.3)
+    pace = ReadPace(moments, lambda: 1_000, moments)
+    for _ in range(OPENING_READS - 1):
+        pace.wait(text=False)
+    assert not moments.waits
+    pace.wait(text=False)
+    assert moments.waits == [READ_INTERVAL]
 
 
 def test_a_cancel_ends_the_pause(services: Services) -> None:
     cancel = CancelToken()
     pace = ReadPace(services.clock, lambda: 1_000, cancel)
-    pace.wait(0.0)
+    pace.wait(text=True)
     cancel.cancel()
     for _ in range(1_000):
-        pace.wait(0.0)  # pauses of 50 s altogether
+        pace.wait(text=True)  # pauses of 100 s altogether
 
 
 def test_nothing_is_held_back_during_a_pause(harness: ToolHarness) -> None:
     seen: list[int] = []
 
     class Pause:
-        def wait(self, lag: float) -> None:
+        def wait(self, *, text: bool) -> None:
             seen.append(len(harness.inbox.messages))
 
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
