@@ -365,7 +365,7 @@ def test_a_message_that_waits_is_not_sent_to_another_conversation(
         before = chat.session.view
         await chat.until(lambda: before.slug)
         fake.happen(state("awaiting_continuation"))
-        await chat.shows("? when the context is used up")
+        await chat.shows("? when the context is full")
         fake.refuse("SendMessage", SUMMING)
         chat.session.enter("typed meanwhile")
         await chat.shows("waits until the summary is written")
