@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -31,6 +32,9 @@ EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 COMMENT_SECONDS = 15.0
 """The longest time without a byte: then a comment is sent, which keeps proxies from closing the connection."""
 COMMENT = b":\n"  # no blank line, which some clients take for an empty event
+EMPTY = b"{}"
+REMEMBERED, REMEMBERED_BYTES = 256, 16 * 1024
+"""How many responses, and of which size at most, are converted once for all clients that watch the same."""
 PIECE_BYTES = 64 * 1024
 """What is handed to the connection at once, so that of a large event no more than this waits for a slow reader."""
 LAST_EVENT = "last-event-id"
@@ -44,7 +48,8 @@ class Sent:
     """One event of a stream over HTTP."""
 
     kind: str
-    data: Any
+    data: bytes
+    """JSON on one line."""
     id: int = 0
     """The revision after which a client resumes that has seen the event; 0 for the one before."""
     ours: bool = False
@@ -54,12 +59,13 @@ class Sent:
 def as_event(sent: Sent) -> bytes:
     """Return an event in the format of server-sent events."""
     head = f"id: {sent.id}\n" if sent.id else ""
-    return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), sent.kind.encode(), encoded(sent.data))
+    return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), sent.kind.encode(), sent.data)
 
 
 def as_line(sent: Sent) -> bytes:
     """Return an event as a line of JSON."""
-    return encoded({sent.kind: sent.data} if sent.ours and sent.kind != "error" else sent.data) + b"\n"
+    named = sent.ours and sent.kind != "error"
+    return b'{"%s":%s}\n' % (sent.kind.encode(), sent.data) if named else sent.data + b"\n"
 
 
 def wanted(http: Request) -> str:
@@ -81,28 +87,35 @@ def last_event(text: str) -> int:
     return int(text)
 
 
-async def events(route: Route, responses: AsyncGenerator[Any]) -> AsyncGenerator[Sent]:
-    """Yield the events in the responses of a call; those of a list that cannot be resumed begin with `reset`."""
+async def events(route: Route, responses: AsyncGenerator[bytes]) -> AsyncGenerator[Sent]:
+    """Yield the events in encoded responses of a call; those of a list that cannot be resumed begin with `reset`."""
     begins = route.name == "WatchConversations"
     async with aclosing(responses):
         async for response in responses:
             if begins:
-                yield Sent("reset", {}, ours=True)
+                yield Sent("reset", EMPTY, ours=True)
                 begins = False
-            for message in getattr(response, "events", (response,)):
-                yield sent(message)
+            convert = _converted if len(response) <= REMEMBERED_BYTES else _converted.__wrapped__
+            for event in convert(route, response):
+                yield event
+
+
+@lru_cache(REMEMBERED)
+def _converted(route: Route, response: bytes) -> tuple[Sent, ...]:
+    message: Any = route.response.FromString(response)
+    return tuple(map(sent, getattr(message, "events", (message,))))
 
 
 def sent(message: Any) -> Sent:
     """Return an event of the contract as it is sent over HTTP."""
     if "event" not in message.DESCRIPTOR.oneofs_by_name:
-        return Sent("message", as_json(message))
+        return Sent("message", encoded(as_json(message)))
     chosen = message.WhichOneof("event") or ""
     field = message.DESCRIPTOR.fields_by_name.get(chosen)
     revision = getattr(message, "revision", 0)
     if chosen == "caught_up" and isinstance(message, v1.Event):
         revision = message.caught_up.head_revision  # all up to it was sent, or is in the snapshot
-    return Sent(field.json_name if field else "message", as_json(message), revision)
+    return Sent(field.json_name if field else "message", encoded(as_json(message)), revision)
 
 
 async def of_one_message(
@@ -112,7 +125,7 @@ async def of_one_message(
 
     A follow-up waits for its run; if the message leaves the queue without one, the events end there.
     """
-    yield Sent("response", as_json(response), ours=True)
+    yield Sent("response", encoded(as_json(response)), ours=True)
     ours, run = response.message.name, response.run
     seen = last_event(http.headers.get(LAST_EVENT) or "0")
     request = v1.SubscribeRequest(name=ours.partition("/messages/")[0], after_revision=max(response.revision, seen))
@@ -141,7 +154,7 @@ async def begun(stream: AsyncGenerator[Sent], kind: str, stopping: asyncio.Event
     It ends with an error once `stopping` is set.
     """
     first = await first_of(stream)
-    return EventResponse(first or Sent("end", {}, ours=True), stream, kind, stopping)
+    return EventResponse(first or Sent("end", EMPTY, ours=True), stream, kind, stopping)
 
 
 async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
@@ -168,9 +181,9 @@ async def _written(
                 elif kind == EVENTS:
                     yield COMMENT
         except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
-            yield write(Sent("error", as_error(error)[1], ours=True))
+            yield write(Sent("error", encoded(as_error(error)[1]), ours=True))
         else:
-            yield write(Sent("end", {}, ours=True))
+            yield write(Sent("end", EMPTY, ours=True))
 
 
 async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:

@@ -123,9 +123,9 @@ class Transcoder:
                 return await begun(of_one_message(self._upstream, self._subscribe, response, http), kind, self.stopping)
             return Response(encoded(as_json(response)) + b"\n", 200, NO_STORE, JSON)
         resumed(request, http)
-        responses = self._upstream.stream(route, request, http)
         if is_bytes(route):
-            return await file_response(route, name, responses)
+            return await file_response(route, name, self._upstream.stream(route, request, http))
+        responses = self._upstream.stream(route, request, http, encoded=True)
         return await begun(events(route, responses), wanted(http) or EVENTS, self.stopping)
 
 

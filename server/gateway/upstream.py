@@ -70,13 +70,18 @@ class Upstream:
             )
             return await call(request, timeout=_timeout(http), metadata=self._metadata(http))
 
-    async def stream(self, route: Route, request: Message, http: Request) -> AsyncGenerator[Any]:
-        """Yield the responses of a call; each is read once the one before is done with. Raises AioRpcError."""
+    async def stream(
+        self, route: Route, request: Message, http: Request, *, encoded: bool = False
+    ) -> AsyncGenerator[Any]:
+        """Yield the responses of a call, each read once the one before is done with; encoded ones on demand.
+
+        Raises AioRpcError.
+        """
         async with self._channel() as channel:
             method: Any = channel.unary_stream(
                 route.rpc,
                 request_serializer=route.request.SerializeToString,
-                response_deserializer=route.response.FromString,
+                response_deserializer=None if encoded else route.response.FromString,
             )
             call = method(request, timeout=_timeout(http), metadata=self._metadata(http))
             try:
