@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.tools.request_mode_upgrade import GRANTED, NOT_NEEDED, ModeUpgradeTool
+from actors.adapters.tools.request_mode_upgrade import GRANTED, ModeUpgradeTool
 from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Mode, Suggested
 from actors.core.errors import Reason, Rejected
@@ -473,24 +473,6 @@ def test_it_asks_under_every_policy_and_after_an_always_too(cell: World, policy:
     talk.exchange().say("done")
     talk.rest(Idle)
     assert len(talk.found(ApprovalRequested)) == 2
-
-
-@pytest.mark.parametrize("restrictable", [True, False])
-def test_a_request_for_what_it_has_is_answered_in_plain_words(
-    make_world: Callable[..., World], restrictable: bool
-) -> None:
-    world = make_world(box=UpgradeBox(), sandbox=Cell() if restrictable else NoSandbox())
-    talk = world.create(mode=UNRESTRICTED)
-    talk.send("go")
-    talk.exchange().call(UPGRADE)
-    asked(talk)
-    talk.ask(ResolveApprovalCommand("t3", True))
-    exchange = talk.exchange()
-    (answer,) = exchange.request.turns[-1].content
-    assert answer.output == NOT_NEEDED
-    exchange.say("done")
-    talk.rest(Idle)
-    assert talk.found(ModeChanged) == []
 
 
 def test_a_cancel_withdraws_an_approval_that_is_not_carried_out_yet(cell: World, hold: Any) -> None:

@@ -174,24 +174,6 @@ def test_what_waits_is_one_transaction(store: PostgresStore, gate: Gate) -> None
     assert all(store.verify(draft.id) == () for draft in drafts)
 
 
-def test_what_another_server_did_is_seen(store: PostgresStore, database: str) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
-    store.commit(draft.next())
-    query(database, "UPDATE conversations SET owner = NULL")
-    with closing(open_postgres(database, SECOND.incarnation)) as other:
-        theirs = CommitBuilder("c1")
-        theirs.record = other.claim("c1") or theirs.record
-        other.commit(theirs.next())
-        with pytest.raises(NotOwnerError) as refused:
-            store.commit(draft.next())
-        assert refused.value.owner == SECOND
-        query(database, "UPDATE nodes SET dead = true WHERE incarnation = 2")
-        draft.record = store.claim("c1") or draft.record
-        store.commit(draft.next())
-        assert (store.verify("c1"), draft.record.step) == ((), 4)
-
-
 def test_of_two_servers_that_claim_at_once_one_wins_each_family(store: PostgresStore, database: str) -> None:
     for number in range(8):
         store.commit(CommitBuilder(f"c{number}").create())

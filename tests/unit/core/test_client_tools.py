@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from actors.core.content import ToolCancelled, ToolError, ToolOutcome, ToolResult, ToolSuccess, ToolUse, is_tool_result
+from actors.core.content import ToolError, ToolOutcome, ToolResult, ToolSuccess, ToolUse, is_tool_result
 from actors.core.context import ApprovalPolicy, ConvContext, Mode, ToolGroup, ToolTraits
 from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool, RequestLlm
 from actors.core.events import (
@@ -145,23 +145,6 @@ def test_what_ends_the_run_withdraws_the_call_with_a_synthetic_result(event: Eve
     assert talk.acts(AbortTool) == []
     assert len(talk.notes(RunStop)) == 1
     assert isinstance(talk.state, (Idle, Error))
-
-
-def test_a_change_of_the_mode_that_stops_the_call_withdraws_it_and_the_run_goes_on() -> None:
-    talk = asked(ship("t1"), find("t2"))
-    talk.set_mode(Mode.RESTRICTED, "t1")
-
-    assert [type(result) for result in results(talk)] == [ToolCancelled]
-    assert statuses(talk)[1:] == [("t1", CallStatus.WITHDRAWN), ("t2", CallStatus.PENDING)]
-    assert talk.acts(AbortTool) == []
-
-
-def test_a_change_of_the_mode_that_stops_nothing_leaves_the_call_waiting() -> None:
-    talk = asked(ship())
-    talk.set_mode(Mode.RESTRICTED)
-    submit(talk)
-
-    assert statuses(talk)[-1] == ("t1", CallStatus.ANSWERED)
 
 
 def test_in_a_narrower_mode_the_calls_that_have_not_begun_get_an_error_result() -> None:

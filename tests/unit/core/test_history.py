@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -312,32 +311,6 @@ def test_only_the_current_model_sees_its_own_reasoning() -> None:
 def test_an_answer_of_another_models_thoughts_alone_disappears() -> None:
     script = Script().user("hi").agent(1, Reasoning("x", "anthropic", "a-1", "{}")).user("next")
     assert script.view(model="a-2") == (user(Text("hi"), Text("next")),)
-
-
-def test_every_view_is_the_beginning_of_the_next() -> None:
-    """Each request of one conversation, in order: answered, retried after a steer, cancelled, continued, failed."""
-    script = Script().notice("mode").user("hi")
-    requests = [script.head]
-    script.notice("stored meanwhile").agent(2, Text("look"), call(1), call(2)).tool("t1").tool("t2")
-    requests.append(script.head)  # fails once
-    script.user("steer")
-    requests.append(script.head)  # its second attempt, cancelled
-    script.notice("stored before the cancel").user("again")
-    requests.append(script.head)
-    script.agent(script.head, Text("part 1")).add(MessageType.SYSTEM, Text("Continue."), kind=SystemKind.CONTINUE)
-    requests.append(script.head)
-    script.failure("no network").user("and now?")
-    requests.append(script.head)
-    script.notice("late").agent(requests[-1], Reasoning("hm"), call(3)).tool("t3")
-    requests.append(script.head)
-    assert violations(script.messages) == ()
-    views = [row(script.view(through)) for through in requests]
-    for earlier, later in pairwise(views):
-        assert later[: len(earlier)] == earlier
-        assert len(later) > len(earlier)
-    for through in requests:
-        view = script.view(through)
-        assert [turn.role for turn in view] == ["user", "assistant"] * (len(view) // 2) + ["user"]
 
 
 def test_a_view_does_not_depend_on_what_came_after_it() -> None:

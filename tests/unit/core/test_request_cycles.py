@@ -195,14 +195,6 @@ def test_a_withdrawn_follow_up_becomes_no_cycle() -> None:
     assert [cycle.root.id for cycle in cycles] == ["m1", "m3"]
 
 
-def test_the_fold_goes_on_from_any_point() -> None:
-    for notation, *_ in table():
-        events = read_events(notation)
-        whole = Projector().project(events)
-        for cut in range(len(events) + 1):
-            assert Projector().project(events[cut:], Projector().project(events[:cut])) == whole
-
-
 def test_folding_an_empty_list_gives_nothing() -> None:
     assert Projector().project([]) == Projection()
     assert project([]) == ()

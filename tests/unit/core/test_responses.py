@@ -569,18 +569,6 @@ def test_an_answer_to_another_request_or_attempt_is_never_taken(request_id: str,
     assert talk.state is before
 
 
-def test_a_late_answer_is_not_taken_for_the_next_question() -> None:
-    talk = asked()
-    talk.tell(UserCancel(talk.at()))
-    talk.say("another question")
-
-    talk.tell(LlmResponse(talk.at(), "c:r1", 1, (Text("the old answer"),), True))
-
-    assert talk.steps == ()
-    assert isinstance(talk.state, LlmRequesting)
-    assert talk.state.request_id == "c:r2"
-
-
 @pytest.mark.parametrize("ids", [("t1", "t1"), ("", ""), ("t1", "t1", "t1"), ("", "c-r1-0"), ("c-r1-1", "c-r1-1")])
 def test_calls_with_the_same_id_are_kept_apart_and_each_runs_once(ids: tuple[str, ...]) -> None:
     talk = asked()

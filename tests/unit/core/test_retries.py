@@ -24,7 +24,6 @@ from actors.core.events import (
     LlmError,
     LlmStreamStarted,
     RetryTimeout,
-    ToolComplete,
     ToolRetryTimeout,
     ToolTransient,
     TriggerContinuation,
@@ -205,18 +204,6 @@ def test_a_timer_that_comes_twice_or_during_an_attempt_starts_nothing() -> None:
     assert talk.steps == ()
 
 
-def test_an_old_timer_does_not_fire_in_a_new_run() -> None:
-    talk = asked()
-    fail(talk, ErrorKind.NETWORK)
-    talk.state = Idle(replace(talk.state.ledger, live=False))
-    talk.say("again")
-    fail(talk, ErrorKind.NETWORK)
-
-    talk.tell(RetryTimeout(talk.at(), "c:r1", 2))
-
-    assert talk.steps == ()
-
-
 def test_a_message_recovers_from_error() -> None:
     talk = asked()
     fail(talk, ErrorKind.AUTH)
@@ -281,16 +268,6 @@ def test_a_tool_that_provably_had_not_begun_is_tried_again_whatever_it_is() -> N
     stumble(talk, begun=False)
 
     assert len(talk.acts(ScheduleRetry)) == 1
-
-
-def test_an_outcome_of_the_failed_execution_is_stale_during_the_backoff_and_after_it() -> None:
-    talk = running(READ)
-    stumble(talk)
-    late = ToolComplete(talk.at(), "t1", 1, ToolSuccess("t1", "late"))
-
-    assert talk.tell(late) == ()
-    talk.tell(ToolRetryTimeout(talk.at(), "t1", 1, 2))
-    assert talk.tell(late) == ()
 
 
 def test_a_result_is_filed_under_the_call_it_answers() -> None:

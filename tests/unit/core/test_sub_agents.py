@@ -15,21 +15,18 @@ from actors.core.effects import (
     NotifyParent,
     RequestLlm,
     SpawnSubAgent,
-    StartTimer,
 )
-from actors.core.errors import ErrorKind, InvalidTransition, LlmFailure, Reason, Rejected
+from actors.core.errors import ErrorKind, InvalidTransition, Reason, Rejected
 from actors.core.events import (
     AgentsSpawned,
     CancelTimeout,
-    LlmError,
-    Restart,
     SpawnSubAgents,
     StartSubAgent,
     SubAgentResult,
     SubAgentTimeout,
     UserCancel,
 )
-from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason, SubAgents
+from actors.core.notifications import RunStop, StopReason, SubAgents
 from actors.core.states import (
     AgentFailed,
     AgentOutcome,
@@ -37,7 +34,6 @@ from actors.core.states import (
     AgentTask,
     AgentTimedOut,
     AwaitingSubAgents,
-    Cancelling,
     Completed,
     Failed,
     Idle,
@@ -196,24 +192,6 @@ def test_agent_ids_are_never_used_again() -> None:
     talk.tell(SpawnSubAgents(talk.at(), "m2", (task("three"),)))
 
     assert [one.task.agent_id for one in talk.acts(SpawnSubAgent)] == ["c-a3"]
-
-
-def test_a_cancel_answers_the_round_at_once_and_waits_for_the_sub_agents() -> None:
-    talk = spawned("one", "two", then=(bash("t2"),))
-    talk.say("hurry", Delivery.STEER)
-
-    talk.tell(UserCancel(talk.at()))
-    assert talk.said == [("tool", "Cancelled by user"), ("tool", "Skipped due to cancellation")]
-    assert talk.acts(CancelSubAgents) == [CancelSubAgents(("c-a1", "c-a2"))]
-    assert talk.acts(StartTimer) == [StartTimer(2_000, "c:1")]
-    assert [note.fate for note in talk.notes(QueueChanged)] == [Fate.RETURNED]
-    ended(talk, 1, AgentSucceeded("too late"))
-    assert isinstance(talk.state, Cancelling)
-    assert talk.said == []
-    ended(talk, 2, AgentFailed(ErrorKind.CANCELLED, "cancelled"))
-
-    assert isinstance(talk.state, Idle)
-    assert talk.notes(RunStop) == [RunStop("c:1", StopReason.INTERRUPTED)]
 
 
 def test_the_wait_for_cancelled_sub_agents_is_bounded_and_says_so() -> None:
@@ -450,27 +428,6 @@ def test_a_cancelled_sub_agent_stops_its_work_and_says_why() -> None:
     assert parent_hears(thinking) == [
         AgentFailed(ErrorKind.CANCELLED, "cancelled before result submission: its deadline passed")
     ]
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda talk: talk.tell(UserCancel(talk.at())),
-        lambda talk: talk.tell(Restart(talk.at())),
-        lambda talk: talk.tell(LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.AUTH, "no key"))),
-        lambda talk: talk.call(submit("submit_result", '{"result": "x"}')),
-    ],
-    ids=["cancel", "restart", "error", "submission"],
-)
-def test_the_parent_hears_of_it_exactly_once(end: object) -> None:
-    talk = sub_agent()
-
-    end(talk)  # type: ignore[operator]
-    talk.tell(Restart(talk.at()))
-    talk.tell(UserCancel(talk.at()))
-
-    assert len(parent_hears(talk)) == 1
-    assert len(talk.every(RunStop)) == 1
 
 
 def test_the_turns_of_its_task_count_for_a_sub_agent_not_those_of_the_limits() -> None:

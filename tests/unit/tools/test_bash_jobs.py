@@ -522,21 +522,6 @@ def test_a_result_that_shows_the_end_of_a_job_says_so_and_the_end_was_reported_b
 # --- ends that come from elsewhere ------------------------------------------------------------------------------------
 
 
-def test_ending_the_jobs_gives_a_receipt_for_each(harness: JobHarness) -> None:
-    processes = [harness.job(), harness.job()]
-    receipts: SimpleQueue[KillReceipt] = SimpleQueue()
-    assert harness.toolbox.end_jobs("c-1", receipts.put) == ("b-1", "b-2")
-    told = sorted((receipts.get(timeout=BOUND) for _ in processes), key=lambda receipt: receipt.tool_use_id)
-    assert [(receipt.tool_use_id, receipt.execution_id, receipt.pids) for receipt in told] == [
-        ("t-1", 0, (41, 42)),
-        ("t-2", 0, (41, 42)),
-    ]
-    assert all(receipt.milliseconds >= 500 and not receipt.leaked for receipt in told)
-    assert harness.toolbox.end_jobs("c-1", receipts.put) == ()
-    assert harness.toolbox.end_jobs("c-9", receipts.put) == ()
-    assert harness.toolbox.jobs("c-1") == ()
-
-
 def test_ending_the_jobs_never_waits_and_does_not_touch_the_running_call(harness: JobHarness) -> None:
     stubborn = harness.job()
     stubborn.dies = False
@@ -574,15 +559,6 @@ def test_a_command_that_starts_while_its_conversation_is_forgotten_is_killed(har
     output = harness.call(cmd="make", wait_seconds=900)
     assert harness.process().kills == 1
     assert output.is_error
-
-
-def test_nothing_is_left_of_a_conversation_that_is_forgotten(harness: JobHarness) -> None:
-    jobs: job.JobRegistry = harness.toolbox._jobs
-    harness.job().end()
-    harness.job()
-    harness.toolbox.forget("c-1")
-    everything_ends()
-    assert not jobs._conversations
 
 
 def test_a_job_whose_end_is_lost_still_wakes_waiting_callers(harness: JobHarness) -> None:

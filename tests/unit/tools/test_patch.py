@@ -9,8 +9,6 @@ import pytest
 
 from actors.adapters.tools.patch import MAX_INPUT, MAX_PATCHES, Clipboards, PatchTool
 from actors.adapters.tools.registry import StandardToolbox
-from actors.adapters.tools.request_mode_upgrade import HOW_TO_ASK
-from actors.core.context import Mode
 from actors.ports import InvalidToolInputError, ToolTransientError
 
 PATCHES = [{"operation": "overwrite", "newText": "ä"}]
@@ -54,16 +52,6 @@ def test_the_answer_has_notes_for_the_model_and_a_diff_for_people(call: Any, cli
     assert output.text == "<patches_applied>all</patches_applied>\n<note>n</note>"
     assert json.loads(output.display) == {"path": "a file", "diff": "--- ä\n"}
     assert not output.is_error
-
-
-def test_in_restricted_mode_nothing_is_started_and_the_model_learns_how_to_ask(
-    call: Any, clipboards: Clipboards
-) -> None:
-    call.mode = Mode.RESTRICTED
-    output = run(call, clipboards)
-    assert output.is_error
-    assert HOW_TO_ASK in output.text
-    assert not call.sandbox.launches
 
 
 @pytest.mark.parametrize(
