@@ -22,6 +22,7 @@ from actors.conversation.retry_queue import (
     sharing_commit,
 )
 from actors.conversation.unit_of_work import OutcomeBatch, UnitOfWork
+from actors.core.effects import ExecuteTool
 from actors.core.events import (
     InternalFault,
     JobChanged,
@@ -321,12 +322,29 @@ class ConversationPipeline:
         command: CommandRecord | None = None,
         urgent: bool = False,
     ) -> None:
+        self._compute(unit)
         effects = loaded.commit(unit, *others, command=command, urgent=urgent)
         self.executor.committed(loaded.record, unit.messages)
         # The mode is set before the effects start, so that a tool starts in the new mode.
         self.executor.rights.set(loaded.context.mode)
         for effect in effects:
             self.executor.perform(effect, loaded.record, loaded.context)
+
+    def _compute(self, unit: UnitOfWork) -> None:
+        """Add the outcome of a call that only computes, and of those that follow it, to the unit that starts it.
+
+        Rows and events are those of a commit for each. If the commit fails, the calls are computed again.
+        """
+        while len(unit.effects) == 1 and isinstance(call := unit.effects[0], ExecuteTool):
+            outcome = self.executor.compute(call, unit.record, unit.context)
+            if outcome is None:
+                break
+            unit.effects.clear()
+            # The unit's tokens are counted only once it is committed, but the next request must respect the quotas.
+            spent = self.services.quotas.spent(unit.record.principal, unit.used)
+            if spent != unit.context.quota_spent:
+                unit.set_context(msgspec.structs.replace(unit.context, quota_spent=spent))
+            unit.run(outcome)
 
     def reload(self, epoch: int) -> None:
         """Drop the in-memory copy and load the conversation again, unless it was loaded elsewhere in the meantime.

@@ -75,7 +75,10 @@ class ToolSpec(Struct, frozen=True):
     essential: bool = False
     """Whether models that read slowly (see `ModelInfo.lean`) are offered the tool, too."""
     instant: bool = False
-    """Whether the tool takes less time than starting a thread: it waits for nothing and starts no process."""
+    """Whether a call only computes its output from its arguments, in less time than a commit takes.
+
+    Such calls run on the conversation's thread, in the unit of work that starts them, and once more if it fails.
+    """
     tokens: int = 0
     """The estimated tokens of its definition in a request; set here."""
 

@@ -210,7 +210,7 @@ class Tool(Protocol):
         ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Run the tool. Called on a separate thread, or for an instant tool (see ToolSpec) on the tool runner's thread.
+        """Run the tool. Called on a separate thread; for an instant tool (see ToolSpec) on the conversation's thread.
 
         Failures of the tool itself are outputs with `is_error`. Raises ToolTransientError or SandboxUnavailableError.
         Any other exception is a bug and becomes an error result.

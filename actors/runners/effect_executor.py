@@ -36,6 +36,7 @@ from actors.core.events import (
     Event,
     QuestionOver,
     RetryTimeout,
+    ToolComplete,
     ToolDeadline,
     ToolRetryTimeout,
     ToolTransient,
@@ -47,7 +48,7 @@ from actors.ports.machine import exhausted_resource
 from actors.runners.llm_runner import ModelRequests
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agents import ChildSubAgents
-from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner
+from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner, computed
 from actors.runtime.actor import tell
 
 if TYPE_CHECKING:
@@ -158,6 +159,13 @@ class EffectExecutor:
                 self._children.notify_parent(record, result)
                 self.parent_notified = True
         self._services.faults.hit(f"effect.after.{point}")
+
+    def compute(self, call: ExecuteTool, record: ConversationRecord, context: ConvContext) -> ToolComplete | None:
+        """Return the outcome of a call that only computes; None if it must be performed like any other effect.
+
+        A call of a cancelled run is not computed, so that it ends as cancelled.
+        """
+        return None if live_run(record) == self._cancelled_run else computed(self._services, call, record, context)
 
     def stop_unrecorded(self, effects: Iterable[ActEffect], record: ConversationRecord, context: ConvContext) -> None:
         """Perform only those effects of a cancel that stop something, because the store cannot save the cancel now.

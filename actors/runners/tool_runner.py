@@ -1,8 +1,10 @@
 """The tool runner of a conversation: runs one tool call at a time, kills it on request, and reports its outcome.
 
-The runner never blocks: a tool runs on a separate thread, which ends with the tool, unless the tool is instant. An
-outcome is reported for every call, even after a bug, because the conversation would otherwise wait forever. A running
-call keeps the rights with which it began, and may ask people questions.
+The runner never blocks: a tool runs on a separate thread, which ends with the tool. An outcome is reported for every
+call, even after a bug, because the conversation would otherwise wait forever. A running call keeps the rights with
+which it began, and may ask people questions.
+
+A call that only computes needs no runner: `computed` returns its outcome at once.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ if TYPE_CHECKING:
 
     from actors.core.events import Event
     from actors.core.states import AgentTask, BackgroundJob
-    from actors.ports import Clock
+    from actors.ports import Clock, ConversationRecord
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -212,9 +214,6 @@ class ToolRunner(Actor):
         tell(self._owner, EffectOutcome(event))
 
     def _start(self, execution: Execution) -> None:
-        if self._is_instant(execution):
-            self._work(execution)
-            return
         if not self._services.files.reserve(FILES_PER_TOOL):
             self._not_started(execution, f"{self._services.files.refusal} for a tool")
             return
@@ -223,12 +222,6 @@ class ToolRunner(Actor):
             run_in_thread(functools.partial(self._work, execution), name)
         except RuntimeError as error:
             self._not_started(execution, exhausted_resource(error) or str(error))
-
-    def _is_instant(self, execution: Execution) -> bool:
-        """Return whether the call runs on the runner's own thread, because its tool takes almost no time."""
-        name, conversation_id = execution.run.effect.name, execution.run.context.conversation_id
-        tool = self._services.toolbox.get(name)
-        return tool is not None and tool.spec.instant and self._services.mcp.tool(name, conversation_id) is None
 
     def _not_started(self, execution: Execution, reason: str) -> None:
         """Report that a call did not start; the conversation may then retry it."""
@@ -251,7 +244,7 @@ class ToolRunner(Actor):
         for identity in self._executions.keys() - identities:
             del self._executions[identity]
 
-    # --- thread of the tool, which is the runner's thread for an instant tool -----------------------------------
+    # --- thread of the tool -----------------------------------------------------------------------------------
 
     def _work(self, execution: Execution) -> None:
         def killed() -> None:
@@ -309,9 +302,7 @@ class ToolRunner(Actor):
         execution.ended_job = output.ended_job
         if output.agents:
             return output.agents
-        if output.is_error:
-            return ToolError(effect.tool_use_id, output.text, duration_ms=took, display=output.display)
-        return ToolSuccess(effect.tool_use_id, output.text, output.images, output.display, took)
+        return _as_result(effect, output, took)
 
     def _context(self, execution: Execution) -> ToolContext:
         context, run = execution.run.context, execution.run
@@ -352,6 +343,51 @@ class ToolRunner(Actor):
             ask=decline_question if context.is_sub_agent else execution.questions.ask,
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )
+
+
+def computed(
+    services: Services, call: ExecuteTool, record: ConversationRecord, context: ConvContext
+) -> ToolComplete | None:
+    """Return the outcome of a call of an instant tool; None if the tool is not instant, or the call cannot be computed.
+
+    The same call always has the same outcome, with the time of the event before it: if a commit that the store reported
+    as failed was written, it is recognised by its rows when it is tried again.
+    """
+    tool = services.toolbox.get(call.name)
+    if tool is None or not tool.spec.instant or services.mcp.tool(call.name, record.id) is not None:
+        return None
+    facts = ToolContext(
+        conversation_id=record.id,
+        principal=record.principal,
+        tool_use_id=call.tool_use_id,
+        working_directory=context.working_dir,
+        mode=context.mode,
+        cancel=CancelToken(),
+        sandbox=services.sandbox,
+        clock=services.clock,
+        on_output=_not_offered,
+        track=_not_offered,
+        reaped=_not_offered,
+    )
+    try:
+        _, arguments = tool_for(services, context, call.name, call.input)
+        output = _run(services, tool, arguments, facts)
+    except Exception:
+        log.warning(
+            "could not compute a tool call: it is run like others", exc_info=True, extra={"call": facts.tool_use_id}
+        )
+        return None
+    return ToolComplete(record.updated_at, call.tool_use_id, call.execution_id, _as_result(call, output, 0))
+
+
+def _not_offered(_: object) -> Any:
+    raise TypeError("a tool that only computes has no effects")
+
+
+def _as_result(call: ExecuteTool, output: ToolOutput, took: int) -> ToolResult:
+    if output.is_error:
+        return ToolError(call.tool_use_id, output.text, duration_ms=took, display=output.display)
+    return ToolSuccess(call.tool_use_id, output.text, output.images, output.display, took)
 
 
 def _run(services: Services, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:

@@ -327,12 +327,15 @@ class QuotaBook:
             log.warning("what a request of a deleted conversation used counts until the server ends only: %s", error)
         self.spend(spending)
 
-    def spent(self, principal: str) -> str:
-        """Return a description of a spending quota that is used up; "" if there is none."""
+    def spent(self, principal: str, more: tuple[int, int] = (0, 0)) -> str:
+        """Return a description of a spending quota that is used up; "" if there is none.
+
+        `more` (tokens, millionths of a dollar) is used, but not counted yet.
+        """
         if not self.counts_spending:
             return ""
         with self._lock:
-            exceeded = self._nothing_left(principal)
+            exceeded = self._nothing_left(principal, more)
         return exceeded.described if exceeded else ""
 
     def _learn(self) -> None:
@@ -431,13 +434,13 @@ class QuotaBook:
             if 0 < limit <= used:
                 raise self._refused(_exceeded(quota, whose, limit, used, RETRY_MS))
 
-    def _nothing_left(self, principal: str) -> QuotaExceededError | None:
+    def _nothing_left(self, principal: str, more: tuple[int, int] = (0, 0)) -> QuotaExceededError | None:
         """Return the error for a spending quota that is used up; None if there is no such quota."""
         now = self._clock.now_ms()
         for whose in (principal, TOGETHER):
             for quota in SPENDING:
                 limit = self._settings.of(whose).get(quota, 0)
-                used = self._used(quota, whose, now)
+                used = self._used(quota, whose, now) + more[quota in COSTS]
                 if 0 < limit <= used:
                     return _exceeded(quota, whose, limit, used, _resets_at(quota, now) - now)
         return None

@@ -2,7 +2,7 @@
 
 A request without a tool result gets 25 pieces of text and two calls of `think`; one with results gets 25 pieces of
 text and the end of the turn. That is one turn: two requests, 50 pieces, two tools. A sub-agent's turn ends with its
-result. A message "spawn N" gets a call that starts so many sub-agents.
+result. A message "bash" gets two calls of `bash` instead, and "spawn N" a call that starts so many sub-agents.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PIECES = 25
 
 
 THINK = ("think", {"thoughts": "on we go"})
+BASH = ("bash", {"cmd": ":"})
 
 
 def chunk(data: bytes) -> bytes:
@@ -60,7 +61,7 @@ PLAIN_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-len
 END = b"0\r\n\r\n"
 NO_LIST = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 """Answers a question for the list of models."""
-CALLING, ENDING = stream(THINK, THINK), stream()
+CALLING, RUNNING, ENDING = stream(THINK, THINK), stream(BASH, BASH), stream()
 FLOOD, FLOOD_TEXT = ENDING[2], "piece 00 "
 """A piece of text, again and again."""
 FLOOD_SECONDS = 0.002
@@ -77,7 +78,7 @@ def events_for(body: dict[str, Any]) -> list[bytes]:
     word, _, count = blocks[-1].get("text", "").partition(" ")
     if word == "spawn":
         return stream(("spawn_sub_agent", {"tasks": [{"task": "go on"}] * int(count)}))
-    return CALLING
+    return RUNNING if word == "bash" else CALLING
 
 
 class _Outline(msgspec.Struct):

@@ -25,14 +25,14 @@ PAUSE = 0.02
 PIECES = 50
 
 
-async def bedrock(running: RunningServer, conversations: int, turns: int) -> Turns:
-    """Take the turns in conversations of their own, all at the same time."""
+async def bedrock(running: RunningServer, conversations: int, turns: int, text: str = "go on") -> Turns:
+    """Take the turns in conversations of their own, all at the same time; `text` begins each of them."""
     pid = running.process.pid
     async with Clients(running) as clients:
         watched = [await clients.conversation("claude-sonnet-4-5") for _ in range(conversations)]
         await asyncio.gather(*(one.watch() for one in watched))
         cpu, began = cpu_seconds(pid), time.perf_counter()
-        took = await asyncio.gather(*(turns_of(one, turns) for one in watched))
+        took = await asyncio.gather(*(turns_of(one, turns, text) for one in watched))
         seconds, cpu, memory = time.perf_counter() - began, cpu_seconds(pid) - cpu, rss_mib(pid)
         for one in watched:
             await one.close()
@@ -40,14 +40,15 @@ async def bedrock(running: RunningServer, conversations: int, turns: int) -> Tur
         return Turns(conversations * turns, seconds, cpu, every, memory, sum(one.events for one in watched))
 
 
-async def turns_of(watched: Watched, turns: int) -> list[float]:
+async def turns_of(watched: Watched, turns: int, text: str = "go on") -> list[float]:
     """Take so many turns of a conversation, one after the other; the milliseconds of each."""
-    return [await watched.turn() for _ in range(turns)]
+    return [await watched.turn(text) for _ in range(turns)]
 
 
 def run(report: Report) -> None:
     for conversations, turns in SIZES:
         _size(report, conversations, turns)
+    _with_processes(report)
     _paced(report)
     with tempfile.TemporaryDirectory() as folder:
         _paced_over_tls(report, make_self_signed(Path(folder)))
@@ -81,6 +82,22 @@ def _size(report: Report, conversations: int, turns: int) -> None:
         involuntary_switches=middle([each.involuntary for each in switches], 0),
         reads_and_writes=middle(io, 0),
         rss_mib=above[0].rss_mib,
+    )
+
+
+def _with_processes(report: Report) -> None:
+    """Turns with two calls of `bash -c :`, which start a process each; `think` only computes."""
+    conversations, turns = 50, 4
+    with provider() as url, running_server(url) as running:
+        on_loop(bedrock(running, 2, 2))
+        taken = [on_loop(bedrock(running, conversations, turns, "bash")) for _ in range(ROUNDS)]
+    report.add(
+        f"turns: {conversations} conversations, bash for think",
+        "turns/s, ms",
+        value=middle([each.per_second for each in taken], 1),
+        cpu_ms=middle([each.cpu_ms for each in taken]),
+        p50=middle([each.p50() for each in taken]),
+        p99=middle([each.p99() for each in taken]),
     )
 
 

@@ -1,4 +1,7 @@
-"""Outcomes that wait together become one commit; rows, events and effects are those of one commit for each."""
+"""Outcomes that wait together, and those of calls that only compute, become one commit.
+
+Rows, events and effects are those of one commit for each.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,18 @@ from hypothesis import given
 
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.retry_queue import Prepared, RetryQueue, sharing_commit
+from actors.core.effects import ExecuteTool
 from actors.core.errors import InvalidTransition
-from actors.core.events import Event, LlmAborted, LlmError, LlmResponse, LlmStreamChunk, Restart, UsageReported
+from actors.core.events import (
+    Event,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    Restart,
+    ToolComplete,
+    UsageReported,
+)
 from actors.core.states import Idle
 from actors.messages import EffectOutcome, TextDeltaReady
 from actors.ports import Commit, ConversationRecord, LogEntry, ModelInfo, StoreUnavailableError
@@ -72,12 +85,17 @@ class Executor:
         self.rights = self
         self.mode: Mode | None = None
         self.messages: list[Message] = []
+        self.computed: dict[ExecuteTool, ToolComplete] = {}
+        """The outcomes of the calls that only compute."""
 
     def set(self, mode: Mode) -> None:
         self.mode = mode
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
         self.messages += messages
+
+    def compute(self, call: ExecuteTool, record: ConversationRecord, context: ConvContext) -> ToolComplete | None:
+        return self.computed.get(call)
 
     def perform(self, effect: ActEffect, record: ConversationRecord, context: ConvContext) -> None:
         self.performed.append((effect, record, context))
@@ -144,17 +162,24 @@ class Played:
         self.pipeline = ConversationPipeline(services, executor, context.conversation_id)
         self.pipeline.loaded = LoadedConversation(services, record)
         self.pipeline.loaded.context = context
+        self.ended_at_once: dict[ExecuteTool, ToolComplete] = {}
         self.queue: RetryQueue[Any] = RetryQueue("c", self._prepare, lambda milliseconds: None)
 
     def _prepare(self, entries: Sequence[Any]) -> Prepared:
         return self.pipeline.prepare(sharing_commit(entries) or tuple(entries[:1]))
 
     def play_one_by_one(self, events: Sequence[Event]) -> None:
-        """Each event in a unit of its own, without a queue."""
+        """Each event in a unit of its own, without a queue; note the calls that end at once."""
+        started: list[Any] = []
         for event in events:
+            match [effect for effect, _, _ in started], event:
+                case [ExecuteTool() as call], ToolComplete() if event.execution_id == call.execution_id:
+                    self.ended_at_once[call] = event
+            before = len(self.executor.performed)
             usage = getattr(event, "usage", None)
             if self._command(event).empty and isinstance(event, ENDINGS) and usage is not None:
                 self._command(UsageReported(event.at, usage, aside=False))
+            started = self.executor.performed[before:]
 
     def play(self, events: Sequence[Event], tape: Tape) -> None:
         """Each command alone, once all outcomes before it are stored; of those as many at once as the tape has."""
@@ -200,7 +225,7 @@ class Played:
             "committed": self.executor.messages,
             "published": self.bus.published,
             "text": self.bus.texts,
-            "effects": self.executor.performed,
+            "effects": [each for each in self.executor.performed if each[0] not in self.executor.computed],
         }
 
 
@@ -242,12 +267,15 @@ def test_outcomes_that_share_a_commit_leave_what_they_leave_one_by_one(
         alone = Played(services, stores[0], context)
         together = Played(services, stores[1], context, batches if shaky else None)
         alone.play_one_by_one(world.events)
+        together.executor.computed = alone.executor.computed = alone.ended_at_once
         together.play(world.events, batches)
         assert together.seen() == alone.seen()
         assert together.store.commits <= alone.store.commits
         seen["fewer commits"] += together.store.commits < alone.store.commits
+        seen["computed"] += len(alone.ended_at_once)
         seen.update(type(event).__name__ for event in world.events)
 
     live()
     assert seen["fewer commits"]
+    assert seen["computed"]
     assert everything_was_seen({"LlmStreamStarted", "LlmResponse", "ToolComplete", "RetryTimeout"}, seen)

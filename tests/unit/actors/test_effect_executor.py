@@ -12,6 +12,7 @@ import pytest
 
 from actors.conversation import creation
 from actors.core.content import Text
+from actors.core.context import ToolGroup, ToolTraits
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
@@ -40,7 +41,16 @@ from actors.core.events import (
 )
 from actors.core.states import AgentSucceeded, AgentTask, Idle, Ledger
 from actors.messages import CreateConversationCommand, EffectOutcome, ModelRequestOverdue, ToolsEnded
-from actors.ports import CancelToken, ConversationRecord, ModelAnswer, ModelRequest, ModelSink, ToolContext, ToolOutput
+from actors.ports import (
+    CancelToken,
+    ConversationRecord,
+    ModelAnswer,
+    ModelRequest,
+    ModelSink,
+    ToolContext,
+    ToolOutput,
+    live_run,
+)
 from actors.runners.effect_executor import EffectExecutor
 from actors.runners.llm_runner import ABORT_MS
 from actors.runtime.admission import Admission
@@ -81,6 +91,7 @@ class ToolHarness:
     def __init__(self, services: Services, inbox: Any, limit: int = 10) -> None:
         self.models: Any = services.models
         self.tools: Any = services.toolbox.tools  # type: ignore[attr-defined]
+        self.instant: set[str] = services.toolbox.instant  # type: ignore[attr-defined]
         self.timers = services.timers
         self.admission = Admission(limit)
         self.inbox = inbox
@@ -113,6 +124,19 @@ def harness(services: Services, inbox: Any) -> Any:
     made = ToolHarness(services, inbox)
     yield made
     made.executor.stop_runners()
+
+
+def test_a_call_that_only_computes_is_computed_unless_its_run_is_cancelled(harness: ToolHarness) -> None:
+    harness.tools["tool"] = lambda context: ToolOutput("out")
+    harness.instant.add("tool")
+    context = msgspec.structs.replace(harness.context, tools=(ToolTraits("tool", ToolGroup.OTHER),))
+    for cancelled in (False, True):
+        if cancelled:
+            harness.executor.cancel_run_now(live_run(harness.record))
+        outcome = harness.executor.compute(EXECUTE, harness.record, context)
+        assert (outcome is None) == cancelled
+    harness.perform(EXECUTE)
+    assert isinstance(harness.outcomes()[0], ToolAborted)
 
 
 class Patient:

@@ -11,15 +11,16 @@ import pytest
 from actors.conversation import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.unit_of_work import OutcomeBatch
-from actors.core.content import Delivery, Text, Usage
+from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import Action, ApprovalRule, ConvContext, Mode
-from actors.core.effects import RequestLlm
+from actors.core.effects import ExecuteTool, RequestLlm
 from actors.core.errors import Rejected
 from actors.core.events import (
     LlmResponse,
     LlmStreamChunk,
     LlmStreamStarted,
     SetMode,
+    ToolComplete,
     UserCancel,
     UserMessage,
 )
@@ -32,7 +33,7 @@ from actors.messages import (
     TextDeltaReady,
     UpdateConversationCommand,
 )
-from actors.ports import Commit, FencedError, ModelInfo, StoreUnavailableError
+from actors.ports import Commit, ConversationRecord, FencedError, ModelInfo, StoreUnavailableError
 from tests.support.stores import new_store
 
 if TYPE_CHECKING:
@@ -260,6 +261,12 @@ class Performed(list[Any]):
     def committed(self, record: Any, messages: Any) -> None:
         pass
 
+    def compute(self, call: ExecuteTool, record: ConversationRecord, context: Any) -> ToolComplete | None:
+        if call.name != "think":
+            return None
+        done = ToolSuccess(call.tool_use_id, "Noted.")
+        return ToolComplete(record.updated_at, call.tool_use_id, call.execution_id, done)
+
     def perform(self, effect: Any, record: Any, context: Any) -> None:
         self.append(effect)
 
@@ -304,6 +311,29 @@ def test_text_that_was_taken_in_parts_is_put_back_in_its_order(machine: LoadedCo
         batch.run(TextDeltaReady(words))
     batch.put_text_back()
     assert words.chunks == before
+
+
+THINKING = [ToolUse(f"t{number}", name, "{}") for number, name in enumerate(("think", "think", "bash", "think"), 1)]
+
+
+def test_calls_that_only_compute_share_the_commit_of_what_starts_them_up_to_one_that_does_more(
+    machine: LoadedConversation, pipeline: ConversationPipeline, store: Failing
+) -> None:
+    run(machine, message())
+    before = machine.record.step
+    for kind in ("before", "after"):  # the failed commits are tried again; the second one is written
+        setattr(store, kind, 1)
+        with pytest.raises(StoreUnavailableError):
+            pipeline.prepare((EffectOutcome(answer(*THINKING, end_turn=False)),)).commit()
+        assert list(pipeline.executor) == [], "nothing starts before its commit"  # type: ignore[call-overload]
+    pipeline.prepare((EffectOutcome(answer(*THINKING, end_turn=False)),)).commit()
+    assert [effect.tool_use_id for effect in pipeline.executor] == ["t3"]  # type: ignore[attr-defined]
+    assert machine.record.step == before + 3
+    pipeline.prepare((EffectOutcome(ToolComplete(5, "t3", 3, ToolSuccess("t3", "done"))),)).commit()
+    assert [type(effect) for effect in pipeline.executor] == [ExecuteTool, RequestLlm]  # type: ignore[attr-defined]
+    results = [block for each in store.history("c1", 99) for block in each.content if isinstance(block, ToolSuccess)]
+    assert [result.tool_use_id for result in results] == ["t1", "t2", "t3", "t4"]
+    assert store.verify("c1") == ()
 
 
 def test_the_last_text_of_an_answer_is_published_before_what_ends_it(

@@ -24,10 +24,11 @@ from actors.ports import (
 )
 from actors.runners import tool_runner
 from actors.runners.side_queries import SideQueries
-from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner
+from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner, computed
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
 from actors.runtime.services import SystemClock
+from tests.support import samples
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -108,34 +109,29 @@ def fail(error: BaseException) -> Callable[[ToolContext], ToolOutput]:
     return run
 
 
-def test_an_instant_tool_takes_no_thread_and_answers_as_others_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[str] = []
-    monkeypatch.setattr(shop.services.files, "reserve", lambda _files: False)  # an instant tool opens none
+CALL = ExecuteTool("t1", 1, "tool", "{}")
 
-    def run(context: ToolContext) -> ToolOutput:
-        threads.append(threading.current_thread().name)
-        return ToolOutput("out")
 
+def test_an_instant_tool_is_computed_with_the_same_outcome_each_time(services: Services) -> None:
+    box: Any = services.toolbox
+    box.tools["tool"] = lambda context: ToolOutput(str(context.mode), is_error=True, display="shown")
+    record = samples.record(updated_at=7)
+    assert computed(services, CALL, record, CONTEXT) is None, "a tool that is not instant needs the runner"
+    box.instant.add("tool")
+    outcomes = [computed(services, CALL, record, CONTEXT) for _ in range(2)]
+    assert outcomes == [ToolComplete(7, "t1", 1, ToolError("t1", "unrestricted", display="shown"))] * 2
+
+
+@pytest.mark.parametrize(
+    "run", [lambda context: context.on_output("more than a result"), lambda context: 1 / 0], ids=["acts", "fails"]
+)
+def test_a_call_that_cannot_be_computed_is_left_to_the_runner(shop: Shop, run: Any) -> None:
     shop.tools["tool"] = run
     shop.services.toolbox.instant.add("tool")  # type: ignore[attr-defined]
+    assert computed(shop.services, CALL, samples.record(), CONTEXT) is None
     for number in (1, 2):
         shop.execute()
-        result = shop.outcomes(number)[-1].result
-        assert isinstance(result, ToolSuccess)
-        assert (result.tool_use_id, result.output) == (f"t{number}", "out")
-    cancelled = CancelToken()
-    cancelled.cancel()
-    shop.execute(cancel=cancelled)
-    assert isinstance(shop.outcomes(3)[-1], ToolAborted)
-    assert [name.rpartition("-")[0] for name in threads] == ["ToolRunner"] * 2
-
-
-def test_an_instant_tool_that_fails_leaves_the_runner_running(shop: Shop) -> None:
-    shop.tools["tool"] = fail(ValueError("broken"))
-    shop.services.toolbox.instant.add("tool")  # type: ignore[attr-defined]
-    for number in (1, 2):
-        shop.execute()
-        assert isinstance(shop.outcomes(number)[-1].result, ToolError)
+        assert isinstance(shop.outcomes(number)[-1], ToolComplete)
 
 
 def test_a_tool_runs_in_its_conversations_directory_and_answers(shop: Shop) -> None:
