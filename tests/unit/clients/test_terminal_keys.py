@@ -212,7 +212,7 @@ def test_a_letter_typed_before_a_question_was_asked_does_not_answer_it_even_if_e
 
 def test_a_message_that_waits_is_reported_when_the_chat_ends(terminal: Terminal, fake: FakeBedrock) -> None:
     fake.happen(state("awaiting_continuation"))
-    terminal.shows("? when the context is used up")
+    terminal.shows("? when the context is full")
     fake.refuse("SendMessage", SUMMING)
     terminal.keys("typed meanwhile\r")
     terminal.shows("waits until the summary is written")
