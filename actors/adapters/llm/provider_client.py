@@ -6,6 +6,7 @@ All wire protocols use this module.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import re
 import time
@@ -268,15 +269,17 @@ def _read_events(
 def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader, cancel: CancelToken) -> None:
     """Process events that arrived together, until the answer is finished or cancelled. Raises ModelFailedError.
 
-    There may be hundreds of events, so a cancel is checked before each of them.
+    There may be hundreds of events, so a cancel is checked before each of them, or of the deltas that are read as one.
     """
-    for event in events:
-        if reader.finished or cancel.cancelled:
-            return
+    position = 0
+    while position < len(events) and not (reader.finished or cancel.cancelled):
         reader.size.begun = True
-        if b"\\u" in event.data:
-            event = SseEvent(event.name, mark_halves(event.data))  # noqa: PLW2901
-        reader.event(event)
+        if taken := reader.together(itertools.islice(events, position, None)):
+            position += taken
+        else:
+            event = events[position]
+            reader.event(SseEvent(event.name, mark_halves(event.data)) if b"\\u" in event.data else event)
+            position += 1
         if excess := reader.size.excess:
             raise provider_errors.too_large(provider, excess, reader.usage)
 

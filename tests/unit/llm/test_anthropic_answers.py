@@ -67,6 +67,16 @@ def test_text_is_passed_on_as_it_comes_and_answered_as_a_whole() -> None:
     assert (sink.begun, "".join(sink.said), sink.thought) == (1, "Hello ✓", [])
 
 
+def test_deltas_that_arrive_together_stay_in_their_blocks_and_in_order_also_beside_odd_ones() -> None:
+    said = (0, "a"), (0, ""), (0, "b"), (1, "x"), (0, "c"), (0, [{"text": "d"}]), (1, "y"), (1, "z")
+    deltas = [
+        {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": part}}
+        for index, part in said
+    ]
+    begin = [text(index=index)[0] for index in (0, 1)]
+    assert heard(start(), *begin, *deltas, *stop("end_turn")).content == (Text("abcd"), Text("xyz"))
+
+
 def test_usage_is_cumulative_and_absent_values_keep_the_last_one() -> None:
     given = heard(
         start(cache_read_input_tokens=375, cache_creation_input_tokens=20),

@@ -26,7 +26,7 @@ from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
 from actors.ports.models import fixed_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from actors.adapters.llm.transport.sse import SseEvent
 
@@ -266,6 +266,13 @@ class AnswerReader(ABC):
         usage = told or Usage(input_tokens=prompt_tokens(self._prepared.request))
         received = max(usage.output_tokens, tokens_of(self.size.bytes))
         return self._prepared.priced(replace(usage, output_tokens=received))
+
+    def together(self, events: Iterable[SseEvent]) -> int:
+        """Process the first of these events as one if they are deltas of one block; return how many they are.
+
+        Returns 0 if the first one is anything else, or written in an unusual way: it is one for `event`.
+        """
+        return 0
 
     @abstractmethod
     def event(self, event: SseEvent) -> None:

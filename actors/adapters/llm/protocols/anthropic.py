@@ -51,7 +51,7 @@ from actors.core.content import (
 from actors.core.context import ReasoningEffort
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from actors.adapters.llm.transport.sse import SseEvent
     from actors.core.history import Turn
@@ -192,6 +192,25 @@ class _Delta(Struct):
         return "tool_use" if self.partial_json else ""
 
 
+class _TextGrows(Struct, tag="text_delta", tag_field="type", forbid_unknown_fields=True):
+    text: str
+
+
+class _ThinkingGrows(Struct, tag="thinking_delta", tag_field="type", forbid_unknown_fields=True):
+    thinking: str
+
+
+class _InputGrows(Struct, tag="input_json_delta", tag_field="type", forbid_unknown_fields=True):
+    partial_json: str
+
+
+class _BlockGrows(Struct, tag="content_block_delta", tag_field="type"):
+    """A delta of a block that says just what the API documents."""
+
+    index: int
+    delta: _TextGrows | _ThinkingGrows | _InputGrows
+
+
 class _Input(Struct):
     input: Raw = ABSENT
 
@@ -206,6 +225,7 @@ class _Event(Struct):
 
 
 _EVENT = msgspec.json.Decoder(_Event)
+_GROWS = msgspec.json.Decoder(_BlockGrows)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _HEAD = msgspec.json.Decoder(dict[str, Any])
 _INPUT = msgspec.json.Decoder(_Input)
@@ -305,6 +325,24 @@ class AnthropicReader(AnswerReader):
         """The last block that began at each index; under None, the last one of all."""
         self._stop_reason: str | None = None
         self._details: _Details | None = None
+
+    def together(self, events: Iterable[SseEvent]) -> int:
+        grown: list[_BlockGrows] = []
+        for event in events:
+            try:
+                found = _GROWS.decode(event.data)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                break  # `event` takes what is odd
+            if grown and (found.index != grown[0].index or type(found.delta) is not type(grown[0].delta)):
+                break
+            grown.append(found)
+        if grown:
+            (field,) = grown[0].delta.__struct_fields__
+            joined: Any = "".join([getattr(each.delta, field) for each in grown])
+            delta = _Delta(**{field: joined})
+            if kind := delta.kind:
+                self._block(grown[0].index, kind).add(delta)
+        return len(grown)
 
     def event(self, event: SseEvent) -> None:
         decoded = _EVENT.decode(event.data)
