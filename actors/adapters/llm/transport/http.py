@@ -562,8 +562,8 @@ class Transport:
         """
         request = copy.copy(self._prepared(method, url, tuple(headers.items())))
         if body or method == "POST":
-            request.headers = request.headers.copy()
-            request.headers["content-length"] = str(sum(map(len, body)))
+            # A plain dict: each look into one of `requests` would lower the case of the name.
+            request.headers = {**request.headers, "Content-Length": str(sum(map(len, body)))}  # type: ignore[assignment]
             request.body = body  # type: ignore[assignment]
         try:
             exchange, response = self._begin(request, cancel, Exchange(timeouts, fresh=False))
