@@ -150,8 +150,8 @@ class ListConversationsRequest(_message.Message):
     page_token: _builtins.str
     """The `next_page_token` of the previous page. Empty for the first page."""
     parent: _builtins.str
-    """{conversation}`, whose/ List the sub-agents of this conversation,
-    `conversations/{conversation}`, instead of the conversations that people started.
+    """List the sub-agents of this conversation, `conversations/{conversation}`, instead
+    of the conversations that people started.
     """
     filter: _builtins.str
     """Which conversations to list; see "Filters" in the comment of ConversationService.
