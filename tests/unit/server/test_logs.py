@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from server.json_logs import JsonLines, LateLines, TextLines
+from server.json_logs import JsonLines, TextLines
 
 
 def line(error: BaseException | None = None, text: str = "saved %d rows", *arguments: object) -> dict[str, object]:
@@ -89,14 +89,3 @@ def test_a_line_is_ascii_and_says_what_was_said(text: str) -> None:
     assert shown.isprintable()
     assert json.loads(shown)["message"] == text
     assert json.loads(shown)["count"] == 2**70
-
-
-def test_an_error_is_written_at_once_with_what_waits_and_the_rest_at_the_end() -> None:
-    output = io.StringIO()
-    handler = LateLines(output)
-    handler.emit(record(msg="first", levelno=logging.INFO))
-    handler.emit(record(msg="second", levelno=logging.ERROR))
-    assert output.getvalue() == "first\nsecond\n"
-    handler.emit(record(msg="third", levelno=logging.INFO))
-    handler.close()
-    assert output.getvalue() == "first\nsecond\nthird\n"
