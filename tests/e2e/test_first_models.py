@@ -147,7 +147,7 @@ def test_models_are_listed_without_a_server(environ: dict[str, str], ollama: Oll
     assert listed.returncode == 0, listed.stderr
     rows = [row.split()[:2] for row in listed.stdout.splitlines()]
     assert rows == [["demo", "demo"], ["llama3:latest", "openai"], ["my-own", "mine"], ["qwen3:8b", "openai"]]
-    assert "No server is running, so one is started" in listed.stderr
+    assert "No server is running; starting one" in listed.stderr
     assert run(environ, "models", "qwen3:8b").returncode == 0
     environ["BEDROCK_ADDRESS"] = "127.0.0.1:1"
     assert run(environ, "models").returncode == 4

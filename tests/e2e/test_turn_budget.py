@@ -52,7 +52,7 @@ MOST = {
 """A turn costs no more than this, in the best round. The last three depend on which thread runs first: there is
 room above what a quiet machine counts."""
 
-ON_POSTGRES = {"execute": 31, "bind": 31, "parse": 0, "statement": 0}
+ON_POSTGRES = {"execute": 21, "bind": 21, "parse": 0, "statement": 0}
 """What PostgreSQL does for a turn, by its log, in the best round: five transactions, each of which begins, looks at its
 conversation, writes to two to four tables, and commits. All statements are prepared."""
 
