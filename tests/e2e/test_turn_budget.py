@@ -53,7 +53,7 @@ MOST = {
 room above what a quiet machine counts."""
 
 ON_POSTGRES = {"execute": 21, "bind": 21, "parse": 0, "statement": 0}
-"""What PostgreSQL does for a turn, by its log, in the best round: five transactions, each of which begins, looks at its
+"""What PostgreSQL does for a turn, by its log, in the best round: its transactions, each of which begins, looks at its
 conversation, writes to two to four tables, and commits. All statements are prepared."""
 
 LOGGED = re.compile(rf"^bedrock\|LOG:  duration: [\d.]+ ms  ({'|'.join(ON_POSTGRES)})\b", re.MULTILINE)
