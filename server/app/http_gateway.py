@@ -71,17 +71,21 @@ class HttpGateway:
         loop, pause = asyncio.get_running_loop(), LEAST_PAUSE_SECONDS
         while True:
             began = loop.time()
-            # The end of the pipe tells the gateway that this process has ended, however it has.
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=(self._listening.fileno(),),
-                env=self._environment,
-            )
-            code = await self._process.wait()
-            pause = LEAST_PAUSE_SECONDS if loop.time() - began > WELL_SECONDS else pause
-            log.warning("the HTTP gateway has ended (%d) and is started again in %g s; streams resume", code, pause)
+            try:
+                # The end of the pipe tells the gateway that this process has ended, however it has.
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    pass_fds=(self._listening.fileno(),),
+                    env=self._environment,
+                )
+            except OSError as error:  # no process, memory or file descriptor is left
+                log.error("the HTTP gateway cannot be started (%s); retry in %g s", error.strerror, pause)
+            else:
+                code = await self._process.wait()
+                pause = LEAST_PAUSE_SECONDS if loop.time() - began > WELL_SECONDS else pause
+                log.warning("the HTTP gateway has ended (%d) and is started again in %g s; streams resume", code, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
 

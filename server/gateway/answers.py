@@ -88,9 +88,9 @@ def status_for(error: Exception) -> Status:
     return make(code, text or code.name, code.name)
 
 
-def as_error(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status of an error, and its JSON."""
-    status = status_for(error)
+def as_error(error: Exception, status: Status | None = None) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status of an error, and its JSON. `status` is that of `status_for`, if it was asked already."""
+    status = status or status_for(error)
     code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
     number = error.status if isinstance(error, HttpError) else HTTP_STATUS[code]
     shown = as_json(status).get("details", [])
@@ -99,11 +99,12 @@ def as_error(error: Exception) -> tuple[int, dict[str, Any]]:
 
 def error_response(error: Exception) -> Response:
     """Return the HTTP response for an error."""
-    number, told = as_error(error)
+    status = status_for(error)
+    number, told = as_error(error, status)
     headers = dict(error.headers) if isinstance(error, HttpError) else {}
     if number == http.HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     retry = details.RetryInfo()
-    if any(each.Unpack(retry) for each in status_for(error).details):
+    if any(each.Unpack(retry) for each in status.details):
         headers["Retry-After"] = str(max(1, retry.retry_delay.seconds))
     return Response(encoded(told) + b"\n", number, headers, JSON)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
+_HOST_PORT = re.compile(r"[^\s/]+:[0-9]{1,5}")
 
 
 @click.command()
@@ -50,7 +52,7 @@ def gateway(
     """
     try:
         where = _checked(listen, options)
-        target = upstream or _local(data_dir)
+        tls, target = _target(upstream or _local(data_dir))
     except ConfigError as error:
         fail(str(error), USAGE)
     tune_process()
@@ -62,8 +64,8 @@ def gateway(
     json_logs.set_up(log_level)
     authorities: Path | None = options.pop("upstream_ca")
     settings = Gateway(
-        upstream=target.removeprefix("https://"),
-        upstream_tls=target.startswith("https://"),
+        upstream=target,
+        upstream_tls=tls,
         upstream_ca=authorities.read_bytes() if authorities else None,
         **options,
     )
@@ -88,6 +90,17 @@ def _checked(listen: str, options: Mapping[str, Any]) -> Listen:
     if not (where.local or options["certificate"] or options["behind_proxy"]):
         raise ConfigError(f"{unencrypted(where)}Set --tls-certificate and --tls-key, or listen on 127.0.0.1")
     return where
+
+
+def _target(upstream: str) -> tuple[bool, str]:
+    """Return whether the server is called with TLS, and its address as gRPC takes it. Raises ConfigError."""
+    if upstream.startswith("unix:"):
+        return False, upstream
+    scheme, _, address = upstream.rpartition("://")
+    address = address.removesuffix("/")
+    if scheme not in ("", "http", "https") or not _HOST_PORT.fullmatch(address):
+        raise ConfigError("--upstream: must be host:port, http://host:port, https://host:port or unix:/path")
+    return scheme == "https", address
 
 
 def _local(data_dir: Path | None) -> str:

@@ -6,7 +6,7 @@ An event's id is its revision, so that a client which reconnects with the last o
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -129,16 +129,20 @@ async def of_one_message(
     ours, run = response.message.name, response.run
     seen = last_event(http.headers.get(LAST_EVENT) or "0")
     request = v1.SubscribeRequest(name=ours.partition("/messages/")[0], after_revision=max(response.revision, seen))
+    over = False
     async with aclosing(upstream.stream(subscribe, request, http)) as responses:
         async for batch in responses:
             for event in batch.events:
+                if over and not event.HasField("state_changed"):
+                    break
                 yield sent(event)
                 if event.message_added.name == ours:
                     run = event.message_added.request_cycle
                 left = event.queue_changed.message.name == ours and event.queue_changed.fate in _OVER
                 stopped = event.HasField("run_stopped") and event.run_stopped.request_cycle == run
-                if stopped or (left and not run):
-                    return
+                over = over or stopped or (left and not run)
+            if over:  # with the state that the end has led to, which the same commit has published
+                return
 
 
 class EventResponse(StreamingResponse):
@@ -208,7 +212,9 @@ async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) 
         stop.cancel()
         if upcoming is not None:
             upcoming.cancel()
-            await asyncio.wait({upcoming})
+            while not upcoming.done():  # `stream` cannot be closed before, even if this task is cancelled again
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({upcoming})
 
 
 async def pieces(content: AsyncGenerator[bytes]) -> AsyncGenerator[memoryview]:

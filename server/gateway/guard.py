@@ -43,7 +43,8 @@ class Guard:
         if (refusal := self._refusal(scope["headers"])) is not None:
             await error_response(refusal)(scope, receive, send)
             return
-        if self._behind_proxy and (address := _last(scope["headers"], b"x-forwarded-for")):
+        address = _last(scope["headers"], b"x-forwarded-for") if self._behind_proxy else ""
+        if _is_address(address):
             scope["client"] = (address, 0)
         await self._app(scope, receive, send)
 
@@ -64,11 +65,15 @@ class Guard:
 
     def _known(self, host: str) -> bool:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        try:
-            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-        except ValueError:
-            return name in self._hosts
-        return True
+        return _is_address(name) or name in self._hosts
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _forbidden(text: str) -> HttpError:

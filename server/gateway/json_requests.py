@@ -85,6 +85,9 @@ def _decoded(body: bytes) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
+    for key in found:
+        if key != _sendable(key):
+            _refuse(key, "has half of a surrogate pair")
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         _refuse(next(key for key in keys if keys.count(key) > 1), "is there twice")
@@ -119,6 +122,8 @@ def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
     if field is None or (field.name == route.body and kind == route.method.input_type):
         _refuse(path, _unknown(kind))
     value = _parameter(field, path, text)
+    if not isinstance(place, dict):
+        _refuse(path, "is there twice")
     if field.is_repeated:
         place.setdefault(field.name, []).append(value)
     elif field.name in place:
@@ -205,7 +210,7 @@ def _wanted(field: FieldDescriptor, value: Any) -> str | None:
             return None if isinstance(value, bool) else "must be true or false"
         case FieldDescriptor.CPPTYPE_ENUM:
             values = cast("EnumDescriptor", field.enum_type).values_by_name
-            known = isinstance(value, int) if number else isinstance(value, str) and value in values
+            known = isinstance(value, int) if number else isinstance(value, str) and _sendable(value) in values
             return (
                 None if known else f"must be one of {', '.join(name for name, each in values.items() if each.number)}"
             )
@@ -251,4 +256,9 @@ def _unknown(kind: Descriptor) -> str:
 
 
 def _refuse(field: str, text: str) -> NoReturn:
-    raise MalformedRequestError((field, text))
+    # Keys of JSON can hold half of a surrogate pair ("\\ud800"), which no response can.
+    raise MalformedRequestError((_sendable(field), _sendable(text)))
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

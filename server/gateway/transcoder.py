@@ -139,7 +139,7 @@ def _no_route(http: Request, error: NoRouteError) -> HttpError:
     if not error.allowed:
         return HttpError(404, str(error), grpc.StatusCode.NOT_FOUND)
     allowed = ", ".join(error.allowed)
-    text = f"{http.method} is not a method of this path; {allowed} is"
+    text = f"{http.method} is not allowed at this path; allowed: {allowed}"
     return HttpError(405, text, grpc.StatusCode.UNIMPLEMENTED, {"Allow": allowed})
 
 

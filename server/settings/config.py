@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field
@@ -203,12 +203,18 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The CPUs that the server itself runs on; None for all. Its tools may use all CPUs in any case."""
 
 
+_HostName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description="must be a host name")]
+_Origin: TypeAlias = Annotated[
+    str, Meta(pattern=r"^https?://[A-Za-z0-9.\-\[\]:]+\Z", description="must be like https://app.example")
+]
+
+
 class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings in the table [http]: who may call over HTTP. Clients send a token in any case."""
 
-    allow_hosts: tuple[str, ...] = ()
+    allow_hosts: tuple[_HostName, ...] = ()
     """The names by which clients reach this machine; its addresses and localhost need not be named."""
-    allow_origins: tuple[str, ...] = ()
+    allow_origins: tuple[_Origin, ...] = ()
     """The origins of web pages that may call, such as `https://app.example`."""
 
 

@@ -92,7 +92,7 @@ Url: TypeAlias = Annotated[
 ]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=86_400, description="must be a number of seconds, 0 to 86400")]
 Days: TypeAlias = Annotated[float, Meta(ge=0, le=36_500, description="must be a number of days, 0 (no limit) to 36500")]
-Count: TypeAlias = Annotated[int, Meta(ge=1, description="must be a whole number of at least 1")]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1, description="must be a whole number, 1 to 2147483647")]
 AnyPath: TypeAlias = Annotated[str, Meta(pattern="^[/~]", description="must be absolute, or begin with ~")]
 NamesBelow: TypeAlias = Annotated[
     str,

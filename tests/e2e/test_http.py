@@ -185,7 +185,10 @@ def test_a_message_is_sent_and_streamed_in_one(http: httpx.Client, fake_provider
     with connect_sse(http, "POST", f"/v1/{name}:send", json={"text": part.key}, headers=SSE) as source:
         found = list(source.iter_sse())
     assert [found[0].event, found[1].event, found[-1].event] == ["response", "snapshot", "end"]
-    assert only([event for event in found if event.event == "runStopped"]) is found[-2]
+    assert [only([event for event in found if event.event == "runStopped"]), "stateChanged"] == [
+        found[-3],
+        found[-2].event,
+    ]
     ids = [
         int(event.id) for event in found if event.event not in {"response", "end", "caughtUp", "textDelta"} and event.id
     ]

@@ -495,6 +495,8 @@ class ChatSession(ConversationFollower):
             await self._answer_offer(asked, reply)
         elif isinstance(asked, Approval) and reply:
             await self._answer(asked, reply, text)
+        elif isinstance(asked, Approval) and asked.mode_upgrade is not None and text.strip() == "w":
+            self.say(self.paint.careful("· no workspace mode in this directory (why: /mode workspace); answer y or n"))
         else:
             await self.send(message, "steer")  # a steer also works if the run has just ended: it starts a new one
             if self._offer or self.view.approvals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import click
@@ -63,6 +64,8 @@ def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, outp
     the run has completed, 1 if it failed, was interrupted or has not ended in time, 3 if it waits for approval then.
     `bedrock cycles` lists the ids of runs.
     """
+    if timeout is not None and not isfinite(timeout):
+        raise click.BadParameter("must be a number of seconds", param_hint="--timeout")
     conversation = connect(ctx).conversation(name)
     chosen = run or conversation.get().state.run or _latest(conversation)
     cycle, waits = _waited(conversation, chosen, Deadline(timeout))
