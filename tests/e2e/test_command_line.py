@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -117,11 +116,6 @@ def ask(server: ServerProcess, tmp_path: Path) -> Callable[..., Asked]:
 
 def prompt(part: Part) -> str:
     return f"What do you say? {part.key}"
-
-
-def test_an_answer_goes_to_standard_output(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
-    asked = ask(prompt(fake_provider.part(says("Forty-", "two."))))
-    assert (asked.code, asked.output) == (0, "Forty-two.\n")
 
 
 def test_the_prompt_may_be_piped_and_the_answer_be_json(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
@@ -272,14 +266,6 @@ def test_what_is_no_image_is_a_wrong_command_line(ask: Callable[..., Asked], tmp
     asked = ask("--image", "notes.txt", "Look.")
     assert asked.code == 2
     assert "notes.txt" in asked.errors
-
-
-def test_no_server_is_exit_code_4(ask: Callable[..., Asked]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        asked = ask("Hello?", BEDROCK_ADDRESS=f"127.0.0.1:{free.getsockname()[1]}")
-    assert asked.code == 4
-    assert "bedrock serve" in asked.errors
 
 
 def test_a_wrong_token_is_reported(ask: Callable[..., Asked]) -> None:

@@ -1,29 +1,26 @@
-"""Steers, follow-ups, approvals, retries, errors: what people do with a conversation while its agent works."""
+"""Steers, approvals, errors, ends: what people do with a conversation while its agent works."""
 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import Approval, AwaitingApproval, Client, NotFound, QueueFull, Run, RunFailed, RunInterrupted, v1
+from bedrock import Approval, AwaitingApproval, Client, NotFound, Run, RunFailed, v1
 from bedrock.errors import (
     AgentBusy,
-    Archived,
     ContextExhausted,
     ContinuationInProgress,
     FailedPrecondition,
     NotAwaitingApproval,
-    RunOver,
     Terminal,
     UnknownOrDecided,
 )
 
 from tests.support.chat import Chat, question
-from tests.support.fake_provider import Exchange, Play, begins, calls, finishes, held, refuses, says, stalls
+from tests.support.fake_provider import Play, begins, calls, finishes, held, refuses, says, stalls
 from tests.support.patience import PATIENCE, only, together, within
 from tests.support.watcher import Watcher
 
@@ -36,7 +33,7 @@ OpenChat = Callable[..., Chat]
 Watch = Callable[..., Watcher]
 
 
-# --- steers and follow-ups ----------------------------------------------------------------------------------------
+# --- steers ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_steer_reaches_the_model_with_its_next_request(open_chat: OpenChat, watch: Watch) -> None:
@@ -66,79 +63,7 @@ def test_a_steer_reaches_the_model_with_its_next_request(open_chat: OpenChat, wa
     chat.assert_valid()
 
 
-def test_a_steer_that_the_model_has_not_seen_is_returned_by_a_cancel(open_chat: OpenChat, watch: Watch) -> None:
-    chat = open_chat(stalls)
-    watcher = watch(chat.name)
-    chat.send("Go.")
-    chat.part.next_reached()
-    steer = chat.send("Left.", delivery="steer")
-    receipt = chat.conversation.cancel()
-    assert [each.message.name for each in receipt.returned_steers] == [steer.message.name]
-    assert [role for role, _ in chat.said()] == ["user"]
-    watcher.until("run_stopped")
-    assert watcher.of("queue_changed")[-1].fate == v1.QueuedMessage.FATE_RETURNED
-
-
-def test_a_follow_up_starts_a_run_of_its_own(open_chat: OpenChat) -> None:
-    chat = open_chat(held(says("First.")), says("Second."))
-    run = chat.send("One.")
-    exchange = chat.part.next_reached()
-    follow_up = chat.send("Two.", delivery="follow_up")
-    assert (follow_up.disposition, follow_up.name) == ("follow_up_queued", "")
-    exchange.go.set()
-    assert within(run.answer) == "First."
-    assert within(follow_up.answer) == "Second."
-    assert follow_up.name != run.name
-    assert chat.messages()[2].delivery == v1.DELIVERY_FOLLOW_UP
-
-
-def test_a_cancel_can_drop_what_waits(open_chat: OpenChat) -> None:
-    chat = open_chat(stalls)
-    chat.send("One.")
-    chat.part.next_reached()
-    follow_up = chat.send("Two.", delivery="follow_up")
-    receipt = chat.conversation.cancel(discard_queued=True)
-    assert receipt.state.kind == "idle"
-    assert [each.message.name for each in receipt.discarded_follow_ups] == [follow_up.message.name]
-    with pytest.raises(RunInterrupted) as cut:
-        within(follow_up.answer)
-    assert cut.value.reason == "NOT_RUN"
-    assert len(chat.part.exchanges) == 1
-    chat.assert_valid()
-
-
-def test_without_that_the_follow_up_starts_when_a_run_is_cancelled(open_chat: OpenChat) -> None:
-    chat = open_chat(stalls, says("Second."))
-    chat.send("One.")
-    chat.part.next_reached()
-    follow_up = chat.send("Two.", delivery="follow_up")
-    assert chat.conversation.cancel().state.kind == "llm_requesting"
-    assert within(follow_up.answer) == "Second."
-
-
-def test_the_queue_is_bounded(open_chat: OpenChat) -> None:
-    chat = open_chat(stalls)
-    chat.send("Go.")
-    for number in range(8):
-        chat.send(f"Number {number}.", delivery="follow_up")
-    with pytest.raises(QueueFull):
-        chat.send("One too many.", delivery="follow_up")
-    chat.conversation.cancel(discard_queued=True)
-
-
-def test_a_message_for_a_run_that_is_over_is_refused(open_chat: OpenChat) -> None:
-    chat = open_chat(says("Done."), stalls)
-    first = chat.send("One.")
-    assert within(first.answer) == "Done."
-    with pytest.raises(RunOver):
-        chat.send("Still there?", delivery="steer", expected_run=first.name)
-    second = chat.send("Two.")
-    assert chat.conversation.cancel(run=first.name).no_op, "a late cancel hit the next run"
-    chat.send("Here.", delivery="steer", expected_run=second.name)
-    assert not chat.conversation.cancel(run=second.name).no_op
-
-
-# --- approvals ----------------------------------------------------------------------------------------------------
+# --- approvals ------------------------------------------------------------------------------------------------------
 
 
 def asking(open_chat: OpenChat, *plays: Play) -> tuple[Chat, Run, Approval]:
@@ -201,16 +126,6 @@ def test_a_denied_tool_does_not_run_and_the_model_hears_why(open_chat: OpenChat)
     chat.assert_valid()
 
 
-def test_a_rule_approves_the_command_for_good(open_chat: OpenChat) -> None:
-    chat, run, asked = asking(open_chat, calls(ECHO), calls(ECHO), says("Easy."))
-    exact = asked.suggestions[0]
-    answered = chat.conversation.approve(asked, rule=exact)
-    assert [(rule.action, rule.command) for rule in answered.approval_rules] == [("allow", exact.command)]
-    assert within(run.answer) == "Easy."
-    (rule,) = chat.conversation.approval_rules()
-    assert (rule.origin, rule.command) == ("conversation", exact.command)
-
-
 def test_of_two_answers_to_one_question_one_counts(open_chat: OpenChat) -> None:
     for _ in range(10):
         chat, run, asked = asking(open_chat, calls(ECHO), says("All right."))
@@ -238,37 +153,7 @@ def test_a_cancel_withdraws_the_question(open_chat: OpenChat, watch: Watch) -> N
     assert chat.ask("Never mind.") == "Fine."
 
 
-# --- retries and errors -------------------------------------------------------------------------------------------
-
-
-def test_a_retry_is_seen_while_it_waits(open_chat: OpenChat, watch: Watch) -> None:
-    chat = open_chat(refuses(529, "overloaded_error", "Overloaded"), says("Here I am."))
-    watcher = watch(chat.name)
-    run = chat.send("Hello?")
-    retrying = watcher.until("retrying").retrying
-    assert (retrying.attempt, retrying.max_attempts) == (2, 3)
-    assert retrying.error.kind == v1.ERROR_KIND_SERVER_ERROR
-    state = watcher.until(
-        lambda event: event.state_changed.state.llm_requesting.phase == v1.ConversationState.LlmRequesting.PHASE_BACKOFF
-    ).state_changed.state.llm_requesting
-    assert (state.attempt, state.last_error.kind) == (2, v1.ERROR_KIND_SERVER_ERROR)
-    assert within(run.answer) == "Here I am."
-    assert chat.messages()[-1].attempt == 2
-
-
-def test_what_was_streamed_before_a_retry_is_discarded(open_chat: OpenChat, watch: Watch) -> None:
-    def breaks_off(_: Exchange) -> None:
-        raise OSError
-
-    chat = open_chat(begins("Half an ", breaks_off), says("A whole answer."))
-    watcher = watch(chat.name)
-    run = chat.send("Hello?")
-    watcher.until("text_delta")
-    chat.part.next().go.set()
-    assert within(run.answer) == "A whole answer."
-    watcher.until("run_stopped")
-    discarded = only(watcher.of("stream_discarded"))
-    assert (discarded.llm_request_id, discarded.attempt) == (chat.messages()[-1].llm_request_id, 1)
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_error_is_reported_and_the_next_message_recovers(open_chat: OpenChat, watch: Watch) -> None:
@@ -291,24 +176,7 @@ def test_an_error_is_reported_and_the_next_message_recovers(open_chat: OpenChat,
     chat.assert_valid()
 
 
-# --- ends ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_archived_conversation_takes_no_messages(open_chat: OpenChat) -> None:
-    chat = open_chat(held(says("Done.")), says("Again."))
-    run = chat.send("One.")
-    exchange = chat.part.next_reached()
-    with pytest.raises(AgentBusy):
-        chat.conversation.archive()
-    exchange.go.set()
-    within(run.answer)
-    assert chat.conversation.archive().archive_time
-    with pytest.raises(Archived):
-        chat.send("Two.")
-    assert chat.name not in [each.name for each in chat.client.conversations()]
-    assert chat.name in [each.name for each in chat.client.conversations(archived=True)]
-    chat.conversation.unarchive()
-    assert chat.ask("Two.") == "Again."
+# --- ends -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_deleted_conversation_is_not_found_at_once(open_chat: OpenChat, watch: Watch) -> None:
@@ -363,59 +231,7 @@ def test_a_conversation_goes_on_in_a_successor(open_chat: OpenChat, watch: Watch
     assert any("We added numbers." in text for text in chat.part.exchanges[-1].texts)
 
 
-# --- the contract -------------------------------------------------------------------------------------------------
-
-
-def test_lists_have_pages(open_chat: OpenChat) -> None:
-    chat = open_chat()
-    for number in range(4):
-        chat.ask(f"Number {number}.")
-    stub = chat.client.conversations_stub
-    messages, cycles, conversations = [], [], []
-    request = v1.ListMessagesRequest(parent=chat.name, page_size=3)
-    while True:
-        page = chat.client.call(stub.ListMessages, request)
-        assert len(page.messages) <= 3
-        messages += [message.sequence for message in page.messages]
-        if not page.next_page_token:
-            break
-        request.page_token = page.next_page_token
-    assert messages == list(range(1, 9))
-    backwards = chat.client.call(stub.ListMessages, v1.ListMessagesRequest(parent=chat.name, descending=True))
-    assert [message.sequence for message in backwards.messages] == messages[::-1]
-    asked = v1.ListRequestCyclesRequest(parent=chat.name, page_size=1)
-    while True:
-        part = chat.client.call(stub.ListRequestCycles, asked)
-        cycles += [cycle.name for cycle in part.request_cycles]
-        if not part.next_page_token:
-            break
-        asked.page_token = part.next_page_token
-    assert len(set(cycles)) == len(cycles) == 4
-    wanted = {chat.name} | {chat.client.create("/tmp").name for _ in range(4)}
-    listing = v1.ListConversationsRequest(page_size=2)
-    while True:
-        found = chat.client.call(stub.ListConversations, listing)
-        assert len(found.conversations) <= 2
-        conversations += [each.name for each in found.conversations]
-        if not found.next_page_token:
-            break
-        listing.page_token = found.next_page_token
-    assert wanted <= set(conversations)
-    assert len(set(conversations)) == len(conversations)
-
-
-# --- what is stored ---------------------------------------------------------------------------------------------------
-
-
-def test_a_conversation_is_exported_as_its_watchers_saw_it(open_chat: OpenChat) -> None:
-    chat = open_chat(calls(ECHO), says("Done."))
-    assert chat.ask("Do it.") == "Done."
-    lines = [json.loads(line) for line in chat.conversation.export()]
-    assert lines[0]["conversation"]["name"] == chat.name
-    assert str(lines[0]["conversation"]["working_directory"]) in lines[0]["system_prompt"]
-    told = [message.name for message in chat.messages()]
-    assert [line["message"]["name"] for line in lines if line["kind"] == "message"] == told
-    chat.assert_valid()
+# --- the list of conversations --------------------------------------------------------------------------------------
 
 
 def test_the_list_of_conversations_is_followed(open_chat: OpenChat) -> None:

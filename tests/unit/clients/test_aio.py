@@ -23,7 +23,7 @@ from bedrock import (
     Stream,
     v1,
 )
-from bedrock.errors import AgentBusy, DeadlineExceeded, RevisionTooOld, RunFailed, Unavailable
+from bedrock.errors import AgentBusy, DeadlineExceeded, RunFailed, Unavailable
 
 from tests.support.fake_server import (
     NAME,
@@ -142,25 +142,6 @@ def test_a_stream_cut_anywhere_shows_everything_once(address: str, fake: FakeBed
     run(address, story)
 
 
-def test_a_gap_is_bridged_with_a_snapshot(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(says("Hello", chunks=1))
-    fake.cuts.append(4)
-    fake.skips.append(20)
-
-    async def story(client: AsyncClient) -> None:
-        sent = client.conversation("c1").send("Hi")
-        kinds = []
-        async for event in sent:
-            kinds.append(event.kind)
-            fake.oldest_revision = 100
-        assert kinds[-1] == "snapshot"
-        assert sent.stop is not None
-        with pytest.raises(RevisionTooOld):
-            await anext(client.conversation("c1").events(2))
-
-    run(address, story)
-
-
 def test_a_server_that_stays_unreachable_is_an_error(fake: FakeBedrock) -> None:
     server = FakeServer(fake)
     fake.answers.append(uses_tool("ls", "", "", ask=True))
@@ -242,16 +223,6 @@ def test_a_question_is_asked_in_one_call(address: str, fake: FakeBedrock) -> Non
 
     run(address, story)
     assert len(fake.asked(v1.CreateConversationRequest)) == 1
-
-
-def test_without_a_decider_it_is_denied_at_once(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-
-    async def story(client: AsyncClient) -> None:
-        assert await client.ask("Remove x") == "Then not."
-
-    run(address, story)
-    assert not fake.asked(v1.CancelConversationRequest)
 
 
 def test_an_answer_that_is_late_is_an_error(address: str, fake: FakeBedrock) -> None:

@@ -87,38 +87,11 @@ def test_without_a_terminal_what_a_tool_asks_is_declined_and_told(program: Progr
     assert reply.decline
 
 
-def test_the_prompt_is_read_from_standard_input(program: Program, fake: FakeBedrock) -> None:
-    fake.answers.append(says("Fine."))
-    assert program("ask", stdin="Review this\n").stdout == "Fine.\n"
-    (sent,) = fake.asked(v1.SendMessageRequest)
-    assert isinstance(sent, v1.SendMessageRequest)
-    assert sent.text == "Review this"
-
-
 def test_no_prompt_is_a_mistake(program: Program, fake: FakeBedrock) -> None:
     result = program("ask", stdin="")
     assert result.exit_code == exits.USAGE
     assert "there is no prompt" in result.stderr
     assert not fake.requests
-
-
-def test_the_result_as_json(program: Program, fake: FakeBedrock) -> None:
-    fake.answers.append(says("Hello"))
-    result = program("ask", "--output", "json", "Hi")
-    printed = json.loads(result.stdout)
-    assert printed["text"] == "Hello"
-    assert printed["stop_reason"] == "completed"
-    assert (printed["conversation"], printed["slug"], printed["exit_code"]) == (NAME, SLUG, 0)
-
-
-def test_every_event_as_a_line_of_json(program: Program, fake: FakeBedrock) -> None:
-    fake.answers.append(says("Hello"))
-    lines = [json.loads(line) for line in program("ask", "--output", "stream-json", "Hi").stdout.splitlines()]
-    kinds = [line["kind"] for line in lines]
-    assert kinds[-1] == "result"
-    assert kinds.count("text_delta") == 2
-    assert [int(line["revision"]) for line in lines if "revision" in line] == list(range(1, fake.revision + 1))
-    assert lines[-1]["result"]["text"] == "Hello"
 
 
 def test_a_failed_run_is_exit_code_1_and_tells_its_error_once(program: Program, fake: FakeBedrock) -> None:
@@ -138,12 +111,6 @@ def test_a_call_that_asks_is_exit_code_3_and_stays_open(program: Program, fake: 
     assert not fake.asked(v1.CancelConversationRequest)
 
 
-def test_everything_that_asks_can_be_approved(program: Program, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
-    result = program("ask", "--approve", "all", "Remove x")
-    assert (result.exit_code, result.stdout) == (0, "Done.\n")
-
-
 @pytest.mark.parametrize("command", ["ask --approve all Remove", "chat"])
 def test_another_client_may_answer_before_everything_is_approved(
     program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, command: str
@@ -160,11 +127,6 @@ def test_another_client_may_answer_before_everything_is_approved(
     result = program(*command.split())
     assert result.exit_code == 0
     assert "Then not.\n" in result.stdout
-
-
-def test_a_run_that_is_cancelled_is_exit_code_130(program: Program, fake: FakeBedrock) -> None:
-    fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted")])
-    assert program("ask", "Hi").exit_code == exits.CANCELLED
 
 
 def test_a_restart_is_an_error_and_not_a_cancel(program: Program, fake: FakeBedrock) -> None:

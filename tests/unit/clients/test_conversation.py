@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from bedrock import Client, ClientTool, Event, Generation, Instructions, SubAgentStatus, Task, v1
-from bedrock.errors import AgentBusy, NotForkable, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
+from bedrock.errors import NotForkable, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
 
@@ -146,14 +145,6 @@ def test_a_question_that_another_answer_settled_is_not_asked_again(client: Clien
             fake.settle()
     assert run.answer() == "Then not."
     assert len(fake.asked(v1.ResolveApprovalRequest)) == 1
-
-
-def test_a_busy_agent_refuses(client: Client, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("ls", "", "", ask=True))
-    client.conversation("c1").send("Hi")
-    with pytest.raises(AgentBusy, match="agent is busy") as caught:
-        client.conversation("c1").send("You there?")
-    assert (caught.value.reason, caught.value.code) == ("AGENT_BUSY", "FAILED_PRECONDITION")
 
 
 def test_a_follow_up_is_followed_through_the_run_before_it(client: Client, fake: FakeBedrock) -> None:
@@ -542,16 +533,6 @@ def test_updating_names_only_what_changes(client: Client, fake: FakeBedrock) -> 
     assert list(request.update_mask.paths) == ["title", "labels"]
 
 
-def test_whether_it_continues_by_itself_is_chosen_at_creation_and_changed_later(
-    client: Client, fake: FakeBedrock
-) -> None:
-    conversation = client.create(auto_continue=True)
-    assert fake.asked(v1.CreateConversationRequest)[0].conversation.auto_continue
-    for wanted in (True, False):
-        assert conversation.update(auto_continue=wanted).auto_continue is wanted
-        assert list(fake.asked(v1.UpdateConversationRequest)[-1].update_mask.paths) == ["auto_continue"]
-
-
 def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> None:
     conversation = client.conversation("c1")
     assert conversation.get().slug == SLUG
@@ -692,15 +673,6 @@ def test_a_stream_ends_where_its_block_does(client: Client, fake: FakeBedrock) -
     with client.watch_conversations() as entries:
         assert next(entries).conversation_changed
     assert list(entries) == []
-
-
-def test_every_order_of_two_cuts_keeps_the_durable_events(client: Client, fake: FakeBedrock) -> None:
-    for first, second in itertools.product((1, 3, 5), (1, 4, 9)):
-        fake.answers.append(long_answer)
-        fake.cuts.extend([first, second])
-        before = fake.revision
-        events = list(client.conversation("c1").send("Hi"))
-        assert durable(events) == list(range(before + 1, fake.revision + 1))
 
 
 def test_a_fork_is_made_at_a_cycle_or_so_many_back(client: Client, fake: FakeBedrock) -> None:
