@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import Client
 from bedrock.cli.commands.chat import ENDS
-from bedrock.cli.spawned_server import SpawnedServer
 from bedrock.testing.processes import alive, read
 
 from tests.support.patience import eventually
@@ -67,26 +66,6 @@ def processes_of(data: Path) -> list[int]:
             if marked:
                 found.append(int(entry.name))
     return found
-
-
-def test_a_newcomer_sees_a_whole_conversation(environ: dict[str, str], tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "hello.txt").write_text("hi")
-    played = subprocess.run(
-        [sys.executable, "-P", "-m", "bedrock.cli", "chat"],
-        check=False,
-        cwd=work,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert played.returncode == 0, played.stdout + played.stderr
-    for words in ("● bash", "bash wants to run in", "answered automatically", "hello.txt", "ANTHROPIC_API_KEY"):
-        assert words in played.stdout
-    assert processes_of(tmp_path / "data") == []
 
 
 @pytest.fixture
@@ -220,20 +199,3 @@ def test_a_run_goes_on_without_any_client_and_the_server_ends_after_it(
         (cycle,) = client.conversation(conversation.name).cycles()
         assert client.conversation(conversation.name).wait_for_cycle(cycle).stop_reason == "completed"
     ended(tmp_path / "data")
-
-
-def test_a_second_server_says_why_it_does_not_start(environ: dict[str, str]) -> None:
-    with SpawnedServer() as first, Client(first.address) as client:
-        assert client.server_info().version
-        second = subprocess.run(
-            [sys.executable, "-P", "-m", "server"],
-            check=False,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-    assert second.returncode != 0
-    assert "Traceback" not in second.stderr
-    assert len(second.stderr.strip().splitlines()) == 1

@@ -698,16 +698,6 @@ def test_the_server_says_what_it_can_keep(
 # --- streams over the network -----------------------------------------------------------------------------------------
 
 
-def test_a_stream_over_the_network(harness: GrpcHarness, author: Author) -> None:
-    author.commit(author.says("one"))
-    stream = harness.watch()
-    first = next(stream)
-    assert [event.WhichOneof("event") for event in first.events] == ["snapshot", "caught_up"]
-    author.commit(author.says("two"))
-    assert next(stream).events[0].message_added.content[0].text == "two"
-    stream.cancel()
-
-
 def test_a_stream_that_the_client_closes_is_removed_from_the_hub(harness: GrpcHarness, author: Author) -> None:
     stream = harness.watch()
     next(stream)
@@ -722,11 +712,6 @@ def test_a_stream_that_the_client_closes_is_removed_from_the_hub(harness: GrpcHa
         author.commit(author.says())
         ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME))
     assert harness.hub.watchers() == 0
-
-
-def test_a_stream_names_what_is_wrong(harness: GrpcHarness, author: Author) -> None:
-    refusal = refused(lambda: harness.watch(after_revision=99))
-    assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["after_revision"])
 
 
 def test_pruned_events_are_out_of_range(harness: GrpcHarness, author: Author) -> None:

@@ -717,17 +717,6 @@ async def test_one_stream_too_many_is_refused_and_a_closed_one_makes_room() -> N
 
 
 @on_loop
-async def test_a_cancelled_stream_leaves_the_hub_at_once() -> None:
-    async with watch_harness() as s:
-        stream = s.watch()
-        await stream.kind("caught_up")
-        assert s.hub.watchers() == 1
-        stream.task.cancel()
-        await asyncio.wait((stream.task,))
-        assert s.hub.watchers() == 0
-
-
-@on_loop
 async def test_a_reader_who_takes_nothing_is_ended_and_blocks_nothing() -> None:
     async with watch_harness(stall_seconds=0.1) as s:
         stuck, other = s.watch(), s.watch()

@@ -229,25 +229,6 @@ def test_words_that_only_begin_like_a_reply_are_a_message(address: str, fake: Fa
     assert not fake.asked(v1.ResolveApprovalRequest)
 
 
-def test_the_first_ctrl_c_cancels_and_the_second_leaves(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("sleep", "", "", ask=True))
-
-    async def story(chat: Chat) -> None:
-        chat.session.enter("Wait")
-        await chat.until(lambda: chat.session.question)
-        assert not chat.session.interrupt()
-        await chat.session.cancel()
-        await chat.shows("■ cancelled")
-        assert chat.session.question is None
-        assert chat.session.interrupt()
-        assert chat.session.over.is_set()
-
-    play(address, story)
-    (request,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(request, v1.CancelConversationRequest)
-    assert request.discard_queued
-
-
 def test_typing_on_after_ctrl_c_stays(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello."))
 

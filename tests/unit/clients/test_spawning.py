@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import Client, ConversationInfo, v1
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.app import bedrock
 from bedrock.cli.commands.chat import ENDS, _farewell
 from bedrock.cli.spawned_server import SpawnedServer, server_answers, spawn_if_missing
 from bedrock.errors import Misconfigured, ServerUnreachable, Unauthenticated
-from click.testing import CliRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,14 +159,6 @@ def test_a_file_named_server_in_the_directory_is_not_started(
     monkeypatch.chdir(tmp_path)
     with SpawnedServer() as server:
         assert server_answers(server.address)
-
-
-def test_make_run_without_a_terminal(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BEDROCK_ADDRESS", "127.0.0.1:1")
-    result = CliRunner().invoke(bedrock, ["chat", "--spawn", "-C", str(tmp_path)])
-    assert result.exit_code == 0
-    assert "There is a.txt." in result.stdout
-    assert "answered automatically" in result.stdout
 
 
 def test_a_server_that_answers_is_used(address: str, fake: FakeBedrock) -> None:

@@ -64,22 +64,6 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
     assert request.decision == v1.APPROVAL_DECISION_APPROVE
 
 
-def test_a_key_grants_the_workspace_mode_in_place_of_the_unrestricted_one(
-    terminal: Terminal, fake: FakeBedrock
-) -> None:
-    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
-    terminal.keys("Remove x\r")
-    terminal.shows("[y]es  [n]o  [w]orkspace only")
-    terminal.keys("w\r")
-    terminal.shows("Then not.")
-    terminal.shows("idle · context")
-    terminal.keys("\x04")
-    assert terminal.ends() == 0
-    assert [request.mode for request in fake.asked(v1.SetModeRequest) if isinstance(request, v1.SetModeRequest)] == [
-        v1.MODE_WORKSPACE
-    ]
-
-
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
@@ -166,15 +150,6 @@ def test_ctrl_c_cancels_first_and_leaves_second(terminal: Terminal, fake: FakeBe
     terminal.shows("■ cancelled")
     terminal.keys("\x03")
     terminal.shows("To come back")
-    assert terminal.ends() == 0
-
-
-def test_a_lost_server_is_reported(terminal: Terminal, fake: FakeBedrock) -> None:
-    terminal.shows("idle · context")
-    fake.close()
-    terminal.shows("connection lost, trying again")
-    fake.open()
-    terminal.keys("\x04")
     assert terminal.ends() == 0
 
 
