@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.core.history import violations
 from tests.bench import __main__ as bench
 from tests.bench import goals, results
-from tests.bench.cluster import __main__ as cluster
-from tests.bench.cluster.nodes import DatabaseCost
 from tests.bench.figures import Report
 from tests.bench.peers import __main__ as peers
 from tests.bench.peers.environments import LANGGRAPH_POSTGRES, PEERS, Peer
-from tests.bench.profilers import CALLS, Profilers
 from tests.peers.install import InstallError
 
 if TYPE_CHECKING:
@@ -54,19 +49,6 @@ def test_a_peer_that_fails_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert missing == {"Of yesterday": f"needs mending: {program}: No module named tests.bench.no_such_driver"}
 
 
-def test_what_nodes_cost_is_a_row_of_medians(report: Report) -> None:
-    def run(cpu: float) -> cluster.Run:
-        turns = results.Turns(10, 2.0, cpu, [100.0] * 10)
-        return cluster.Run(turns, forwarding_cpu=cpu / 2, database=DatabaseCost(cpu / 10, 50, 10_240), idle=0.25)
-
-    cluster.add(report, "1 node", [run(0.1), run(0.2), run(9.0)])
-    cluster.add(report, "SQLite", [cluster.Run(results.Turns(10, 2.0, 0.1, [100.0]))])
-    row = report.by_name["cluster: 1 node"]
-    assert (row["value"], row["cpu_ms"], row["forwarding_cpu_ms"], row["database_cpu_ms"]) == (5.0, 20.0, 10.0, 2.0)
-    assert (row["commits"], row["wal_kib"], row["idle_percent"]) == (5.0, 1.0, 25.0)
-    assert report.by_name["cluster: SQLite"].keys().isdisjoint({"forwarding_cpu_ms", "commits"})
-
-
 def test_the_versions_of_every_peer_are_exact() -> None:
     for peer in (*PEERS, LANGGRAPH_POSTGRES):
         assert peer.version
@@ -83,23 +65,3 @@ def test_a_part_that_fails_is_a_row_and_keeps_what_it_had(report: Report, monkey
     rows: dict[str, dict[str, Any]] = report.by_name
     assert rows["startup: not measured"]["not_run"] == "failed: no more disk"
     assert goals.judged(rows)["start to ready"]["reached"] is True
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python has one profiler for all threads")
-def test_the_profile_says_which_part_of_the_program_a_thread_was_in() -> None:
-    spent: dict[str, int] = {}
-
-    def profiled() -> None:
-        profilers = Profilers()
-        other = threading.Thread(target=lambda: [violations(()) for _ in range(20_000)])
-        other.start()
-        other.join()
-        threading.setprofile(None)
-        spent.update(profilers.counts())
-
-    thread = threading.Thread(target=profiled)
-    thread.start()
-    thread.join()
-    assert spent["core"] > 1_000
-    assert spent["store"] == spent["calls"] == spent[CALLS + "store"] == 0
-    assert 20_000 <= spent[CALLS + "core"] < 200_000

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from bedrock import Answer, Approval, AsyncClient, Client, Usage, v1
 from bedrock._sync.transport import Transport
-from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, InvalidArgument, RunFailed, RunInterrupted
+from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, InvalidArgument, RunFailed
 from google.protobuf import json_format
 
 from tests.support.fake_server import (
@@ -199,11 +199,6 @@ def test_a_function_decides(client: Client, fake: FakeBedrock, allowed: bool, sa
     assert [approval.input for approval in asked] == [{"command": "rm x"}]
 
 
-def test_everything_can_be_approved(client: Client, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-    assert client.ask("Remove x", on_approval="approve") == "Done."
-
-
 def test_another_client_may_decide_first(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
 
@@ -281,12 +276,6 @@ def test_the_run_of_another_client_survives_an_interrupted_question(
         conversation.ask("Ours")
     assert not fake.asked(v1.CancelConversationRequest)
     assert fake.conversation.state.run == RUN
-
-
-def test_a_cancel_by_another_client_is_an_interruption(client: Client, fake: FakeBedrock) -> None:
-    fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted")])
-    with pytest.raises(RunInterrupted):
-        client.ask("Hi")
 
 
 def test_an_answer_is_found_behind_a_gap(client: Client, fake: FakeBedrock) -> None:
