@@ -6,7 +6,7 @@ A migration is recorded by its name. Released ones are never edited: databases h
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from playhouse.migrations import Migration, Runner  # type: ignore[import-untyped] # playhouse has no stubs
@@ -17,8 +17,8 @@ from actors.ports import StoreUnusableError
 class _FileMigration(Migration):  # type: ignore[misc]
     __slots__ = ()
 
-    def load(self) -> SimpleNamespace:
-        """Return an object with the function `up`, which applies the migration."""
+    def load(self) -> ModuleType:
+        """Return a module with the function `up`, which applies the migration."""
         script = Path(self.path).with_suffix(".sql")
 
         def up(migrator: object, database: Any) -> None:
@@ -27,11 +27,16 @@ class _FileMigration(Migration):  # type: ignore[misc]
             if self.path.endswith(".py"):
                 super(_FileMigration, self).load().up(migrator, database)
 
-        return SimpleNamespace(up=up)
+        module = ModuleType(self.name)
+        module.up = up  # type: ignore[attr-defined]
+        return module
 
 
 class Migrations(Runner):  # type: ignore[misc]
     """The migrations in a directory, for one database."""
+
+    def __init__(self, database: Any, directory: Path) -> None:
+        super().__init__(database, str(directory))
 
     def migrations(self) -> list[Migration]:
         """Return the migrations in the directory, in order, with the path of the module if there is one."""
