@@ -215,14 +215,13 @@ def write_together(session: Session, changes: Sequence[EncodedCommit], begin: st
         session.run(begin)
         return set()
     try:
-        with session.pipeline():
-            session.run(begin)
-            found = by_id(look(session, list(first)))
-            fitting = [commit for id_, commit in first.items() if (head := found.get(id_)) and commit.fits(head)]
-            if not fitting:
-                return set()
-            updated, log = _update(session, fitting, found)
-            _insert(session, fitting, log)
+        session.run(begin)
+        found = by_id(look(session, list(first)))
+        fitting = [commit for id_, commit in first.items() if (head := found.get(id_)) and commit.fits(head)]
+        if not fitting:
+            return set()
+        updated, log = _update(session, fitting, found)
+        _insert(session, fitting, log)
         if updated.rowcount != len(fitting):
             raise FencedError("a conversation has changed since the look at its head")
     except Exception as error:

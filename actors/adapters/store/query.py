@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peewee import AutoField, ColumnBase, Node, fn
@@ -153,10 +152,6 @@ class Session(ABC):
     @abstractmethod
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Rows:
         """Execute SQL once for each row; the result counts the changed rows of all."""
-
-    def pipeline(self) -> AbstractContextManager[object]:
-        """Within the `with` block, send statements without waiting for their results, which are known after it."""
-        return nullcontext()
 
 
 def undeleted(column: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from contextlib import closing, contextmanager
@@ -40,7 +39,6 @@ from tests.support.stores import ME, with_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from actors.ports import Commit
 
@@ -200,25 +198,6 @@ def test_a_commit_reads_no_whole_table_while_the_database_has_no_statistics(
         plan = "\n".join(line for (line,) in session.run(f"EXPLAIN {sql}", ["1"] * len(slots)))
     assert "using conversations_pkey on conversations" in plan
     assert "Scan on conversations" not in plan
-
-
-def test_a_commit_is_three_round_trips(store: PostgresStore, tmp_path: Path) -> None:
-    """For the head of the conversation, for all that is written, and, unless that came too late, for the COMMIT."""
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
-    store.commit(draft.next())
-    session = store._writer._session
-    assert session is not None
-    traced = session._connection.pgconn
-    with (tmp_path / "trace").open("w+b") as file:
-        traced.trace(file.fileno())
-        traced.set_trace_flags(psycopg.pq.Trace.SUPPRESS_TIMESTAMPS)
-        store.commit(draft.next(messages=3, command=CommandRecord("r", "h", b"{}", 1)))
-        traced.untrace()
-        file.seek(0)
-        senders = [line[:1] for line in file if line[:1] in b"FB"]
-    turns = [sender for sender, _ in itertools.groupby(senders)]
-    assert turns == [b"F", b"B"] * 3
 
 
 # --- deletion -------------------------------------------------------------------------------------------------

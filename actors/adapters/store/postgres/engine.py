@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import select
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -138,10 +138,6 @@ class PostgresConnection(Session):
         cursor = self._connection.cursor()
         cursor.executemany(sql.encode(), [_stored(values) for values in rows])
         return _Rows(cursor)
-
-    def pipeline(self) -> AbstractContextManager[object]:
-        """Within the `with` block, send statements without waiting for their results, which are known after it."""
-        return self._connection.pipeline()
 
     def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
         """Insert rows by COPY, which is much faster than INSERT, and return their number. Raises psycopg.Error."""
