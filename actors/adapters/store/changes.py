@@ -221,9 +221,9 @@ def write_together(session: Session, changes: Sequence[EncodedCommit], begin: st
         if not fitting:
             return set()
         updated, log = _update(session, fitting, found)
-        _insert(session, fitting, log)
         if updated.rowcount != len(fitting):
             raise FencedError("a conversation has changed since the look at its head")
+        _insert(session, fitting, log)
     except Exception as error:
         if not isinstance(error, (StoreError, *session.refusals)):
             raise

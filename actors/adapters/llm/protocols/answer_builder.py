@@ -345,9 +345,7 @@ class ContentSize:
 
     def add(self, text: str) -> None:
         """Count a chunk of text, reasoning or a tool call."""
-        self.bytes += len(text) if text.isascii() else utf8_size(text)
-        if self.bytes > MAX_MODEL_RESPONSE_BYTES:
-            self.excess = _MOST_BYTES
+        self.add_bytes(utf8_size(text))
 
     def add_bytes(self, size: int) -> None:
         """Count `size` bytes of content that is not available as text."""

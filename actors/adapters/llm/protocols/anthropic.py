@@ -261,7 +261,7 @@ class _Block:
 
     def add(self, delta: _Delta) -> None:
         if delta.text:
-            self._text.add(delta.text if isinstance(delta.text, str) else text_in(delta.text))
+            self._text.add(text_in(delta.text))
         if delta.thinking:
             self._text.add(text_in(delta.thinking))
         if delta.partial_json:
@@ -398,7 +398,7 @@ class AnthropicReader(AnswerReader):
 
     def _block(self, place: object, kind: object) -> _Block:
         """Return the block of a delta of this kind. Begin one if it was not announced: some servers do not."""
-        block = self._places.get(place if type(place) is int else whole_number(place))
+        block = self._places.get(whole_number(place))
         if block is None or (block.kind in _PLAIN and block.kind != kind):
             return self._begin(place, Raw(msgspec.json.encode({"type": kind})))
         return block
