@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from actors.core.context import Mode
 from actors.ports.sandbox import ALL_PERMISSIONS, Permissions
-from actors.ports.settings.settings_checks import Text, is_loopback
+from actors.ports.settings_checks import Text, is_loopback
 from actors.runtime.quotas import COSTS, Limits, Quota, QuotaSettings, fair_share
 
 LOCAL = "local"

@@ -20,7 +20,7 @@ from msgspec.structs import force_setattr
 from actors.core.context import Action
 from actors.ports.cluster import directories_above
 from actors.ports.sandbox import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
-from actors.ports.settings.settings_checks import Named, host_and_port, is_loopback, one_of
+from actors.ports.settings_checks import Named, host_and_port, is_loopback, one_of
 from actors.runtime.quotas import QuotaSettings
 from server.auth.principals import (
     Issuer,

@@ -12,7 +12,7 @@ from typing import Any
 from bedrock.local_server import NotPrivateError, absolute_path, data_directory, read_believed, xdg_directory
 from msgspec import inspect
 
-from actors.ports.settings.settings_checks import absolute_path_of, described, expanded, read
+from actors.ports.settings_checks import absolute_path_of, described, expanded, read
 from server.settings.config import Config, Options, Settings, check_consistency, refusal
 from server.settings.setting_values import LOG_LEVELS, SANDBOXES, ConfigError, Listener, check_listeners
 

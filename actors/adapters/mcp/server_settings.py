@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
-from actors.ports.settings.settings_checks import Text, expanded, is_loopback, one_of, read, read_named
+from actors.ports.settings_checks import Text, expanded, is_loopback, one_of, read, read_named
 
 if TYPE_CHECKING:
     from actors.core.context import ChosenMcpServer

@@ -24,7 +24,7 @@ from mcp_types import jsonrpc_message_adapter
 from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, MENDED_BYTES, error_of, mended
 from actors.ports.machine import client_tls
 from actors.ports.mcp import LoginUnavailableError
-from actors.ports.settings.settings_checks import is_nearby
+from actors.ports.settings_checks import is_nearby
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable

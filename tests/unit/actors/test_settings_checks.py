@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta, Struct, field
 
-from actors.ports.settings.settings_checks import is_loopback, read
+from actors.ports.settings_checks import is_loopback, read
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1"])

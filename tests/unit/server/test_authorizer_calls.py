@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.ports.settings.settings_checks import read
+from actors.ports.settings_checks import read
 from server.auth.authorizer import authorizer_calls
 from server.auth.authorizer.authorizer_calls import AuthorizerCalls, made_authorizer
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.ports.settings.settings_checks import read
+from actors.ports.settings_checks import read
 from server.app.adapter_choice import CannotStartError
 from server.app.store_choice import check_workspaces, node_access
 from server.settings.config import ClusterSettings, Config, shown_database

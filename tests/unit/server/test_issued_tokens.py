@@ -20,7 +20,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from jwt.api_jws import PyJWS
 
 from actors.ports.sandbox import NO_PERMISSIONS
-from actors.ports.settings.settings_checks import Named, read
+from actors.ports.settings_checks import Named, read
 from server.auth import issued_tokens
 from server.auth.authentication import Authentication
 from server.auth.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens

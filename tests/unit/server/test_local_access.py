@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_private, check_socket, open_believed
 
-from actors.ports.settings.settings_checks import read_named
+from actors.ports.settings_checks import read_named
 from server.local_endpoint import claim_directory, socket_path
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from actors.core.context import Mode
 from actors.core.errors import Rejected
 from actors.ports.sandbox import NO_PERMISSIONS, Permissions
-from actors.ports.settings.settings_checks import Named, read
+from actors.ports.settings_checks import Named, read
 from server.auth import tokens
 from server.auth.authentication import OWN_USER, Authentication
 from server.auth.authorization import check_role

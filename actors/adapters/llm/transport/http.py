@@ -38,7 +38,7 @@ from actors.adapters.llm.transport.connections import (
 )
 from actors.core.errors import ErrorKind
 from actors.ports.machine import client_tls, exhausted_resource, max_open_files
-from actors.ports.settings.settings_checks import read_named
+from actors.ports.settings_checks import read_named
 
 if TYPE_CHECKING:
     import socket

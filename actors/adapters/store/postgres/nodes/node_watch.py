@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.adapters.store.postgres.nodes import node_statements as said
 from actors.ports.cluster import Node
-from actors.ports.settings.settings_checks import host_and_port
+from actors.ports.settings_checks import host_and_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

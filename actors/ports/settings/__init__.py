@@ -1,1 +1,0 @@
-"""Helpers for settings that the server and its adapters share."""
