@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import DecodeError
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.routes import ALL
@@ -38,6 +39,7 @@ _BITS = {
 }
 MAX_DEPTH = 100
 """How deeply messages in JSON may be nested, as in protobuf's own parsers."""
+TOO_DEEP = "the JSON in the body is nested too deeply"
 
 
 def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
@@ -53,7 +55,11 @@ def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
     _check(route.method.input_type, given, "", 0)
     try:
         request = ParseDict(given, route.request(), max_recursion_depth=MAX_DEPTH)
-    except (ParseError, ValueError, RecursionError) as error:
+        # The server's parser counts a level of a Struct as three: what it cannot read must not reach it.
+        type(request).FromString(request.SerializeToString())
+    except (RecursionError, DecodeError):
+        _refuse("", TOO_DEEP)
+    except (ParseError, ValueError) as error:
         found = re.search(r"^Failed to parse (\w+) field", str(error))
         _refuse(found[1] if found else "", "is not the JSON of this field's type")
     for field, paths in masks.items():
@@ -78,7 +84,7 @@ def _decoded(body: bytes) -> Any:
     except UnicodeDecodeError:
         _refuse("", "the body is not UTF-8")
     except RecursionError:
-        _refuse("", "the JSON in the body is nested too deeply")
+        _refuse("", TOO_DEEP)
     except ValueError as error:
         _refuse("", f"the body is not JSON: {error}")
 

@@ -193,7 +193,7 @@ def test_escapes_that_are_no_text_are_refused(path: str) -> None:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
-DEEP = b'{"outputSchema":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001
+DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" for levels in (34, 90, 300, 5_000)]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ DEEP = b'{"outputSchema":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001
         (b"[]", "", "must be a JSON object"),
         (b'"text"', "", "must be a JSON object"),
         (b"[" * 100_000, "", "nested too deeply"),
-        (DEEP, "", "nested too deeply"),
+        *((body, "", "nested too deeply") for body in DEEP),
         (b'{"generation": {"maxOutputTokens": 1' + b"0" * 5_000 + b"}}", "", "the body is not JSON"),
     ],
 )  # fmt: skip
