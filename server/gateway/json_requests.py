@@ -37,8 +37,6 @@ _BITS = {
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32),
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64),
 }
-MAX_DEPTH = 100
-"""How deeply messages in JSON may be nested, as in protobuf's own parsers."""
 TOO_DEEP = "the JSON in the body is nested too deeply"
 
 
@@ -52,9 +50,9 @@ def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
         _place(route, given, key, value)
     _set_name(route, given, name)
     masks = dict(_masks(route, given))
-    _check(route.method.input_type, given, "", 0)
+    _check(route.method.input_type, given, "")
     try:
-        request = ParseDict(given, route.request(), max_recursion_depth=MAX_DEPTH)
+        request = ParseDict(given, route.request())
         # The server's parser counts a level of a Struct as three: what it cannot read must not reach it.
         type(request).FromString(request.SerializeToString())
     except (RecursionError, DecodeError):
@@ -159,10 +157,8 @@ def _set_name(route: Route, given: dict[str, Any], name: str) -> None:
         _refuse(route.field, f"is {name} in the path of the URL")
 
 
-def _check(kind: Descriptor, given: dict[str, Any], path: str, depth: int) -> None:
+def _check(kind: Descriptor, given: dict[str, Any], path: str) -> None:
     """Raise MalformedRequestError if an object has a key that the message has not, or a value of another type."""
-    if depth > MAX_DEPTH:
-        _refuse(path, "is nested too deeply")
     seen: dict[str, str] = {}
     for key, value in given.items():
         field = _field(kind, key)
@@ -175,7 +171,7 @@ def _check(kind: Descriptor, given: dict[str, Any], path: str, depth: int) -> No
         if (other := seen.setdefault(choice, key)) != key:
             _refuse(where, f"excludes {other}")
         for place, each in _elements(field, value, where):
-            _check_value(field, each, place, depth)
+            _check_value(field, each, place)
 
 
 def _elements(field: FieldDescriptor, value: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -191,7 +187,7 @@ def _elements(field: FieldDescriptor, value: Any, where: str) -> Iterator[tuple[
         _refuse(where, "must be an array")
 
 
-def _check_value(field: FieldDescriptor, value: Any, where: str, depth: int) -> None:
+def _check_value(field: FieldDescriptor, value: Any, where: str) -> None:
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
         field = kind.fields_by_name["value"]
@@ -200,7 +196,7 @@ def _check_value(field: FieldDescriptor, value: Any, where: str, depth: int) -> 
         if kind.full_name.startswith(_OURS):
             if not isinstance(value, dict):
                 _refuse(where, "must be an object")
-            _check(kind, value, where, depth + 1)
+            _check(kind, value, where)
     elif (wanted := _wanted(field, value)) is not None:
         _refuse(where, wanted)
 
