@@ -1,13 +1,17 @@
-"""The base actor and its mailbox: every message is handled or refused, and every fault is reported."""
+"""Actors: mailboxes and their lanes, cancel tokens, timers, and the system that runs them."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import re
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pykka
 import pytest
@@ -16,11 +20,12 @@ from hypothesis import strategies as st
 from pykka import ActorDeadError, ActorRegistry
 from pykka._envelope import Envelope
 
+from actors.ports import CancelToken, NoFaultPoints
 from actors.runtime.actor import Actor, ActorFuture, Mailbox, Request, ask, failed, forward, tell
+from actors.runtime.services import RandomIds, SystemClock, Timers, has_form_of_id
 from tests.support.patience import PATIENCE
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+# The base actor and its mailbox: every message is handled or refused, and every fault is reported.
 
 
 class Stop(BaseException):
@@ -321,3 +326,223 @@ def test_of_a_put_and_a_close_that_race_the_message_is_either_there_or_refused()
         left = mailbox.close()
         sender.join(PATIENCE)
         assert len(left) + refused.is_set() == 1
+
+
+# The cancellation token: who waits for it, and what runs when it is cancelled.
+
+
+def test_a_cancel_wakes_every_thread_that_waits() -> None:
+    token, ended = CancelToken(), []
+    threads = [threading.Thread(target=lambda: ended.append(token.wait(10 * PATIENCE))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    token.cancel()
+    token.cancel()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert ended == [True] * 3
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.0, -1.0])
+def test_a_wait_ends_after_its_time_and_leaves_nothing_to_wake(seconds: float) -> None:
+    token = CancelToken()
+    assert not token.wait(seconds)
+    assert not token.wait(seconds)
+    token.cancel()
+    assert token.wait(10 * PATIENCE)
+
+
+def test_a_callback_runs_once_or_not_at_all_if_it_was_forgotten() -> None:
+    token, ran = CancelToken(), []
+    first, second, late = (lambda: ran.append(1)), (lambda: ran.append(2)), (lambda: ran.append(3))
+    token.on_cancel(first)
+    token.on_cancel(second)
+    assert token.forget(first)
+    assert not token.forget(first)
+    token.cancel()
+    token.cancel()
+    token.on_cancel(late)
+    assert ran == [2, 3]
+    assert not token.forget(second)
+
+
+# Timers: in order of their time, once, never after the end, and no callback hurts another.
+
+
+class ManualClock(SystemClock):
+    """Stands still until a test moves it. A new timer makes the thread look at it again."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def timers(clock: ManualClock) -> Iterator[Timers]:
+    made = Timers(clock)
+    yield made
+    made.close()
+
+
+class Record:
+    """Remembers what ran, and when enough has."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self._news = threading.Condition()
+
+    def note(self, name: str) -> None:
+        with self._news:
+            self.ran.append(name)
+            self._news.notify_all()
+
+    def wait_for(self, count: int) -> list[str]:
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.ran) >= count, PATIENCE), self.ran
+            return list(self.ran)
+
+
+def catch_up(timers: Timers) -> None:
+    """Return once the thread has run everything that is due."""
+    looked = threading.Event()
+    timers.after(0, looked.set)
+    assert looked.wait(PATIENCE)
+
+
+def test_callbacks_run_in_the_order_of_their_time_and_only_when_it_has_come(timers: Timers, clock: ManualClock) -> None:
+    record = Record()
+    timers.after(300, lambda: record.note("third"))
+    timers.after(100, lambda: record.note("first"))
+    timers.after(200, lambda: record.note("second"))
+    catch_up(timers)
+    assert record.ran == []
+    clock.seconds += 0.2
+    catch_up(timers)
+    assert record.ran == ["first", "second"]
+    clock.seconds += 60
+    catch_up(timers)
+    catch_up(timers)
+    assert record.ran == ["first", "second", "third"]
+
+
+def test_timers_of_the_same_time_run_in_the_order_they_were_set(timers: Timers, clock: ManualClock) -> None:
+    record = Record()
+    for number in range(50):
+        timers.after(10, functools.partial(record.note, str(number)))
+    clock.seconds += 1
+    catch_up(timers)
+    assert record.wait_for(50) == [str(number) for number in range(50)]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit()])
+def test_a_callback_that_raises_does_not_stop_the_others(
+    timers: Timers, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode() -> None:
+        raise error
+
+    timers.after(0, explode)
+    catch_up(timers)
+    assert "a timer's callback failed" in caplog.text
+
+
+def test_a_cancelled_timer_never_fires_and_is_not_kept(timers: Timers, clock: ManualClock) -> None:
+    record = Record()
+    kept, *dropped = [timers.after(10 + number, functools.partial(record.note, str(number))) for number in range(5)]
+    for timer in dropped:
+        timers.cancel(timer)
+        timers.cancel(timer)
+    assert timers._due == [kept]
+    clock.seconds += 60
+    catch_up(timers)
+    timers.cancel(kept)
+    assert record.ran == ["0"]
+
+
+def test_nothing_runs_after_the_end(clock: ManualClock) -> None:
+    timers = Timers(clock)
+    record = Record()
+    timers.after(10, lambda: record.note("pending"))
+    timers.close()
+    clock.seconds += 60
+    timers.after(0, lambda: record.note("late"))
+    timers.close()
+    assert record.ran == []
+    assert timers._due == [], "what can never run is not kept"
+    assert timers._thread not in threading.enumerate()
+
+
+def test_closing_waits_for_the_callback_that_runs(clock: ManualClock) -> None:
+    timers = Timers(clock)
+    entered, release = threading.Event(), threading.Event()
+    record = Record()
+
+    def slow() -> None:
+        entered.set()
+        assert release.wait(PATIENCE)
+        record.note("done")
+
+    timers.after(0, slow)
+    assert entered.wait(PATIENCE)
+    closer = threading.Thread(target=timers.close)
+    closer.start()
+    release.set()
+    closer.join(PATIENCE)
+    assert record.ran == ["done"]
+
+
+def test_a_callback_may_set_a_timer(timers: Timers) -> None:
+    record = Record()
+    timers.after(0, lambda: timers.after(0, lambda: record.note("second")))
+    assert record.wait_for(1) == ["second"]
+
+
+def test_real_time_passes_by_itself() -> None:
+    timers = Timers(SystemClock())
+    rang = threading.Event()
+    timers.after(5, rang.set)
+    assert rang.wait(PATIENCE)
+    timers.close()
+
+
+# The real clock and ids.
+
+
+def test_the_clock_tells_milliseconds_since_the_epoch_and_never_goes_back() -> None:
+    clock = SystemClock()
+    before = time.time() * 1000
+    assert before - 1 <= clock.now_ms() <= time.time() * 1000 + 1
+    readings = [clock.monotonic() for _ in range(1_000)]
+    assert readings == sorted(readings)
+
+
+def test_ids_are_lower_case_and_never_the_same() -> None:
+    ids = RandomIds()
+    made = {ids.conversation() for _ in range(2_000)} | {ids.message() for _ in range(2_000)}
+    assert len(made) == 4_000
+    assert all(re.fullmatch(r"[a-z0-9-]+", one) for one in made)
+
+
+def test_slugs_are_readable() -> None:
+    slugs = {RandomIds().slug() for _ in range(200)}
+    assert all(re.fullmatch(r"[a-z]+-[a-z]+-[a-z0-9]{4}", slug) for slug in slugs)
+    assert len(slugs) > 190
+
+
+def test_ids_have_their_form_and_slugs_never_do() -> None:
+    ids = RandomIds()
+    for _ in range(200):
+        one = ids.conversation()
+        assert all(map(has_form_of_id, (one, f"{one}-a1", f"{one}-a1-a20")))
+        assert not any(map(has_form_of_id, (ids.slug(), one[1:], one + "x", f"{one}-b1")))
+
+
+def test_production_has_no_faults() -> None:
+    NoFaultPoints().hit("commit.before")

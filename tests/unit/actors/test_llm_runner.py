@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors import ports
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
 from actors.messages import EffectOutcome, TextDeltaReady
-from actors.ports import (
-    CancelToken,
-    ModelAbortedError,
-    ModelAnswer,
-    ModelFailedError,
-    ModelRequest,
-    ModelSink,
-    StoreUnavailableError,
-)
 from actors.runners.llm_runner import LlmRequest, LlmRunner, StreamedText
 from actors.runtime.admission import MANY_STREAMS, OPENING_READS, READ_INTERVAL, ReadPace
 from tests.support.patience import PATIENCE
@@ -31,7 +23,7 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 OFFERED_NONE = SimpleNamespace(tools=(), turns=())
-ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
+ANSWER = ports.ModelAnswer((Text("hi"),), True, Usage(1, 2))
 
 
 class ToolHarness:
@@ -41,7 +33,7 @@ class ToolHarness:
         self.services = services
         self.models: Any = services.models
         self.inbox = inbox
-        self.cancel = CancelToken()
+        self.cancel = ports.CancelToken()
         self.ended = threading.Semaphore(0)
         self.unclaimed: list[Usage] = []
         self.asked = 0
@@ -49,13 +41,13 @@ class ToolHarness:
 
     def request(
         self,
-        respond: Callable[[ModelSink, CancelToken], ModelAnswer],
+        respond: Callable[[ports.ModelSink, ports.CancelToken], ports.ModelAnswer],
         build: Callable[[int], Any] = lambda refused: OFFERED_NONE,
         max_refusals: int = 1,
     ) -> list[Any]:
         """The events that the conversation is told of, once the runner has ended."""
 
-        def answer(_: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        def answer(_: ports.ModelRequest, sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
             self.asked += 1
             return respond(sink, cancel)
 
@@ -90,14 +82,14 @@ def harness(services: Services, inbox: Any) -> ToolHarness:
 
 
 def test_an_answer_is_reported_whole(harness: ToolHarness) -> None:
-    answer = ModelAnswer((Text("hi"),), False, Usage(1, 2), truncated=True, refusal=True)
+    answer = ports.ModelAnswer((Text("hi"),), False, Usage(1, 2), truncated=True, refusal=True)
     assert harness.request(lambda sink, cancel: answer) == [
         LlmResponse(1_000, "r1", 1, (Text("hi"),), False, Usage(1, 2), True, True)
     ]
 
 
 def test_the_start_is_reported_once_and_before_any_text(harness: ToolHarness) -> None:
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         sink.text("")
         sink.text("no start before it")
         sink.flush()
@@ -116,11 +108,11 @@ def test_the_start_is_reported_once_and_before_any_text(harness: ToolHarness) ->
     ("failure", "kind", "retry_after"),
     [
         (
-            ModelFailedError(LlmFailure(ErrorKind.RATE_LIMIT, "slow down"), 7_000, Usage(3, 0)),
+            ports.ModelFailedError(LlmFailure(ErrorKind.RATE_LIMIT, "slow down"), 7_000, Usage(3, 0)),
             ErrorKind.RATE_LIMIT,
             7_000,
         ),
-        (StoreUnavailableError("disk"), ErrorKind.SERVER_ERROR, None),
+        (ports.StoreUnavailableError("disk"), ErrorKind.SERVER_ERROR, None),
         (ZeroDivisionError("a bug"), ErrorKind.UNKNOWN, None),
         (SystemExit(1), ErrorKind.UNKNOWN, None),
     ],
@@ -128,7 +120,7 @@ def test_the_start_is_reported_once_and_before_any_text(harness: ToolHarness) ->
 def test_a_failure_is_an_outcome(
     harness: ToolHarness, failure: BaseException, kind: ErrorKind, retry_after: int | None
 ) -> None:
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         raise failure
 
     (error,) = harness.request(respond)
@@ -138,8 +130,8 @@ def test_a_failure_is_an_outcome(
     assert "bug" not in error.error.message
 
 
-def too_long(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-    raise ModelFailedError(LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long"))
+def too_long(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
+    raise ports.ModelFailedError(LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long"))
 
 
 def length(refused: int) -> Any:
@@ -160,7 +152,7 @@ def test_a_request_that_cannot_be_made_shorter_is_not_repeated(harness: ToolHarn
 
 
 def test_a_request_that_was_streamed_is_not_repeated(harness: ToolHarness) -> None:
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         sink.text("a")
         return too_long(sink, cancel)
 
@@ -169,7 +161,7 @@ def test_a_request_that_was_streamed_is_not_repeated(harness: ToolHarness) -> No
 
 
 def test_an_answer_to_a_shortened_request_says_so(harness: ToolHarness) -> None:
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         return too_long(sink, cancel) if harness.asked == 1 else ANSWER
 
     (response,) = harness.request(respond, length)
@@ -179,8 +171,8 @@ def test_an_answer_to_a_shortened_request_says_so(harness: ToolHarness) -> None:
 def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
     harness: ToolHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        raise ModelFailedError(LlmFailure(ErrorKind.AUTH, "the provider repeats the prompt"))
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
+        raise ports.ModelFailedError(LlmFailure(ErrorKind.AUTH, "the provider repeats the prompt"))
 
     harness.request(respond)
     (record,) = caplog.records
@@ -190,7 +182,7 @@ def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
 
 def test_a_history_that_cannot_be_read_is_a_failure_that_may_pass(harness: ToolHarness) -> None:
     def build(refused: int) -> Any:
-        raise StoreUnavailableError("disk")
+        raise ports.StoreUnavailableError("disk")
 
     (error,) = harness.request(lambda sink, cancel: ANSWER, build)
     assert isinstance(error, LlmError)
@@ -211,29 +203,29 @@ CUT = LlmFailure(ErrorKind.NETWORK, "cut")
     ("late", "usage"),
     [
         (ANSWER, ANSWER.usage),
-        (ModelAbortedError(), None),
-        (ModelAbortedError(Usage(7)), Usage(7)),
-        (ModelFailedError(CUT), None),
-        (ModelFailedError(CUT, usage=Usage(8)), Usage(8)),
+        (ports.ModelAbortedError(), None),
+        (ports.ModelAbortedError(Usage(7)), Usage(7)),
+        (ports.ModelFailedError(CUT), None),
+        (ports.ModelFailedError(CUT, usage=Usage(8)), Usage(8)),
     ],
 )
 def test_once_cancelled_it_was_aborted_whatever_comes_of_it(
     harness: ToolHarness, late: Any, usage: Usage | None
 ) -> None:
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         cancel.cancel()
         sink.started()
         if isinstance(late, Exception):
             raise late
-        assert isinstance(late, ModelAnswer)
+        assert isinstance(late, ports.ModelAnswer)
         return late
 
     assert harness.request(respond) == [LlmAborted(1_000, "r1", 1, usage)]
 
 
 def test_an_unrequested_abort_is_reported_too(harness: ToolHarness) -> None:
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        raise ModelAbortedError
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
+        raise ports.ModelAbortedError
 
     assert harness.request(respond) == [LlmAborted(1_000, "r1", 1)]
 
@@ -289,7 +281,7 @@ def test_no_pause_delays_the_first_text_unless_an_answer_has_none() -> None:
 
 
 def test_a_cancel_ends_the_pause(services: Services) -> None:
-    cancel = CancelToken()
+    cancel = ports.CancelToken()
     pace = ReadPace(services.clock, lambda: 1_000, cancel)
     pace.wait(text=True)
     cancel.cancel()
@@ -304,7 +296,7 @@ def test_nothing_is_held_back_during_a_pause(harness: ToolHarness) -> None:
         def wait(self, *, text: bool) -> None:
             seen.append(len(harness.inbox.messages))
 
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         sink.text("a")
         sink.flush()
         return ANSWER
@@ -344,7 +336,7 @@ def test_text_that_is_put_back_comes_first_when_its_message_is_handled_again(ser
 def test_what_comes_in_one_piece_is_sent_in_one_piece_at_the_flush_or_the_end(harness: ToolHarness) -> None:
     sent: list[int] = []
 
-    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         sink.started()
         sink.text("a")
         sink.text("b")

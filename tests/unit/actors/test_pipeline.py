@@ -1,17 +1,23 @@
-"""Draft, commit, adopt: all of it or nothing, and everybody sees the same numbers."""
+"""A change on its way from the core to the store, and what is kept of histories."""
 
 from __future__ import annotations
 
+import random
+import re
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
+from actors import ports
+from actors.adapters.store.sqlite.store import open_store
 from actors.conversation import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.unit_of_work import OutcomeBatch
-from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
+from actors.core.content import Delivery, Image, Message, MessageType, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import Action, ApprovalRule, ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
 from actors.core.errors import Rejected
@@ -24,20 +30,29 @@ from actors.core.events import (
     UserCancel,
     UserMessage,
 )
-from actors.core.notifications import ContextWarning, MessageAdded, StateChanged
+from actors.core.history import Room
+from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged, StopReason
 from actors.core.states import Idle, LlmRequesting
+from actors.maintenance.verify import Replay
 from actors.messages import (
     CreateConversationCommand,
+    Created,
     EffectOutcome,
     SettingsChanged,
     TextDeltaReady,
+    TreeReaped,
     UpdateConversationCommand,
 )
-from actors.ports import Commit, ConversationRecord, FencedError, ModelInfo, StoreUnavailableError
+from actors.runners import model_requests
+from actors.runners.model_requests import HistoryCache
+from actors.runtime.services import Services
+from tests.property.drive import a_context
+from tests.property.tape import Tape
+from tests.property.test_verify_and_replay import live
+from tests.property.written import WrittenWorld
 from tests.support.stores import new_store
 
-if TYPE_CHECKING:
-    from actors.runtime.services import Services
+# Draft, commit, adopt: all of it or nothing, and everybody sees the same numbers.
 
 
 RULE = ApprovalRule("r1", Action.ALLOW, tool="bash")
@@ -54,14 +69,14 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+    def commit(self, *parts: ports.Commit, urgent: bool = False) -> None:
         if self.before:
             self.before -= 1
-            raise StoreUnavailableError("disk full")
+            raise ports.StoreUnavailableError("disk full")
         self._store.commit(*parts, urgent=urgent)
         if self.after:
             self.after -= 1
-            raise StoreUnavailableError("it was written, but nobody can tell")
+            raise ports.StoreUnavailableError("it was written, but nobody can tell")
 
 
 class Bus:
@@ -139,7 +154,7 @@ def test_a_window_that_becomes_known_counts_from_the_next_event_on(
     services: Services, machine: LoadedConversation, store: Failing, bus: Bus
 ) -> None:
     """It is logged with the event that it was judged by."""
-    known = ModelInfo("known", "Known", "tests", "demo", 100_000, 8_000, 15)
+    known = ports.ModelInfo("known", "Known", "tests", "demo", 100_000, 8_000, 15)
     run(machine, message())
     services.models.info = known  # type: ignore[attr-defined]
     run(machine, answer())
@@ -166,7 +181,7 @@ def test_a_commit_that_fails_leaves_no_trace_and_the_same_draft_fits_later(
     unit.run(message())
     store.before = 2
     for _ in range(2):
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(ports.StoreUnavailableError):
             machine.commit(unit)
         assert machine.record is before
         assert store.load("c1") == stored
@@ -177,9 +192,9 @@ def test_a_commit_that_fails_leaves_no_trace_and_the_same_draft_fits_later(
 
 def test_something_else_in_its_place_is_not_taken_for_its_own(machine: LoadedConversation, store: Failing) -> None:
     store.after = 1
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(ports.StoreUnavailableError):
         run(machine, message("one"))
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         run(machine, message("two"))
     assert machine.state == Idle()
 
@@ -261,7 +276,7 @@ class Performed(list[Any]):
     def committed(self, record: Any, messages: Any) -> None:
         pass
 
-    def compute(self, call: ExecuteTool, record: ConversationRecord, context: Any) -> ToolComplete | None:
+    def compute(self, call: ExecuteTool, record: ports.ConversationRecord, context: Any) -> ToolComplete | None:
         if call.name != "think":
             return None
         done = ToolSuccess(call.tool_use_id, "Noted.")
@@ -323,7 +338,7 @@ def test_calls_that_only_compute_share_the_commit_of_what_starts_them_up_to_one_
     before = machine.record.step
     for kind in ("before", "after"):  # the failed commits are tried again; the second one is written
         setattr(store, kind, 1)
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(ports.StoreUnavailableError):
             pipeline.prepare((EffectOutcome(answer(*THINKING, end_turn=False)),)).commit()
         assert list(pipeline.executor) == [], "nothing starts before its commit"  # type: ignore[call-overload]
     pipeline.prepare((EffectOutcome(answer(*THINKING, end_turn=False)),)).commit()
@@ -382,3 +397,227 @@ def test_wherever_it_breaks_memory_and_store_agree(
     assert msgspec.structs.replace(store.load("c1"), log_hash="") == machine.record
     run(machine, UserCancel(3) if machine.record.step > 1 else message())
     assert store.verify("c1") == ()
+
+
+# Messages for model requests are read once, or taken over as they are committed.
+
+
+def message_at(sequence: int) -> Message:
+    return Message(f"m{sequence}", sequence, MessageType.USER, (Text(str(sequence)),), sequence)
+
+
+class Shelf:
+    """A store that only has messages, and remembers what was read."""
+
+    def __init__(self, count: int) -> None:
+        self.messages_there = [message_at(n) for n in range(1, count + 1)]
+        self.reads: list[int] = []
+
+    def messages(self, conversation_id: str, *, after: int, limit: int) -> tuple[Message, ...]:
+        self.reads.append(after)
+        return tuple(self.messages_there[after : after + limit])
+
+
+def test_each_message_is_read_once_and_later_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_requests, "PAGE", 2)
+    shelf = Shelf(5)
+    history = HistoryCache(shelf, "c")  # type: ignore[arg-type]
+    assert [m.sequence for m in history.through(3)] == [1, 2, 3]
+    assert [m.sequence for m in history.through(3)] == [1, 2, 3]
+    assert shelf.reads == [0, 2]
+    shelf.messages_there.append(message_at(6))
+    assert [m.sequence for m in history.through(6)] == [1, 2, 3, 4, 5, 6]
+    assert shelf.reads == [0, 2, 4]
+
+
+def test_a_history_that_is_shorter_than_asked_is_never_shown_to_a_model() -> None:
+    with pytest.raises(ports.StoreDamagedError, match="message 3 of conversation c"):
+        HistoryCache(Shelf(2), "c").through(9)  # type: ignore[arg-type]
+
+
+def test_what_was_just_committed_is_not_read_back() -> None:
+    shelf = Shelf(0)
+    history = HistoryCache(shelf, "c")  # type: ignore[arg-type]
+    for sequence in range(1, 5):
+        history.extend([message_at(sequence)])
+        assert history.through(sequence)[-1] == message_at(sequence)
+    assert shelf.reads == []
+
+
+def test_messages_behind_a_gap_are_read() -> None:
+    """An owner that took the conversation over was not there when the first messages were committed."""
+    shelf = Shelf(5)
+    history = HistoryCache(shelf, "c")  # type: ignore[arg-type]
+    history.extend([message_at(5)])
+    assert [m.sequence for m in history.through(5)] == [1, 2, 3, 4, 5]
+    history.extend([message_at(6), message_at(8)])
+    history.extend([message_at(6)])
+    assert [m.sequence for m in history.through(6)] == [1, 2, 3, 4, 5, 6]
+    assert shelf.reads == [0]
+
+
+PLAIN = ports.ModelInfo("m", "m", "p", "anthropic", 1_000, 100, 900)
+OTHER = msgspec.structs.replace(PLAIN, name="other")
+SEEING = msgspec.structs.replace(PLAIN, images=True)
+
+
+def history_of(count: int) -> HistoryCache:
+    return HistoryCache(Shelf(count), "c")  # type: ignore[arg-type]
+
+
+def test_a_view_is_what_a_new_cache_gives_whatever_was_asked_before() -> None:
+    """A model changes and changes back; an abandoned request is built after the one that replaced it."""
+    messages = [
+        msgspec.structs.replace(message_at(number), type=MessageType.AGENT if number % 2 == 0 else MessageType.USER)
+        for number in range(1, 10)
+    ]
+    used = history_of(0)
+    used.extend(messages)
+    wide, small = Room(), Room(usable=900)
+    asked = ((PLAIN, wide, 3), (PLAIN, wide, 7), (PLAIN, small, 5), (PLAIN, wide, 7), (OTHER, wide, 8))
+    for model, room, sequence in (*asked, (PLAIN, wide, 9), (SEEING, small, 9)):
+        fresh = history_of(0)
+        fresh.extend(messages)
+        assert used.view(sequence, model, room, no_size).turns == fresh.view(sequence, model, room, no_size).turns
+
+
+def no_size(_image: Image) -> int:
+    return 0
+
+
+def test_an_image_of_settled_turns_is_measured_once() -> None:
+    measured: list[str] = []
+
+    def size_of(image: Image) -> int:
+        measured.append(image.attachment)
+        return 10
+
+    history = history_of(0)
+    for number in range(1, 40, 2):
+        shot = Image(f"sha256-{number}", "image/png", 1, 1)
+        history.extend([msgspec.structs.replace(message_at(number), content=(shot,))])
+        history.extend([msgspec.structs.replace(message_at(number + 1), type=MessageType.AGENT)])
+        history.view(number + 1, SEEING, Room(), size_of)
+    assert len(measured) == 20
+
+
+# A journal run again: what a faulty machine wrote is found, although every row of it is whole.
+
+
+Row = ports.StoredTransition
+Journal = list[ports.StoredTransition]
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[Journal, ports.ConversationRecord]:
+    with closing(open_store(tmp_path_factory.mktemp("life"))) as store:
+        world = WrittenWorld(store, a_context(tape := Tape(random.Random(22).randbytes(700))))
+        live(world, tape)
+        return list(store.transitions("c", after_step=0, limit=10_000)), world.record
+
+
+def replayed(journal: Journal) -> tuple[Replay, dict[int, str]]:
+    """The replay at its end, and the differences by step."""
+    replay = Replay()
+    steps = [replay.step(row) for row in journal]
+    return replay, {step.step: step.difference for step in steps if step.difference}
+
+
+def altered(journal: Journal, index: int, **fields: object) -> dict[int, str]:
+    """The differences of a journal in which one row says something else."""
+    return replayed([*journal[:index], msgspec.structs.replace(journal[index], **fields), *journal[index + 1 :]])[1]
+
+
+def index_of(journal: Journal, fits: Callable[[Row], bool]) -> int:
+    return next(index for index, row in enumerate(journal) if fits(row))
+
+
+def tells(kind: type) -> Callable[[Row], bool]:
+    return lambda row: any(isinstance(told, kind) for told in row.notifications)
+
+
+def input_is(tag: str) -> Callable[[Row], bool]:
+    return lambda row: msgspec.json.decode(row.event)["type"] == tag
+
+
+def test_a_faithful_journal_has_no_differences_and_leads_to_the_state(
+    life: tuple[Journal, ports.ConversationRecord],
+) -> None:
+    journal, record = life
+    replay, differences = replayed(journal)
+    assert differences == {}
+    assert replay.end(record) == ""
+
+
+@pytest.mark.parametrize("kind", [MessageAdded, RunStop, StateChanged])
+def test_other_events_than_the_machines_are_shown(life: tuple[Journal, ports.ConversationRecord], kind: type) -> None:
+    journal, _ = life
+    index = index_of(journal, tells(kind))
+    row = journal[index]
+    without = tuple(told for told in row.notifications if not isinstance(told, kind))
+    missing = altered(journal, index, notifications=without)
+    assert list(missing) == [row.step]
+    stop = RunStop("c:77", StopReason.COMPLETED)
+    wrong = tuple(stop if isinstance(told, kind) else told for told in row.notifications)
+    assert "differs: replayed" in altered(journal, index, notifications=wrong)[row.step]
+    more = altered(journal, index, notifications=(*row.notifications, stop))
+    assert more == {row.step: f"it has {len(row.notifications) + 1} events instead of {len(row.notifications)}"}
+
+
+def test_a_row_that_was_left_out_changes_what_follows(life: tuple[Journal, ports.ConversationRecord]) -> None:
+    journal, record = life
+    index = index_of(journal, tells(MessageAdded))
+    replay, differences = replayed([*journal[:index], *journal[index + 1 :]])
+    assert differences
+    assert replay.end(record)
+
+
+def test_what_settles_a_state_must_follow_at_once(life: tuple[Journal, ports.ConversationRecord]) -> None:
+    journal, _ = life
+    index = index_of(journal, input_is("begin_llm"))
+    assert "BeginLlm was due, not" in replayed([*journal[:index], *journal[index + 1 :]])[1][journal[index + 1].step]
+
+
+def test_an_input_that_changes_nothing_or_is_refused_does_not_belong_there(
+    life: tuple[Journal, ports.ConversationRecord],
+) -> None:
+    journal, _ = life
+    begin, start = (journal[index_of(journal, input_is(tag))] for tag in ("begin_llm", "user_message"))
+    assert replayed([journal[0], begin])[1][begin.step] == "the state or the context before it is not known"
+    late = msgspec.structs.replace(
+        start, event=b'{"type":"retry_timeout","at":%d,"request_id":"c:r9","attempt":9}' % start.at
+    )
+    assert replayed([journal[0], late])[1][start.step].startswith("RetryTimeout changes nothing")
+    busy = msgspec.structs.replace(start, step=journal[-1].step + 1)
+    until = index_of(journal, input_is("begin_llm")) + 1
+    assert "UserMessage is refused: agent is busy" in replayed([*journal[:until], busy])[1][busy.step]
+
+
+def test_a_context_with_another_mode_is_shown(life: tuple[Journal, ports.ConversationRecord]) -> None:
+    journal, record = life
+    index = [index for index, row in enumerate(journal) if row.context is not None][1]
+    context = journal[index].context
+    assert context is not None
+    there = b"restricted" if b'"mode":"unrestricted"' in context else b"unrestricted"
+    other = re.sub(rb'"mode":"\w+"', b'"mode":"%s"' % there, context)
+    differences = altered(journal, index, context=other)
+    assert "its context has the mode" in differences[journal[index].step]
+    mode = Mode.RESTRICTED if record.mode is Mode.UNRESTRICTED else Mode.UNRESTRICTED
+    assert "the stored mode is" in replayed(journal)[0].end(msgspec.structs.replace(record, mode=mode))
+
+
+@pytest.mark.parametrize("event", [b"{", b'{"type":"nonsense","at":1}', b'{"type":"user_cancel"}', b"[]"])
+def test_what_cannot_be_read_is_a_difference(life: tuple[Journal, ports.ConversationRecord], event: bytes) -> None:
+    journal, _ = life
+    assert altered(journal, 3, event=event)[journal[3].step] == "its input or context cannot be read"
+
+
+def test_creations_and_kill_receipts_report_only_what_they_may(life: tuple[Journal, ports.ConversationRecord]) -> None:
+    journal, _ = life
+    stop = next(told for row in journal for told in row.notifications if isinstance(told, RunStop))
+    born = msgspec.json.encode(Created(journal[4].at, "local"))
+    assert "created only once" in altered(journal, 4, event=born)[journal[4].step]
+    assert "nothing but messages" in altered(journal, 0, notifications=(stop,))[1]
+    index = index_of(journal, input_is("tree_reaped"))
+    receipt = msgspec.json.encode(TreeReaped(journal[index].at, "another"))
+    assert "differs" in altered(journal, index, event=receipt)[journal[index].step]

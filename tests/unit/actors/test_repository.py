@@ -1,20 +1,29 @@
-"""What is read from a repository's files, compared with what git says."""
+"""Reading and creating conversations: the repository, the list of them, where they are placed."""
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from actors.adapters.workspace.local import SHORT, git_state, repository_root
-from actors.ports import GitState
+from actors.core.errors import Reason, Rejected
+from actors.events import conversation_list as list_feed
+from actors.events.conversation_list import ListFeed, ListWatch
+from actors.events.hub import EventHub
+from actors.ports import ConversationRecord, GitState
+from actors.ports.cluster import EVERYTHING, Node, directories_above, has, label_of, node_with, workspace_of
+from tests.support.commit_builder import record_of
 
-if TYPE_CHECKING:
-    from pathlib import Path
+# What is read from a repository's files, compared with what git says.
+
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -209,3 +218,225 @@ def test_a_symlink_of_old_gits_as_head(fake: Path) -> None:
     (fake / ".git" / "HEAD").unlink()
     (fake / ".git" / "HEAD").symlink_to("refs/heads/main")
     assert state(fake) == GitState(str(fake), "", COMMIT[:SHORT])
+
+
+# The changes of the list of conversations: the latest of each, in order, for as long as somebody has not seen it.
+
+
+class Reader:
+    """A watcher that counts how often it is woken."""
+
+    def __init__(self, feed: ListFeed) -> None:
+        self.woken = 0
+        self.watch: ListWatch = feed.attach(self._wake)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def ids(self) -> list[str]:
+        return [listed.id for listed in self.watch.read()]
+
+
+def at(step: int, conversation_id: str = "c1", **fields: Any) -> ConversationRecord:
+    return record_of(conversation_id, step=step, **fields)
+
+
+def test_nothing_is_kept_without_watchers() -> None:
+    feed = ListFeed()
+    assert not feed.watched
+    feed.changed(at(1))
+    reader = Reader(feed)
+    assert feed.watched
+    assert reader.ids() == []
+    feed.changed(at(2))
+    reader.watch.close()
+    reader.watch.close()
+    assert not feed.watched
+    assert feed._latest == {}
+
+
+def test_of_each_conversation_the_latest_in_the_order_of_the_changes() -> None:
+    feed = ListFeed()
+    reader = Reader(feed)
+    for step, name in enumerate("abacb"):
+        feed.changed(at(step, name))
+    assert [(each.id, each.record.step) for each in reader.watch.read()] == [("a", 2), ("c", 3), ("b", 4)]
+    assert reader.ids() == []
+
+
+def test_a_watcher_is_woken_once_until_it_looks() -> None:
+    feed = ListFeed()
+    reader = Reader(feed)
+    for step in range(5):
+        feed.changed(at(step))
+    assert reader.woken == 1
+    reader.watch.read()
+    feed.changed(at(9))
+    assert reader.woken == 2
+
+
+def test_one_that_cannot_be_woken_does_not_disturb_the_others(caplog: Any) -> None:
+    feed = ListFeed()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    feed.attach(broken)
+    reader = Reader(feed)
+    feed.changed(at(1))
+    assert reader.woken == 1
+    assert "could not be woken" in caplog.text
+
+
+def test_what_was_taken_and_has_changed_since_says_so() -> None:
+    feed = ListFeed()
+    reader = Reader(feed)
+    feed.changed(at(1))
+    (taken,) = reader.watch.read()
+    assert not taken.outdated
+    feed.changed(at(2))
+    assert taken.outdated
+
+
+def test_a_deletion_tells_whose_it_was_and_whether_it_was_a_sub_agent() -> None:
+    feed = ListFeed()
+    reader = Reader(feed)
+    feed.deleted("child", at(3, "parent"))
+    feed.deleted("parent", at(3, "parent"))
+    feed.changed(at(1, "other", user_initiated=False))
+    seen = reader.watch.read()
+    assert [(each.id, each.deleted, each.sub_agent) for each in seen] == [
+        ("child", True, True), ("parent", True, False), ("other", False, True),
+    ]  # fmt: skip
+    assert {each.record.principal for each in seen} == {"local"}
+
+
+def test_what_all_watchers_have_read_is_dropped() -> None:
+    feed = ListFeed()
+    quick, slow = Reader(feed), Reader(feed)
+    for number in range(10 * list_feed.SPARE):
+        feed.changed(at(1, f"c{number}"))
+        quick.watch.read()
+    assert len(slow.ids()) == 10 * list_feed.SPARE, "a slow one misses nothing"
+    for number in range(10 * list_feed.SPARE):
+        feed.changed(at(2, f"d{number}"))
+        quick.watch.read()
+        slow.watch.read()
+    assert len(feed._latest) <= 11 * list_feed.SPARE
+    for _ in range(10 * list_feed.SPARE):
+        feed.changed(at(2, "d1"))
+        quick.watch.read()
+        slow.watch.read()
+    feed.changed(at(3, "new"))
+    assert quick.ids() == slow.ids() == ["new"]
+
+
+def test_every_watcher_ends_with_the_truth_whenever_it_looks() -> None:
+    chance = random.Random(7)
+    feed = ListFeed()
+    readers = [Reader(feed) for _ in range(3)]
+    views: list[dict[str, int]] = [{} for _ in readers]
+    truth: dict[str, int] = {}
+    for step in range(5_000):
+        name = f"c{chance.randrange(40)}"
+        if chance.random() < 0.1:
+            truth.pop(name, None)
+            feed.deleted(name, at(step, name))
+        else:
+            truth[name] = step
+            feed.changed(at(step, name))
+        for reader, view in zip(readers, views, strict=True):
+            if chance.random() < 0.01:
+                look(reader, view)
+    for reader, view in zip(readers, views, strict=True):
+        look(reader, view)
+        assert view == truth
+
+
+def look(reader: Reader, view: dict[str, int]) -> None:
+    for listed in reader.watch.read():
+        if listed.deleted:
+            view.pop(listed.id, None)
+        else:
+            assert listed.record.step >= view.get(listed.id, 0)
+            view[listed.id] = listed.record.step
+
+
+def test_the_hub_tells_the_list_only_while_it_is_watched(monkeypatch: Any) -> None:
+    hub = EventHub()
+    monkeypatch.setattr(hub.conversation_list, "_put", lambda *_, **__: 1 / 0)
+    hub.created(at(1))
+    hub.deleted("c1", at(1))
+    hub.deleted("c1")
+    monkeypatch.undo()
+    reader = Reader(hub.conversation_list)
+    hub.created(at(1))
+    hub.deleted("c1")
+    hub.deleted("c2", replace(at(1), id="c2"))
+    assert reader.ids() == ["c1", "c2"]
+
+
+# Which nodes a conversation can be on: the rules of docs/cluster.md.
+
+
+A, B = "/mnt/a", "/mnt/a/b"
+
+
+def node(number: int, *labels: str, active: int = 0, draining: bool = False, address: str = "node:1") -> Node:
+    return Node(number, address=address, labels=frozenset(labels), draining=draining, active=active)
+
+
+@pytest.mark.parametrize(
+    ("path", "workspace"),
+    [
+        ("/mnt/a", A),
+        ("/mnt/a/", A),
+        ("//mnt/./a/c", A),
+        ("/mnt/a/b/c", B),
+        ("/mnt/a/c/../b", B),
+        ("/mnt/a/b/../c", A),
+        ("/mnt/a/../b", ""),
+        ("/mnt/ab", ""),
+        ("/mnt", ""),
+        ("/", ""),
+        ("mnt/a", ""),
+        ("", ""),
+    ],
+)
+def test_a_directory_is_in_the_innermost_workspace(path: str, workspace: str) -> None:
+    assert workspace_of(path, (A, B)) == workspace_of(path, (B, A)) == workspace
+    assert workspace_of(path, ()) == ""
+
+
+def test_directories_go_up_to_the_root() -> None:
+    assert directories_above("/mnt/a/") == ("/mnt/a", "/mnt", "/")
+
+
+def test_a_node_has_what_it_names_and_what_is_in_no_workspace() -> None:
+    assert has(node(1, A), A)
+    assert not has(node(1, A), B), "an inner one has to be named, too"
+    assert has(node(1), "")
+    assert not has(node(1), A)
+    assert has(node(1, EVERYTHING), A)
+
+
+def test_the_least_busy_node_that_has_a_workspace_gets_its_next_conversation() -> None:
+    nodes = [node(1, active=0), node(2, A, active=5), node(3, A, B, active=4), node(4, A, active=4), node(5, B)]
+    assert node_with(A, nodes).incarnation == 3
+    assert node_with(A, reversed(nodes)).incarnation == 3
+
+
+def test_a_workspace_of_no_node_that_goes_on_is_offline() -> None:
+    with pytest.raises(Rejected, match=r"workspace /mnt/a: start one that names it in cluster\.workspaces") as refused:
+        node_with(A, [node(1), node(2, B), node(3, A, draining=True), node(4, A, address="")])
+    assert refused.value.reason is Reason.WORKSPACE_OFFLINE
+
+
+def test_a_new_conversation_belongs_to_a_workspace_of_its_node_or_to_none() -> None:
+    me, other = node(1, A), node(2, A, B)
+    assert label_of("/mnt/a/c", me, (me, other)) == A
+    assert label_of("/srv", me, (me, other)) == ""
+    assert label_of("/mnt/a/b", other, (me, other)) == B
+    with pytest.raises(Rejected, match="in the workspace /mnt/a/b of other servers") as refused:
+        label_of("/mnt/a/b/c", me, (me, other))
+    assert refused.value.reason is Reason.WORKING_DIRECTORY_INVALID

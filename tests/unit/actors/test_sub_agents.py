@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pykka._envelope import Envelope
 
+from actors import messages
 from actors.conversation import creation
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, UsageReported
 from actors.core.states import AgentFailed, AgentSucceeded, AgentTask, Completed, Failed, Idle, Ledger
-from actors.messages import (
-    CancelConversationCommand,
-    CreateConversationCommand,
-    CreateSubAgent,
-    EffectOutcome,
-    SubAgentStopped,
-)
 from actors.runners.sub_agents import SubAgentRunner, outcome_of
 from actors.runtime.actor import Mailbox
 
@@ -51,7 +45,7 @@ class Directory:
     """A directory that keeps what is delivered."""
 
     def __init__(self, services: Services, inbox: Any, limit: int = 10) -> None:
-        self.parent, _ = creation.new_conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
+        self.parent, _ = creation.new_conversation(services, "c1", messages.CreateConversationCommand("p", "/tmp"), 1)
         self.delivered: list[tuple[str, Any]] = []
         self.answers: list[Future[Any]] = []
         self.open: bool | Exception = True
@@ -60,7 +54,7 @@ class Directory:
 
     def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
         if isinstance(self.open, Exception) and isinstance(
-            getattr(message, "command", None), CreateSubAgent | CancelConversationCommand
+            getattr(message, "command", None), messages.CreateSubAgent | messages.CancelConversationCommand
         ):
             raise self.open
         self.delivered.append((conversation_id, message))
@@ -78,7 +72,11 @@ class Directory:
 
     def told(self) -> list[Any]:
         """The events that the parent was told."""
-        return [message.event for key, message in self.delivered if key == "c1" and isinstance(message, EffectOutcome)]
+        return [
+            message.event
+            for key, message in self.delivered
+            if key == "c1" and isinstance(message, messages.EffectOutcome)
+        ]
 
 
 @pytest.fixture
@@ -94,7 +92,10 @@ def test_a_cancel_does_not_overtake_the_creation(directory: Directory) -> None:
         assert key == "c1-a1"
         mailbox.put(Envelope(message))
     taken = [mailbox.get().message.command for _ in directory.delivered]
-    assert taken == [CreateSubAgent(directory.parent, TASK), CancelConversationCommand(reason="why not")]
+    assert taken == [
+        messages.CreateSubAgent(directory.parent, TASK),
+        messages.CancelConversationCommand(reason="why not"),
+    ]
 
 
 def test_a_run_is_pulled_once_its_cancel_is_there(directory: Directory, inbox: Any) -> None:
@@ -108,7 +109,9 @@ def test_those_that_have_ended_are_not_woken_to_be_abandoned(directory: Director
     child = directory.actors["c1-a1"] = Conversation(inbox)
     directory.sub_agents.abandon(["c1-a1", "c1-a2"])
     assert directory.delivered == []
-    assert [asked.command for asked in inbox.messages] == [CancelConversationCommand(reason="its parent is at rest")]
+    assert [asked.command for asked in inbox.messages] == [
+        messages.CancelConversationCommand(reason="its parent is at rest")
+    ]
     assert child.pulled == ["c1-a1:1"]
 
 
@@ -127,7 +130,7 @@ def test_a_start_that_fails_is_the_end_of_that_sub_agent(
     (ended,) = directory.told()
     assert isinstance(ended, SubAgentResult)
     assert ended.result == AgentFailed(ErrorKind.SUB_AGENT_ERROR, f"it could not be started: {text}")
-    assert inbox.messages == [SubAgentStopped("c1-a1")]
+    assert inbox.messages == [messages.SubAgentStopped("c1-a1")]
 
 
 def test_a_refused_creation_is_reported_with_its_reason(directory: Directory) -> None:

@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors import ports
 from actors.core.content import ToolError, ToolSuccess
 from actors.core.context import ConvContext, ToolGroup, ToolTraits
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, ToolsEnded
-from actors.ports import (
-    CancelToken,
-    InvalidToolInputError,
-    SandboxUnavailableError,
-    ToolContext,
-    ToolOutput,
-    ToolTransientError,
-)
 from actors.runners import tool_runner
 from actors.runners.side_queries import SideQueries
 from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner, computed
@@ -47,14 +40,14 @@ class Shop:
     def __init__(self, services: Services, inbox: Any) -> None:
         self.services = services
         self.inbox = inbox
-        self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = services.toolbox.tools  # type: ignore[attr-defined]
+        self.tools: dict[str, Callable[[ports.ToolContext], ports.ToolOutput]] = services.toolbox.tools  # type: ignore[attr-defined]
         self.runner = ToolRunner.start(services, inbox, SideQueries(services, Admission(1)))
         self.calls = 0
         self.rights = ToolRights()
 
-    def execute(self, name: str = "tool", cancel: CancelToken | None = None) -> CancelToken:
+    def execute(self, name: str = "tool", cancel: ports.CancelToken | None = None) -> ports.CancelToken:
         self.calls += 1
-        token = cancel or CancelToken()
+        token = cancel or ports.CancelToken()
         effect = ExecuteTool(f"t{self.calls}", self.calls, name, "{}")
         self.last = RunTool(effect, "local", CONTEXT, token, self.rights)
         assert tell(self.runner, self.last)
@@ -91,7 +84,7 @@ class Stuck:
         self.finish = threading.Event()
         self.die = threading.Event()
 
-    def __call__(self, context: ToolContext) -> ToolOutput:
+    def __call__(self, context: ports.ToolContext) -> ports.ToolOutput:
         context.cancel.on_cancel(self.finish.set)
         self.begun.set()
         assert self.finish.wait(PATIENCE)
@@ -99,11 +92,11 @@ class Stuck:
             assert self.die.wait(PATIENCE)
             context.reaped((30, 10))
             context.reaped((20,))
-        return ToolOutput("done")
+        return ports.ToolOutput("done")
 
 
-def fail(error: BaseException) -> Callable[[ToolContext], ToolOutput]:
-    def run(context: ToolContext) -> ToolOutput:
+def fail(error: BaseException) -> Callable[[ports.ToolContext], ports.ToolOutput]:
+    def run(context: ports.ToolContext) -> ports.ToolOutput:
         raise error
 
     return run
@@ -114,7 +107,7 @@ CALL = ExecuteTool("t1", 1, "tool", "{}")
 
 def test_an_instant_tool_is_computed_with_the_same_outcome_each_time(services: Services) -> None:
     box: Any = services.toolbox
-    box.tools["tool"] = lambda context: ToolOutput(str(context.mode), is_error=True, display="shown")
+    box.tools["tool"] = lambda context: ports.ToolOutput(str(context.mode), is_error=True, display="shown")
     record = samples.record(updated_at=7)
     assert computed(services, CALL, record, CONTEXT) is None, "a tool that is not instant needs the runner"
     box.instant.add("tool")
@@ -135,11 +128,11 @@ def test_a_call_that_cannot_be_computed_is_left_to_the_runner(shop: Shop, run: A
 
 
 def test_a_tool_runs_in_its_conversations_directory_and_answers(shop: Shop) -> None:
-    seen: list[ToolContext] = []
+    seen: list[ports.ToolContext] = []
 
-    def run(context: ToolContext) -> ToolOutput:
+    def run(context: ports.ToolContext) -> ports.ToolOutput:
         seen.append(context)
-        return ToolOutput("out", display="{}")
+        return ports.ToolOutput("out", display="{}")
 
     shop.tools["tool"] = run
     shop.execute()
@@ -154,7 +147,7 @@ def test_a_tool_runs_in_its_conversations_directory_and_answers(shop: Shop) -> N
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (SandboxUnavailableError("no Landlock"), "Not run: no Landlock"),
+        (ports.SandboxUnavailableError("no Landlock"), "Not run: no Landlock"),
         (ZeroDivisionError("a bug"), "The tool failed because of an internal error."),
         (SystemExit(3), "The tool failed because of an internal error."),
     ],
@@ -167,7 +160,7 @@ def test_a_tool_that_raises_gives_an_error_result(shop: Shop, error: BaseExcepti
 
 
 def test_an_error_of_the_tool_is_a_result(shop: Shop) -> None:
-    shop.tools["tool"] = lambda context: ToolOutput("no such file", is_error=True)
+    shop.tools["tool"] = lambda context: ports.ToolOutput("no such file", is_error=True)
     shop.execute()
     (outcome,) = shop.outcomes()
     assert isinstance(outcome.result, ToolError)
@@ -179,7 +172,7 @@ def test_an_unknown_tool_and_an_invalid_input_are_error_results(shop: Shop, monk
     assert "nonsense" in shop.outcomes()[0].result.output
 
     def parse(name: str, raw: str) -> Any:
-        raise InvalidToolInputError("cmd is missing")
+        raise ports.InvalidToolInputError("cmd is missing")
 
     monkeypatch.setattr(shop.services.toolbox, "parse", parse)
     shop.execute()
@@ -188,7 +181,7 @@ def test_an_unknown_tool_and_an_invalid_input_are_error_results(shop: Shop, monk
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_failure_of_the_infrastructure_says_whether_the_tool_had_begun(shop: Shop, begun: bool) -> None:
-    shop.tools["tool"] = fail(ToolTransientError("worker lost", begun=begun))
+    shop.tools["tool"] = fail(ports.ToolTransientError("worker lost", begun=begun))
     shop.execute()
     (outcome,) = shop.outcomes()
     assert isinstance(outcome, ToolTransient)
@@ -262,7 +255,7 @@ def test_tracked_processes_are_killed_even_if_one_of_them_resists(shop: Shop, ca
     stuck = Stuck()
     stuck.die.set()
 
-    def run(context: ToolContext) -> ToolOutput:
+    def run(context: ports.ToolContext) -> ports.ToolOutput:
         for name in "abc":
             context.track(Process(name))
         return stuck(context)
@@ -305,7 +298,7 @@ def test_a_tool_that_comes_before_the_end_is_run_and_ended_later(shop: Shop) -> 
     assert first.begun.wait(PATIENCE)
     shop.abort(1)
     shop.end()
-    shop.tools["next"] = lambda context: ToolOutput("next")
+    shop.tools["next"] = lambda context: ports.ToolOutput("next")
     shop.execute("next")
     first.die.set()
     assert shop.outcomes()[0].tool_use_id == "t2"
@@ -324,7 +317,7 @@ def test_a_bug_in_the_runner_is_an_outcome_too(shop: Shop, monkeypatch: pytest.M
     assert isinstance(outcome.result, ToolError)
     assert token.cancelled
     monkeypatch.undo()
-    shop.tools["tool"] = lambda context: ToolOutput("fine again")
+    shop.tools["tool"] = lambda context: ports.ToolOutput("fine again")
     shop.execute()
     assert shop.outcomes(2)[1].tool_use_id == "t2"
 
@@ -334,12 +327,12 @@ def test_output_stops_with_the_cancel(shop: Shop, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(shop.services.bus, "tool_output", lambda *args: shown.append(args))
     said, cancelled = threading.Event(), threading.Event()
 
-    def run(context: ToolContext) -> ToolOutput:
+    def run(context: ports.ToolContext) -> ports.ToolOutput:
         context.on_output("before")
         said.set()
         assert cancelled.wait(PATIENCE)
         context.on_output("after")
-        return ToolOutput("done")
+        return ports.ToolOutput("done")
 
     shop.tools["tool"] = run
     token = shop.execute()

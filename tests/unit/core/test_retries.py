@@ -5,62 +5,34 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from actors.core import effects, events, states
 from actors.core.content import MessageType, SystemKind, ToolError, ToolSuccess, ToolUse, Usage
-from actors.core.context import Budget, ConvContext
-from actors.core.effects import (
-    AbortLlm,
-    AbortTool,
-    CancelSubAgents,
-    Effect,
-    ExecuteTool,
-    RequestLlm,
-    RetryOf,
-    ScheduleRetry,
-)
+from actors.core.context import Budget, ConvContext, Limits
 from actors.core.errors import RETRYABLE, ErrorKind, LlmFailure
-from actors.core.events import (
-    InternalFault,
-    LlmAborted,
-    LlmError,
-    LlmStreamStarted,
-    RetryTimeout,
-    ToolRetryTimeout,
-    ToolTransient,
-    TriggerContinuation,
-)
 from actors.core.notifications import ApprovalDecision, ApprovalResolved, Retrying, RunStop, StopReason, StreamDiscarded
-from actors.core.states import (
-    AwaitingContinuation,
-    Error,
-    Failed,
-    Idle,
-    LlmPhase,
-    LlmRequesting,
-    ToolExecuting,
-    ToolPhase,
-)
+from actors.core.thresholds import attempts_left, delay, delay_with, too_long
 from tests.machine.columns import SUB_AGENT, Column, column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk, bash, messages
 
 
 def fail(talk: Talk, kind: ErrorKind, *, cause: str = "the cause", retry_after_ms: int | None = None) -> None:
     state = talk.state
-    assert isinstance(state, LlmRequesting)
+    assert isinstance(state, states.LlmRequesting)
     failure = LlmFailure(kind, cause)
-    talk.tell(LlmError(talk.at(), state.request_id, state.attempt, failure, retry_after_ms))
+    talk.tell(events.LlmError(talk.at(), state.request_id, state.attempt, failure, retry_after_ms))
 
 
 def retry(talk: Talk) -> None:
-    assert isinstance(talk.state, LlmRequesting)
-    talk.tell(RetryTimeout(talk.at(), talk.state.request_id, talk.state.attempt))
+    assert isinstance(talk.state, states.LlmRequesting)
+    talk.tell(events.RetryTimeout(talk.at(), talk.state.request_id, talk.state.attempt))
 
 
 def spend(talk: Talk, usage: Usage) -> None:
     """The attempt fails, and has had its cost."""
     state = talk.state
-    assert isinstance(state, LlmRequesting)
+    assert isinstance(state, states.LlmRequesting)
     failure = LlmFailure(ErrorKind.NETWORK, "the cause")
-    talk.tell(LlmError(talk.at(), state.request_id, state.attempt, failure, None, usage))
+    talk.tell(events.LlmError(talk.at(), state.request_id, state.attempt, failure, None, usage))
 
 
 def asked(context: ConvContext = OPEN) -> Talk:
@@ -75,20 +47,20 @@ def test_three_attempts_one_and_two_seconds_apart_then_an_error_that_says_so(kin
     waits = []
     for attempt in (1, 2):
         fail(talk, kind)
-        (schedule,) = talk.acts(ScheduleRetry)
+        (schedule,) = talk.acts(effects.ScheduleRetry)
         (note,) = talk.notes(Retrying)
         assert (schedule.attempt, note.attempt, note.max_attempts) == (attempt + 1, attempt + 1, 3)
         assert note.retry_at == talk.clock + schedule.delay_ms
-        assert isinstance(talk.state, LlmRequesting)
+        assert isinstance(talk.state, states.LlmRequesting)
         assert talk.state.last_error == LlmFailure(kind, "the cause")
         waits.append(schedule.delay_ms)
         retry(talk)
-        assert talk.acts(RequestLlm) == [RequestLlm("c:r1", attempt + 1, "model-1", 1)]
+        assert talk.acts(effects.RequestLlm) == [effects.RequestLlm("c:r1", attempt + 1, "model-1", 1)]
 
     fail(talk, kind)
 
     assert waits == [1_000, 2_000]
-    assert talk.state == Error(talk.state.ledger, "Failed after 3 attempts: the cause", kind)
+    assert talk.state == states.Error(talk.state.ledger, "Failed after 3 attempts: the cause", kind)
     assert talk.notes(RunStop) == [RunStop("c:1", StopReason.ERROR, kind.value, "Failed after 3 attempts: the cause")]
     (message,) = messages(talk.last)
     assert (message.type, message.error_kind) == (MessageType.ERROR, kind.value)
@@ -103,7 +75,7 @@ def test_what_a_retry_cannot_mend_is_an_error_at_once(kind: ErrorKind) -> None:
 
     fail(talk, kind)
 
-    assert talk.state == Error(talk.state.ledger, "the cause", kind)
+    assert talk.state == states.Error(talk.state.ledger, "the cause", kind)
     assert talk.walk == ["Failed"]
 
 
@@ -113,7 +85,7 @@ def test_an_auth_error_begins_with_its_name(cause: str) -> None:
 
     fail(talk, ErrorKind.AUTH, cause=cause)
 
-    assert isinstance(talk.state, Error)
+    assert isinstance(talk.state, states.Error)
     assert talk.state.message == "Authentication failed: no key"
 
 
@@ -123,7 +95,7 @@ def test_a_retry_after_within_bounds_is_honoured(retry_after_ms: int | None, del
 
     fail(talk, ErrorKind.RATE_LIMIT, retry_after_ms=retry_after_ms)
 
-    assert talk.acts(ScheduleRetry) == [ScheduleRetry(delay, 2, RetryOf.LLM, request_id="c:r1")]
+    assert talk.acts(effects.ScheduleRetry) == [effects.ScheduleRetry(delay, 2, effects.RetryOf.LLM, request_id="c:r1")]
 
 
 def test_a_longer_retry_after_is_an_error_that_names_the_wait() -> None:
@@ -131,7 +103,7 @@ def test_a_longer_retry_after_is_an_error_that_names_the_wait() -> None:
 
     fail(talk, ErrorKind.RATE_LIMIT, cause="slow down", retry_after_ms=90_001)
 
-    assert isinstance(talk.state, Error)
+    assert isinstance(talk.state, states.Error)
     assert "91 s" in talk.state.message
     assert "slow down" in talk.state.message
 
@@ -139,11 +111,11 @@ def test_a_longer_retry_after_is_an_error_that_names_the_wait() -> None:
 def test_an_unrequested_abort_is_a_network_error() -> None:
     talk = asked()
 
-    talk.tell(LlmAborted(talk.at(), "c:r1", 1))
+    talk.tell(events.LlmAborted(talk.at(), "c:r1", 1))
 
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
     assert talk.state.last_error is not None
-    assert (talk.state.phase, talk.state.last_error.kind) == (LlmPhase.BACKOFF, ErrorKind.NETWORK)
+    assert (talk.state.phase, talk.state.last_error.kind) == (states.LlmPhase.BACKOFF, ErrorKind.NETWORK)
 
 
 def test_a_retry_keeps_the_model_of_the_first_attempt() -> None:
@@ -153,7 +125,7 @@ def test_a_retry_keeps_the_model_of_the_first_attempt() -> None:
 
     retry(talk)
 
-    (request,) = talk.acts(RequestLlm)
+    (request,) = talk.acts(effects.RequestLlm)
     assert request.model == "model-1"
 
 
@@ -164,16 +136,16 @@ def test_the_next_request_has_the_new_model() -> None:
 
     talk.result(ToolSuccess("t1", "ok"))
 
-    (request,) = talk.acts(RequestLlm)
+    (request,) = talk.acts(effects.RequestLlm)
     assert request.model == "model-2"
 
 
 def test_every_attempt_that_streamed_is_discarded_by_itself() -> None:
     talk = asked()
-    talk.tell(LlmStreamStarted(talk.at(), "c:r1", 1))
+    talk.tell(events.LlmStreamStarted(talk.at(), "c:r1", 1))
     fail(talk, ErrorKind.NETWORK)
     retry(talk)
-    talk.tell(LlmStreamStarted(talk.at(), "c:r1", 2))
+    talk.tell(events.LlmStreamStarted(talk.at(), "c:r1", 2))
     fail(talk, ErrorKind.AUTH)
 
     assert talk.every(StreamDiscarded) == [StreamDiscarded("c:r1", 1), StreamDiscarded("c:r1", 2)]
@@ -183,15 +155,15 @@ def test_every_attempt_that_streamed_is_discarded_by_itself() -> None:
 def test_an_attempt_that_has_begun_has_no_time_of_a_retry(summary: bool) -> None:
     talk = Talk(OPEN)
     if summary:
-        talk.tell(TriggerContinuation(talk.at()))
+        talk.tell(events.TriggerContinuation(talk.at()))
     else:
         talk.say("go")
-    talk.tell(LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.NETWORK, "cut")))
-    assert isinstance(talk.state, LlmRequesting | AwaitingContinuation)
+    talk.tell(events.LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.NETWORK, "cut")))
+    assert isinstance(talk.state, states.LlmRequesting | states.AwaitingContinuation)
     assert talk.state.retry_at > talk.clock
-    talk.tell(RetryTimeout(talk.state.retry_at, "c:r1", 2))
-    assert isinstance(talk.state, LlmRequesting | AwaitingContinuation)
-    assert (talk.state.phase, talk.state.retry_at) == (LlmPhase.CONNECTING, 0)
+    talk.tell(events.RetryTimeout(talk.state.retry_at, "c:r1", 2))
+    assert isinstance(talk.state, states.LlmRequesting | states.AwaitingContinuation)
+    assert (talk.state.phase, talk.state.retry_at) == (states.LlmPhase.CONNECTING, 0)
 
 
 def test_a_timer_that_comes_twice_or_during_an_attempt_starts_nothing() -> None:
@@ -199,7 +171,7 @@ def test_a_timer_that_comes_twice_or_during_an_attempt_starts_nothing() -> None:
     fail(talk, ErrorKind.NETWORK)
     retry(talk)
 
-    talk.tell(RetryTimeout(talk.at(), "c:r1", 2))
+    talk.tell(events.RetryTimeout(talk.at(), "c:r1", 2))
 
     assert talk.steps == ()
 
@@ -210,7 +182,7 @@ def test_a_message_recovers_from_error() -> None:
 
     talk.say("try again")
 
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
     assert talk.walk == ["Idle", "ProcessingUserMessage", "AwaitingLLMResponse"]
 
 
@@ -227,8 +199,8 @@ def running(call: ToolUse) -> Talk:
 
 def stumble(talk: Talk, *, begun: bool = True) -> None:
     state = talk.state
-    assert isinstance(state, ToolExecuting)
-    talk.tell(ToolTransient(talk.at(), state.current_tool_id, state.execution_id, "no worker", begun))
+    assert isinstance(state, states.ToolExecuting)
+    talk.tell(events.ToolTransient(talk.at(), state.current_tool_id, state.execution_id, "no worker", begun))
 
 
 def test_a_tool_that_only_reads_is_tried_three_times_each_under_its_own_execution_id() -> None:
@@ -236,12 +208,12 @@ def test_a_tool_that_only_reads_is_tried_three_times_each_under_its_own_executio
     waits, executions = [], [1]
     for attempt in (2, 3):
         stumble(talk)
-        (schedule,) = talk.acts(ScheduleRetry)
+        (schedule,) = talk.acts(effects.ScheduleRetry)
         waits.append(schedule.delay_ms)
-        assert isinstance(talk.state, ToolExecuting)
-        assert talk.state.phase is ToolPhase.BACKOFF
-        talk.tell(ToolRetryTimeout(talk.at(), "t1", executions[-1], attempt))
-        (started,) = talk.acts(ExecuteTool)
+        assert isinstance(talk.state, states.ToolExecuting)
+        assert talk.state.phase is states.ToolPhase.BACKOFF
+        talk.tell(events.ToolRetryTimeout(talk.at(), "t1", executions[-1], attempt))
+        (started,) = talk.acts(effects.ExecuteTool)
         assert started.attempt == attempt
         executions.append(started.execution_id)
 
@@ -249,7 +221,7 @@ def test_a_tool_that_only_reads_is_tried_three_times_each_under_its_own_executio
 
     assert (waits, executions) == ([1_000, 2_000], [1, 2, 3])
     assert messages(talk.last)[0].content == (ToolError("t1", "Failed after 3 attempts: no worker"),)
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
 
 
 @pytest.mark.parametrize("name", ["bash", "no_such_tool"])
@@ -258,7 +230,7 @@ def test_a_tool_that_may_have_changed_something_never_starts_twice(name: str) ->
 
     stumble(talk)
 
-    assert talk.acts(ScheduleRetry) == []
+    assert talk.acts(effects.ScheduleRetry) == []
     assert messages(talk.last)[0].content == (ToolError("t1", "Failed after 1 attempt: no worker"),)
 
 
@@ -267,7 +239,7 @@ def test_a_tool_that_provably_had_not_begun_is_tried_again_whatever_it_is() -> N
 
     stumble(talk, begun=False)
 
-    assert len(talk.acts(ScheduleRetry)) == 1
+    assert len(talk.acts(effects.ScheduleRetry)) == 1
 
 
 def test_a_result_is_filed_under_the_call_it_answers() -> None:
@@ -290,12 +262,12 @@ def test_an_internal_fault_ends_the_run_as_an_unknown_error(where: Column) -> No
     talk = Talk(where.context, where.state)
     ledger = where.state.ledger
 
-    talk.tell(InternalFault(talk.at(), "see the log"))
+    talk.tell(events.InternalFault(talk.at(), "see the log"))
 
     if where.name in {"Idle", "Error", "CtxExhausted", "Completed", "Failed"}:
         assert talk.steps == ()
         return
-    wanted = Failed if where.context.is_sub_agent else Error
+    wanted = states.Failed if where.context.is_sub_agent else states.Error
     assert isinstance(talk.state, wanted)
     stop = RunStop(f"c:{ledger.run}", StopReason.ERROR, "unknown", "see the log")
     assert talk.notes(RunStop) == ([stop] if ledger.live else [])
@@ -306,22 +278,26 @@ def test_an_internal_fault_ends_the_run_as_an_unknown_error(where: Column) -> No
 @pytest.mark.parametrize(
     ("name", "ended"),
     [
-        ("LlmReq/conn", [AbortLlm("c:r7")]),
+        ("LlmReq/conn", [effects.AbortLlm("c:r7")]),
         ("LlmReq/backoff", []),
-        ("AwaitCont", [AbortLlm("c:r7")]),
-        ("ToolExec", [AbortTool("t1", 5)]),
+        ("AwaitCont", [effects.AbortLlm("c:r7")]),
+        ("ToolExec", [effects.AbortTool("t1", 5)]),
         ("ToolExec/backoff", []),
-        ("AwaitSub", [CancelSubAgents(("c-a1", "c-a2"))]),
-        ("Cancelling/sub", [CancelSubAgents(("c-a1",))]),
+        ("AwaitSub", [effects.CancelSubAgents(("c-a1", "c-a2"))]),
+        ("Cancelling/sub", [effects.CancelSubAgents(("c-a1",))]),
     ],
 )
-def test_an_internal_fault_stops_what_runs(name: str, ended: list[Effect]) -> None:
+def test_an_internal_fault_stops_what_runs(name: str, ended: list[effects.Effect]) -> None:
     one = column(name)
     talk = Talk(one.context, one.state)
 
-    talk.tell(InternalFault(talk.at(), "see the log"))
+    talk.tell(events.InternalFault(talk.at(), "see the log"))
 
-    assert [effect for effect in talk.last if isinstance(effect, (AbortLlm, AbortTool, CancelSubAgents))] == ended
+    assert [
+        effect
+        for effect in talk.last
+        if isinstance(effect, (effects.AbortLlm, effects.AbortTool, effects.CancelSubAgents))
+    ] == ended
 
 
 @pytest.mark.parametrize(("name", "asked_for"), [("Approval", ["t1"]), ("Approval(2)", ["t1", "t2"])])
@@ -329,7 +305,7 @@ def test_an_internal_fault_withdraws_what_was_asked(name: str, asked_for: list[s
     one = column(name)
     talk = Talk(one.context, one.state)
 
-    talk.tell(InternalFault(talk.at(), "see the log"))
+    talk.tell(events.InternalFault(talk.at(), "see the log"))
 
     assert [(note.tool_use_id, note.decision) for note in talk.notes(ApprovalResolved)] == [
         (call, ApprovalDecision.WITHDRAWN) for call in asked_for
@@ -345,12 +321,12 @@ def _open_calls(where: Column) -> list[str]:
 def test_a_budget_that_a_failed_attempt_has_spent_ends_the_run_instead_of_the_next_attempt() -> None:
     talk = asked(replace(OPEN, budget=Budget(run_tokens=100)))
     spend(talk, Usage(100))
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
 
     retry(talk)
 
-    assert talk.acts(RequestLlm) == []
-    assert isinstance(talk.state, Idle)
+    assert talk.acts(effects.RequestLlm) == []
+    assert isinstance(talk.state, states.Idle)
     assert [(stop.reason, stop.detail) for stop in talk.notes(RunStop)] == [(StopReason.INTERRUPTED, "budget")]
     assert [message.kind for message in messages(talk.last)] == [SystemKind.BUDGET]
 
@@ -362,7 +338,7 @@ def test_a_budget_that_was_raised_during_the_wait_lets_the_next_attempt_begin() 
 
     retry(talk)
 
-    assert len(talk.acts(RequestLlm)) == 1
+    assert len(talk.acts(effects.RequestLlm)) == 1
 
 
 def test_a_sub_agent_whose_share_a_failed_attempt_has_spent_fails() -> None:
@@ -372,5 +348,44 @@ def test_a_sub_agent_whose_share_a_failed_attempt_has_spent_fails() -> None:
 
     retry(talk)
 
-    assert isinstance(talk.state, Failed)
+    assert isinstance(talk.state, states.Failed)
     assert talk.state.kind is ErrorKind.BUDGET
+
+
+# The waits between attempts (I12).
+
+
+LIMITS = Limits()
+
+
+def test_the_waits_are_the_seeds() -> None:
+    assert [delay(attempt, LIMITS) for attempt in (2, 3)] == [1_000, 2_000]
+
+
+def test_the_waits_double_never_shrink_and_stay_bearable() -> None:
+    waits = [delay(attempt, LIMITS) for attempt in range(2, 40)]
+
+    assert waits == sorted(waits)
+    assert waits[4] == 16_000
+    assert max(waits) == 60_000
+
+
+def test_the_base_is_a_setting() -> None:
+    assert delay(3, Limits(retry_base_ms=10)) == 20
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "expected"), [(None, 1_000), (0, 1_000), (-5, 1_000), (999, 1_000), (1_001, 1_001)]
+)
+def test_the_longer_of_both_waits_holds(retry_after: int | None, expected: int) -> None:
+    assert delay_with(retry_after, 2, LIMITS) == expected
+
+
+@pytest.mark.parametrize(("retry_after", "expected"), [(None, False), (0, False), (60_000, False), (60_001, True)])
+def test_a_wait_above_a_minute_is_too_long(retry_after: int | None, expected: bool) -> None:
+    assert too_long(retry_after, LIMITS) is expected
+
+
+@pytest.mark.parametrize(("attempt", "expected"), [(1, True), (2, True), (3, False), (4, False)])
+def test_there_are_three_attempts(attempt: int, expected: bool) -> None:
+    assert attempts_left(attempt, LIMITS) is expected

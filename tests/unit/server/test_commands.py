@@ -1,41 +1,34 @@
-"""Requests reach the actors as they were meant, and two requests are the same only if they mean the same."""
+"""Commands: the request as the actor takes it, alone and in batches."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from bedrock import v1
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.struct_pb2 import Struct
 from msgspec.structs import replace
 
-from actors.core.context import (
-    Action,
-    ApprovalPolicy,
-    ApprovalRule,
-    Budget,
-    FollowUpPolicy,
-    Generation,
-    Mode,
-    Origin,
-    ReasoningEffort,
-)
-from actors.core.notifications import Fate, QueueChanged
+from actors import messages
+from actors.core import context
+from actors.core.notifications import Fate, QueueChanged, StreamDiscarded
 from actors.core.summary import StateSummary
-from actors.messages import (
-    CancelConversationResult,
-    CreateConversationCommand,
-    ResolveApprovalCommand,
-    SendMessageResult,
-    UpdateConversationCommand,
-)
+from actors.ports import StoredEvent
 from server.contract.errors import MalformedRequestError
+from server.streams import encoding as batches
+from server.streams.encoding import Outbox, commits, frame, start_of_last_commit
 from server.wire import commands, results
 from server.wire.conversation_messages import approval_rule
 from server.wire.values import timestamp
 from tests.support.samples import FACTS, MESSAGE, QUEUED
+
+# Requests reach the actors as they were meant, and two requests are the same only if they mean the same.
+
 
 UUID = "123E4567-e89b-12d3-a456-426614174000"
 
@@ -47,15 +40,16 @@ def test_create_says_everything() -> None:
         follow_up_policy=v1.FOLLOW_UP_POLICY_COMPLETED_ONLY, budget=v1.Budget(run_tokens=1, conversation_tokens=2),
     )  # fmt: skip
     made = commands.create_conversation(v1.CreateConversationRequest(conversation=wanted, request_id=UUID), "somebody")
-    assert made == CreateConversationCommand(
-        principal="somebody", working_directory="/work", model="a/b", slug="s", title="t", mode=Mode.RESTRICTED,
-        labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL, follow_up_policy=FollowUpPolicy.COMPLETED_ONLY,
-        budget=Budget(1, 2), request_id=UUID.lower(), body_hash=made.body_hash,
+    assert made == messages.CreateConversationCommand(
+        principal="somebody", working_directory="/work", model="a/b", slug="s", title="t", mode=context.Mode.RESTRICTED,
+        labels={"k": "v"}, approval_policy=context.ApprovalPolicy.ASK_ALL,
+        follow_up_policy=context.FollowUpPolicy.COMPLETED_ONLY, budget=context.Budget(1, 2),
+        request_id=UUID.lower(), body_hash=made.body_hash,
     )  # fmt: skip
 
 
 GENERATION = v1.Generation(reasoning_effort=v1.REASONING_EFFORT_MAX, temperature=0.0, max_output_tokens=9)
-MEANT = Generation(ReasoningEffort.MAX, 0.0, 9)
+MEANT = context.Generation(context.ReasoningEffort.MAX, 0.0, 9)
 
 
 @pytest.mark.parametrize("wanted", [False, True])
@@ -117,7 +111,7 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
     title = commands.update_conversation(
         v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=["title"]))
     )
-    assert title == UpdateConversationCommand(etag="e", title="t")
+    assert title == messages.UpdateConversationCommand(etag="e", title="t")
     paths = [
         "slug", "title", "model", "labels", "approval_policy", "follow_up_policy", "budget",
         "generation", "auto_continue",
@@ -125,9 +119,9 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
     every = commands.update_conversation(
         v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=paths))
     )
-    assert every == UpdateConversationCommand(
-        etag="e", slug="s", title="t", model="m", labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL,
-        follow_up_policy=FollowUpPolicy.ALWAYS, budget=Budget(3),
+    assert every == messages.UpdateConversationCommand(
+        etag="e", slug="s", title="t", model="m", labels={"k": "v"}, approval_policy=context.ApprovalPolicy.ASK_ALL,
+        follow_up_policy=context.FollowUpPolicy.ALWAYS, budget=context.Budget(3),
         generation=MEANT, auto_continue=True,
     )  # fmt: skip
 
@@ -166,12 +160,14 @@ def test_a_run_is_named_by_its_id() -> None:
 )
 def test_decisions(decision: v1.ApprovalDecision.ValueType, approve: bool) -> None:
     made = commands.resolve_approval(v1.ResolveApprovalRequest(decision=decision, note="n"), "call-1", "somebody")
-    assert made == ResolveApprovalCommand("call-1", approve, None, "n", "somebody")
+    assert made == messages.ResolveApprovalCommand("call-1", approve, None, "n", "somebody")
 
 
 def test_a_rule_comes_with_a_decision() -> None:
     request = v1.ResolveApprovalRequest(decision=v1.APPROVAL_DECISION_APPROVE, rule=v1.ApprovalRule(command="make"))
-    assert commands.resolve_approval(request, "call-1", "p").rule == ApprovalRule("", Action.ALLOW, command="make")
+    assert commands.resolve_approval(request, "call-1", "p").rule == context.ApprovalRule(
+        "", context.Action.ALLOW, command="make"
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,7 +183,7 @@ def test_a_rule_comes_with_a_decision() -> None:
 def test_rules_there_and_back(subject: dict[str, Any], meant: dict[str, Any]) -> None:
     wanted = v1.ApprovalRule(action=v1.ApprovalRule.ACTION_DENY, **subject)
     rule = commands.create_approval_rule(v1.CreateApprovalRuleRequest(approval_rule=wanted), "somebody").rule
-    assert rule == ApprovalRule("", Action.DENY, **meant)
+    assert rule == context.ApprovalRule("", context.Action.DENY, **meant)
     shown = approval_rule("c", replace(rule, id="r3", creator="somebody", created_at=4_000))
     wanted.MergeFrom(
         v1.ApprovalRule(
@@ -198,7 +194,7 @@ def test_rules_there_and_back(subject: dict[str, Any], meant: dict[str, Any]) ->
         )
     )
     assert shown == wanted
-    assert approval_rule("c", replace(rule, id="2", origin=Origin.OPERATOR)).name == "approvalRules/2"
+    assert approval_rule("c", replace(rule, id="2", origin=context.Origin.OPERATOR)).name == "approvalRules/2"
     assert approval_rule("c", rule).name == ""
 
 
@@ -220,27 +216,29 @@ def test_another_body_is_another(other: v1.SendMessageRequest) -> None:
     assert commands.send_message(v1.SendMessageRequest(text="x")).body_hash != commands.send_message(other).body_hash
 
 
-def update(*paths: str, **fields: Any) -> UpdateConversationCommand:
+def update(*paths: str, **fields: Any) -> messages.UpdateConversationCommand:
     request = v1.UpdateConversationRequest(conversation=v1.Conversation(**fields), update_mask=FieldMask(paths=paths))
     return commands.update_conversation(request)
 
 
 def test_an_update_without_a_mask_sets_what_is_set() -> None:
-    assert update(title="t", mode=v1.MODE_RESTRICTED, revision=3) == UpdateConversationCommand(title="t")
-    assert update() == UpdateConversationCommand()
+    assert update(title="t", mode=v1.MODE_RESTRICTED, revision=3) == messages.UpdateConversationCommand(title="t")
+    assert update() == messages.UpdateConversationCommand()
 
 
 def test_an_update_of_everything_clears_what_is_not_set() -> None:
     made = update("*", slug="s", model="models/m")
-    assert (made.slug, made.title, made.model, made.labels, made.budget) == ("s", "", "m", {}, Budget())
+    assert (made.slug, made.title, made.model, made.labels, made.budget) == ("s", "", "m", {}, context.Budget())
 
 
 def test_an_update_of_a_part_leaves_the_rest() -> None:
     made = update("labels.a.b", "labels.`c`", "budget.run_tokens", labels={"a.b": "1"}, budget=v1.Budget(run_tokens=7))
-    assert made == UpdateConversationCommand(some_labels={"a.b": "1", "c": None}, some_amounts={"run_tokens": 7})
+    assert made == messages.UpdateConversationCommand(
+        some_labels={"a.b": "1", "c": None}, some_amounts={"run_tokens": 7}
+    )
     paths = ("generation.temperature", "generation.reasoning_effort")
     part = update(*paths, generation=v1.Generation(temperature=0, max_output_tokens=9))
-    assert part == UpdateConversationCommand(some_generation={"temperature": 0.0, "reasoning_effort": None})
+    assert part == messages.UpdateConversationCommand(some_generation={"temperature": 0.0, "reasoning_effort": None})
     assert update("generation", *paths).some_generation == {}, "the whole goes before its parts"
 
 
@@ -251,7 +249,7 @@ def test_labels_in_another_order_are_the_same_body() -> None:
 
 
 def test_a_stored_message_is_answered_with_its_place() -> None:
-    answer = results.send_message(FACTS, "c", SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE))
+    answer = results.send_message(FACTS, "c", messages.SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE))
     assert (answer.message.sequence, answer.disposition, answer.revision) == (7, v1.DISPOSITION_DIRECT, 41)
     assert answer.run == "conversations/c/requestCycles/c:3"
 
@@ -260,7 +258,7 @@ def test_a_stored_message_is_answered_with_its_place() -> None:
     ("disposition", "delivery", "run"), [("steer_queued", "STEER", "c:3"), ("follow_up_queued", "FOLLOW_UP", "")]
 )
 def test_a_waiting_message_is_answered_without_a_place(disposition: str, delivery: str, run: str) -> None:
-    answer = results.send_message(FACTS, "c", SendMessageResult("m-11", disposition, run, 41, queued=QUEUED))
+    answer = results.send_message(FACTS, "c", messages.SendMessageResult("m-11", disposition, run, 41, queued=QUEUED))
     assert answer.message.sequence == 0
     assert v1.Delivery.Name(answer.message.delivery) == f"DELIVERY_{delivery}"
     assert v1.Disposition.Name(answer.disposition) == f"DISPOSITION_{disposition.upper()}"
@@ -269,13 +267,13 @@ def test_a_waiting_message_is_answered_without_a_place(disposition: str, deliver
 
 def test_a_repeated_request_says_so_and_answers_as_the_first_time() -> None:
     answer = results.send_message(
-        FACTS, "c", SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE, duplicate=True)
+        FACTS, "c", messages.SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE, duplicate=True)
     )
     assert (answer.disposition, answer.message.sequence) == (v1.DISPOSITION_DUPLICATE, 7)
 
 
 def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
-    stopped = CancelConversationResult(
+    stopped = messages.CancelConversationResult(
         no_op=False, state=StateSummary("idle"), state_entered_at=8_000, run="c:3", revision=50, llm_request_id="c:r5",
         tool_use_ids=("call-1",), sub_agents=("agent-1",), settled_at=9_000,
         settled=(QueueChanged(QUEUED, "steer", Fate.RETURNED), QueueChanged(QUEUED, "follow_up", Fate.DISCARDED)),
@@ -292,7 +290,7 @@ def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
 
 
 def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:
-    stopped = CancelConversationResult(
+    stopped = messages.CancelConversationResult(
         no_op=False,
         state=StateSummary("tool_executing"),
         state_entered_at=1,
@@ -304,6 +302,183 @@ def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:
 
 
 def test_a_cancel_that_did_nothing_says_only_that() -> None:
-    nothing = CancelConversationResult(no_op=True, state=StateSummary("idle"), state_entered_at=1, revision=50)
+    nothing = messages.CancelConversationResult(no_op=True, state=StateSummary("idle"), state_entered_at=1, revision=50)
     answer = results.cancel_conversation(FACTS, "c", nothing)
     assert {field.name for field, _ in answer.ListFields()} == {"no_op", "state"}
+
+
+# Sub-agents by hand: the request as the actor takes it, and its answer as clients see it.
+
+
+Task = v1.SpawnSubAgentsRequest.Task
+
+
+def test_tasks_say_everything() -> None:
+    full = Task(
+        task="Count.", model="models/a/b", max_turns=3, timeout=Duration(seconds=1, nanos=500_000_000),
+        read_first=["a.txt"], working_directory="/work",
+    )  # fmt: skip
+    asked = commands.spawn_sub_agents(
+        v1.SpawnSubAgentsRequest(name="conversations/c", tasks=[full, Task(task="Look.")], request_id=UUID)
+    )
+    tasks = (
+        messages.SpawnSubAgentsTask("Count.", "a/b", 3, 1_500, ("a.txt",), "/work"),
+        messages.SpawnSubAgentsTask("Look."),
+    )
+    assert asked == messages.SpawnSubAgentsCommand(tasks, UUID.lower(), asked.body_hash)
+
+
+def test_two_requests_are_the_same_if_they_want_the_same() -> None:
+    def body_hash(name: str, task: str, request_id: str) -> str:
+        request = v1.SpawnSubAgentsRequest(name=name, tasks=[Task(task=task)], request_id=request_id)
+        return commands.spawn_sub_agents(request).body_hash
+
+    assert body_hash("conversations/c", "a", "1") == body_hash("conversations/slug", "a", "2")
+    assert body_hash("conversations/c", "a", "1") != body_hash("conversations/c", "b", "1")
+
+
+def test_the_answer_names_the_run_and_the_sub_agents() -> None:
+    answer = results.spawn_sub_agents(FACTS, "c", messages.SpawnSubAgentsResult(MESSAGE, "c:4", ("c-a1", "c-a2"), 17))
+    assert answer.message.name == f"conversations/c/messages/{MESSAGE.id}"
+    assert answer.run == "conversations/c/requestCycles/c:4"
+    assert list(answer.sub_agents) == ["conversations/c-a1", "conversations/c-a2"]
+    assert answer.revision == 17
+
+
+# What waits for a watcher goes into few responses, and a commit is not torn apart without need.
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def stored(*times: int) -> list[StoredEvent]:
+    return [StoredEvent(index + 1, at, StreamDiscarded("r", index)) for index, at in enumerate(times)]
+
+
+def sizes(*times: int) -> list[int]:
+    return [len(group) for group in commits(stored(*times), [b"x"] * len(times))]
+
+
+def test_events_of_one_time_are_one_group() -> None:
+    assert sizes(5, 5, 6, 7, 7, 7) == [2, 1, 3]
+
+
+def test_a_clock_that_goes_back_mixes_nothing_up() -> None:
+    assert sizes(5, 5, 4, 5) == [2, 1, 1]
+    assert start_of_last_commit(stored(5, 4, 5)) == 2
+
+
+def test_no_events_are_no_group() -> None:
+    assert sizes() == []
+
+
+def test_the_last_commit_begins_where_its_time_does() -> None:
+    assert start_of_last_commit(stored(1, 1, 2, 2)) == 2
+    assert start_of_last_commit(stored(2, 2)) == 0
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+
+    async def write(self, response: bytes) -> None:
+        self.got.append(response)
+
+
+def test_everything_that_waits_goes_into_one_response() -> None:
+    async def work() -> None:
+        reader = Reader()
+        out = Outbox(reader.write)
+        await out.add([b"a", b"b"])
+        await out.add([b"c"])
+        await out.flush()
+        assert reader.got == [b"abc"]
+        await out.flush()
+        assert len(reader.got) == 1
+
+    run(work())
+
+
+def test_a_commit_that_does_not_fit_any_more_begins_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_BYTES", 10)
+
+    async def work() -> None:
+        reader = Reader()
+        out = Outbox(reader.write)
+        await out.add([b"aaaa", b"bbbb"])
+        await out.add([b"cc", b"dd"])
+        await out.flush()
+        assert reader.got == [b"aaaabbbb", b"ccdd"]
+
+    run(work())
+
+
+def test_a_commit_too_large_for_one_response_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_BYTES", 10)
+
+    async def work() -> None:
+        reader = Reader()
+        out = Outbox(reader.write)
+        await out.add([b"aaaa", b"bbbb", b"cccc", b"d" * 20, b"ee"])
+        await out.flush()
+        assert reader.got == [b"aaaabbbb", b"cccc", b"d" * 20, b"ee"]
+
+    run(work())
+
+
+def test_a_commit_moves_to_the_next_response_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_EVENTS", 4)
+
+    async def work() -> None:
+        reader = Reader()
+        out = Outbox(reader.write)
+        await out.add_events(stored(1, 1, 2, 2, 2, 3), [b"a", b"b", b"c", b"d", b"e", b"f"])
+        await out.flush()
+        assert reader.got == [b"ab", b"cdef"]
+
+    run(work())
+
+
+def test_responses_are_bounded_in_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_EVENTS", 2)
+
+    async def work() -> None:
+        reader = Reader()
+        out = Outbox(reader.write)
+        await out.add([b"a"])
+        await out.add([b"b", b"c"])
+        await out.flush()
+        assert reader.got == [b"a", b"bc"]
+
+    run(work())
+
+
+def test_it_is_known_since_when_a_reader_takes_nothing() -> None:
+    async def work() -> None:
+        took = asyncio.Event()
+
+        async def slow(_: bytes) -> None:
+            await took.wait()
+
+        out = Outbox(slow)
+        await out.add([b"a"])
+        assert out.writing_since is None
+        writing = asyncio.create_task(out.flush())
+        await asyncio.sleep(0)
+        assert out.writing_since is not None
+        took.set()
+        await writing
+        assert out.writing_since is None
+        assert out.sent_at > 0
+
+    run(work())
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 127, 128, 300, 16_383, 16_384, 3_000_000])
+def test_joined_frames_are_a_response(length: int) -> None:
+    first = v1.Event(revision=1, text_delta=v1.Event.TextDelta(text="x" * length))
+    second = v1.Event(revision=2, caught_up=v1.Event.CaughtUp(head_revision=2))
+    joined = frame(first) + frame(second)
+    assert v1.SubscribeResponse.FromString(joined) == v1.SubscribeResponse(events=[first, second])
+    assert joined == v1.SubscribeResponse(events=[first, second]).SerializeToString()

@@ -1,4 +1,4 @@
-"""Tokens of issuers: which are believed, whom they stand for, and what becomes of them when keys change."""
+"""Tokens of issuers, and a company's own authorizer: who is believed, and whom a caller stands for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import hmac
 import json
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -21,33 +23,31 @@ from jwt.api_jws import PyJWS
 
 from actors.ports.sandbox import NO_PERMISSIONS
 from actors.ports.settings_checks import Named, read
-from server.auth import issued_tokens
+from server.auth import issued_tokens, principals
 from server.auth.authentication import Authentication
+from server.auth.authorizer import authorizer_calls
+from server.auth.authorizer.authorizer_calls import AuthorizerCalls, made_authorizer
+from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
 from server.auth.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
-from server.auth.principals import (
-    Caller,
-    Issuer,
-    IssuerTable,
-    PrincipalTable,
-    Role,
-    issuers_from_tables,
-    principals_from_tables,
-)
+from server.contract.errors import AuthorizerUnavailableError
+from server.settings.config import AuthorizerSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+# Tokens of issuers: which are believed, whom they stand for, and what becomes of them when keys change.
+
 
 URL = "https://id.example.com/realms/team"
 TABLE = {"issuer": URL, "audience": "bedrock", "jwks_url": "https://id.example.com/certs"}
-ADA = principals_from_tables(
-    {"ada": PrincipalTable(roots=("/srv/ada",)), "ops": PrincipalTable(roots=(), role=Role.OPERATOR)}
+ADA = principals.principals_from_tables(
+    {
+        "ada": principals.PrincipalTable(roots=("/srv/ada",)),
+        "ops": principals.PrincipalTable(roots=(), role=principals.Role.OPERATOR),
+    }
 )
 OWN = "t" * 43
 
 
-def issuers(tables: dict[str, Any]) -> dict[str, Issuer]:
-    return issuers_from_tables(read(Named[IssuerTable], "issuers", tables), ADA)
+def issuers(tables: dict[str, Any]) -> dict[str, principals.Issuer]:
+    return principals.issuers_from_tables(read(Named[principals.IssuerTable], "issuers", tables), ADA)
 
 
 @cache
@@ -90,12 +90,12 @@ class World:
     def publish(self, *keys: Any) -> None:
         self.path.write_text(json.dumps({"keys": keys}))
 
-    async def caller(self, text: str) -> Caller | None:
+    async def caller(self, text: str) -> principals.Caller | None:
         """Who calls, as the interceptor finds out."""
         metadata = [("authorization", f"Bearer {text}")]
         return self.authentication.caller_of(metadata) or await self.authentication.caller_after_refresh(metadata)
 
-    def known(self, text: str) -> Caller | None:
+    def known(self, text: str) -> principals.Caller | None:
         return asyncio.run(self.caller(text))
 
 
@@ -107,7 +107,7 @@ def world(tmp_path: Path) -> World:
 def test_a_good_token_stands_for_its_principal(world: World) -> None:
     found = world.known(token())
     assert found is not None
-    assert (found.principal, found.role, found.issuer) == ("ada", Role.USER, "corp")
+    assert (found.principal, found.role, found.issuer) == ("ada", principals.Role.USER, "corp")
     assert world.known(token(sub="ünï", aud=["other", "bedrock"])) is not None
     assert world.known(token(kid=None)) is not None, "there is one key only"
     assert world.known(token(exp=int(time.time()) - 20)) is not None, "clocks differ"
@@ -223,17 +223,17 @@ def test_a_role_is_what_the_claim_gives_within_that_of_the_principal(tmp_path: P
     roles = {"agents-read": "reader", "agents-use": "user", "agents-run": "operator"}
     world = World(tmp_path, role_claim="realm_access.roles", roles=roles, principals={"4711": "ada", "1": "ops"})
     for said, expected in (
-        (["agents-read"], Role.READER),
-        (["agents-read", "agents-use", "x"], Role.USER),
-        (["agents-run", "agents-read"], Role.USER),
-        ("agents-read", Role.READER),
+        (["agents-read"], principals.Role.READER),
+        (["agents-read", "agents-use", "x"], principals.Role.USER),
+        (["agents-run", "agents-read"], principals.Role.USER),
+        ("agents-read", principals.Role.READER),
     ):
         found = world.known(token(realm_access={"roles": said}))
         assert found is not None
         assert found.role is expected
     operator = world.known(token(sub="1", realm_access={"roles": ["agents-run"]}))
     assert operator is not None
-    assert operator.role is Role.OPERATOR
+    assert operator.role is principals.Role.OPERATOR
     for nothing in ([], ["operator"], [["agents-use"]], None, 7, {"agents-use": 1}):
         assert world.known(token(realm_access={"roles": nothing})) is None
     assert world.known(token(realm_access=["agents-use"])) is None
@@ -453,4 +453,146 @@ def test_two_tables_of_one_issuer_are_refused() -> None:
     table = {**TABLE, "principals": {"1": "ada"}}
     with pytest.raises(ValueError, match="another table has the same issuer"):
         issuers({"one": table, "two": {**table, "audience": "other"}})
-    assert isinstance(issuers({"one": table})["one"], Issuer)
+    assert isinstance(issuers({"one": table})["one"], principals.Issuer)
+
+
+# The authorizer of the settings: how it is named and made, and that calls of it are bounded.
+
+
+PEER = Peer("unix:")
+
+
+class Picky:
+    """Cannot be made, and says a secret."""
+
+    def __init__(self, *, secret: str) -> None:
+        raise OSError(secret)
+
+    authenticate = authorize = __init__
+
+
+class Gated:
+    """Answers once it may."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.open = threading.Event()
+        self.threads: set[str] = set()
+        self._reason = reason
+
+    def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
+        assert peer == PEER
+        self.threads.add(threading.current_thread().name)
+        self.open.wait(60)
+        return Identity(metadata["x-user"])
+
+    def authorize(self, principal: str, role: principals.Role, method: str, resource: str) -> Decision:
+        del principal, role, method, resource
+        return Decision(False, self._reason)
+
+
+def test_one_that_hangs_refuses_and_answers_again_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorizer_calls, "MAX_CALLS", 2)
+    rules: Authorizer = (gated := Gated())
+
+    async def story() -> None:
+        calls = AuthorizerCalls(rules, 0.05)
+        asked = [calls.identity([("x-user", "ada"), ("x-bin", b"1")], PEER) for _ in range(5)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(each) for each in answers] == [AuthorizerUnavailableError] * 5
+        gated.open.set()
+        calls._seconds = 60
+        asked = [calls.identity([("x-user", "ada")], PEER) for _ in range(5)]
+        assert await asyncio.gather(*asked) == [Identity("ada")] * 5
+        assert gated.threads == {"bedrock-authorizer"}
+
+    asyncio.run(story())
+
+
+def test_strangers_who_are_asked_for_keep_no_caller_waiting_who_is_known() -> None:
+    gated = Gated("no")
+
+    async def story() -> None:
+        calls = AuthorizerCalls(gated, 60)
+        strangers = [asyncio.create_task(calls.identity([("x-user", "eve")], PEER)) for _ in range(50)]
+        while not gated.threads:
+            await asyncio.sleep(0.01)
+        assert await calls.refusal("ada", principals.Role.USER, "/m", "conversations/c") == "no"
+        gated.open.set()
+        await asyncio.gather(*strangers)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration])
+def test_what_is_no_usual_error_refuses_and_keeps_no_place(error: type[BaseException]) -> None:
+    class Ends(Gated):
+        def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
+            if not metadata:
+                raise error
+            return Identity("ada")
+
+    async def story() -> None:
+        calls = AuthorizerCalls(Ends(), 0.05)
+        for _ in range(authorizer_calls.MAX_CALLS):
+            with pytest.raises(AuthorizerUnavailableError):
+                await calls.identity([], PEER)
+        calls._seconds = 60
+        assert await calls.identity([("x-user", "ada")], PEER) == Identity("ada")
+
+    asyncio.run(story())
+
+
+def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorizer_calls, "LOG_SECONDS", 3_600)
+
+    async def story() -> None:
+        gated = Gated()
+        gated.open.set()
+        calls = AuthorizerCalls(gated, 60)
+        for _ in range(5):  # without a user
+            with pytest.raises(AuthorizerUnavailableError):
+                await calls.identity([], PEER)
+
+    asyncio.run(story())
+    assert [record.message for record in caplog.records] == ["the authorizer failed: KeyError"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [("", "the authorizer of this server does not allow that"), ("a\x1b[31m\nb", "a [31m b"), ("x" * 900, "x" * 500)],
+)
+def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
+    async def refusal() -> str | None:
+        calls = AuthorizerCalls(Gated(reason), 60)
+        return await calls.refusal("ada", principals.Role.USER, "/m", "conversations/c")
+
+    assert asyncio.run(refusal()) == shown
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({}, "authorizer.class: needed; must be package.module:Class"),
+        ({"class": "os.path"}, "authorizer.class: must be package.module:Class"),
+        ({"class": ".x:Y"}, "authorizer.class: must be package.module:Class"),
+        ({"class": "a:b", "timeout_seconds": 0}, "authorizer.timeout_seconds: must be more than 0, and at most 30"),
+        ({"class": "a:b", "options": 1}, "authorizer.options: must be a table"),
+        ({"class": "a:b", "token": 1}, "authorizer.token: unknown; there are: class, timeout_seconds, options"),
+        (
+            {"class": "no_such_module_here:X"},
+            "authorizer.class: no_such_module_here:X cannot be imported: there is no module no_such_module_here",
+        ),
+        ({"class": "os:No"}, "authorizer.class: os:No cannot be imported: AttributeError"),
+        ({"class": "os:sep"}, "authorizer.class: os:sep is not a class"),
+        ({"class": "threading:Thread"}, "authorizer.class: threading:Thread has no method authenticate"),
+        ({"class": "functools:partial", "options": {"f": 1}}, "authorizer.class: functools:partial has no method"),
+        ({"class": f"{__name__}:Picky", "options": {"secret": "s3"}}, ":Picky cannot be created: OSError"),
+    ],
+)
+def test_a_wrong_authorizer_is_refused_with_the_reason(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match="authorizer") as refusal:
+        made_authorizer(read(AuthorizerSettings, "authorizer", table))
+    assert said in str(refusal.value)
+    assert "s3" not in str(refusal.value)

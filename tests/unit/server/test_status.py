@@ -1,49 +1,36 @@
-"""What goes wrong reaches clients as google.rpc.Status, and nothing from inside does."""
+"""What goes wrong reaches clients as google.rpc.Status, and the audit trail as a refusal."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import grpc
+import grpc.aio
 import pytest
+from bedrock import v1
 from google.rpc import error_details_pb2 as details
+from google.rpc.status_pb2 import Status
 
+from actors import messages, ports
 from actors.core.errors import REFUSAL_TEXTS, QuotaExceededError, Reason, Rejected
-from actors.messages import (
-    DeadlineExceededError,
-    EtagMismatchError,
-    InvalidFieldError,
-    UnknownConversationError,
-)
-from actors.ports import (
-    DatabaseAwayError,
-    FencedError,
-    RevisionTooOldError,
-    SlugTakenError,
-    StoreDamagedError,
-    StoreUnavailableError,
-    StoreUnusableError,
-)
-from server.contract.errors import (
-    CODES,
-    DOMAIN,
-    FIELDS,
-    MAX_VIOLATIONS,
-    AnswerTimeoutError,
-    ConversationNotFoundError,
-    MalformedRequestError,
-    NestedFieldError,
-    SlowReaderError,
-    UnauthenticatedError,
-    status_of,
-)
+from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin
+from actors.ports.telemetry import Rpc, Telemetry
+from actors.runtime.services import unlimited
+from server.auth import authorization
+from server.auth.authentication import OWN_USER, Authentication, caller
+from server.auth.authorization import LiveCalls, Refusals
+from server.contract import errors
+from server.services.interceptors import GuardedMethod, address_of
+from tests.support.stores import StoreProxy
 
-if TYPE_CHECKING:
-    from google.rpc.status_pb2 import Status
+# What goes wrong reaches clients as google.rpc.Status, and nothing from inside does.
+
 
 COMMON = Path(__file__).parents[3] / "protos" / "bedrock" / "v1" / "common.proto"
 
@@ -61,11 +48,11 @@ def unpack(status: Status) -> dict[str, object]:
 
 
 def told(error: BaseException) -> tuple[str, str, dict[str, object]]:
-    status = status_of(error)
+    status = errors.status_of(error)
     found = unpack(status)
     info = found["ErrorInfo"]
     assert isinstance(info, details.ErrorInfo)
-    assert info.domain == DOMAIN
+    assert info.domain == errors.DOMAIN
     code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
     return code.name, info.reason, found
 
@@ -88,18 +75,20 @@ def documented() -> dict[str, str]:
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_the_code_that_the_contract_documents(reason: Reason) -> None:
     code, name, _ = told(Rejected(reason))
-    assert (code, name) == (CODES[reason].name, reason.value)
+    assert (code, name) == (errors.CODES[reason].name, reason.value)
     assert documented()[reason.value] == code
 
 
 def test_the_text_of_a_refusal_is_for_people() -> None:
-    assert status_of(Rejected(Reason.AGENT_BUSY)).message == REFUSAL_TEXTS[Reason.AGENT_BUSY]
-    assert status_of(Rejected(Reason.AGENT_BUSY, "another text")).message == "another text"
+    assert errors.status_of(Rejected(Reason.AGENT_BUSY)).message == REFUSAL_TEXTS[Reason.AGENT_BUSY]
+    assert errors.status_of(Rejected(Reason.AGENT_BUSY, "another text")).message == "another text"
 
 
-@pytest.mark.parametrize("reason", [reason for reason in Reason if CODES[reason] is grpc.StatusCode.INVALID_ARGUMENT])
+@pytest.mark.parametrize(
+    "reason", [reason for reason in Reason if errors.CODES[reason] is grpc.StatusCode.INVALID_ARGUMENT]
+)
 def test_a_refusal_of_a_field_names_it(reason: Reason) -> None:
-    assert fields(told(Rejected(reason))[2]) == [FIELDS[reason]]
+    assert fields(told(Rejected(reason))[2]) == [errors.FIELDS[reason]]
 
 
 def test_a_refusal_because_of_a_run_names_it() -> None:
@@ -140,88 +129,89 @@ def test_a_quota_says_whose_it_is_what_is_used_and_when_it_is_free_again(princip
 
 
 def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:
-    for error in (StoreUnavailableError("disk full"), FencedError("epoch 3")):
+    for error in (ports.StoreUnavailableError("disk full"), ports.FencedError("epoch 3")):
         code, reason, found = told(error)
         assert (code, reason) == ("UNAVAILABLE", "STORE_UNAVAILABLE")
         retry = found["RetryInfo"]
         assert isinstance(retry, details.RetryInfo)
         assert retry.retry_delay.seconds == 1
-        assert "disk" not in str(status_of(error))
+        assert "disk" not in str(errors.status_of(error))
 
 
 def test_a_read_without_the_store_is_told_that_and_nothing_of_changes(caplog: pytest.LogCaptureFixture) -> None:
-    for error in (DatabaseAwayError("host db.example"), Rejected(Reason.STORE_UNAVAILABLE)):
+    for error in (ports.DatabaseAwayError("host db.example"), Rejected(Reason.STORE_UNAVAILABLE)):
         assert (
-            status_of(error).message == "the store cannot confirm the change now: try again, with the same request_id"
+            errors.status_of(error).message
+            == "the store cannot confirm the change now: try again, with the same request_id"
         )
-        assert status_of(error, reading=True).message == "the store cannot be read; retry"
-    own = status_of(Rejected(Reason.STORE_UNAVAILABLE, "out of touch"), reading=True)
+        assert errors.status_of(error, reading=True).message == "the store cannot be read; retry"
+    own = errors.status_of(Rejected(Reason.STORE_UNAVAILABLE, "out of touch"), reading=True)
     assert own.message == "out of touch"
     assert not caplog.records, "the store has logged it, once"
 
 
 @pytest.mark.parametrize(
-    "error", [StoreDamagedError("row 7 of /srv/x"), StoreUnusableError("/srv/x is not a database")]
+    "error", [ports.StoreDamagedError("row 7 of /srv/x"), ports.StoreUnusableError("/srv/x is not a database")]
 )
 def test_damage_in_the_store_is_not_worth_a_retry(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     code, reason, found = told(error)
     assert (code, reason, set(found)) == ("DATA_LOSS", "DATA_LOSS", {"ErrorInfo"})
-    assert "restore it from a backup" in status_of(error).message
-    assert "srv" not in str(status_of(error))
+    assert "restore it from a backup" in errors.status_of(error).message
+    assert "srv" not in str(errors.status_of(error))
     assert caplog.records[0].exc_info is not None
 
 
 PLAIN = [
-    (UnauthenticatedError(), "UNAUTHENTICATED"),
-    (SlowReaderError(), "ABORTED"),
-    (EtagMismatchError(), "ABORTED"),
-    (DeadlineExceededError(), "DEADLINE_EXCEEDED"),
-    (AnswerTimeoutError(), "DEADLINE_EXCEEDED"),
+    (errors.UnauthenticatedError(), "UNAUTHENTICATED"),
+    (errors.SlowReaderError(), "ABORTED"),
+    (messages.EtagMismatchError(), "ABORTED"),
+    (messages.DeadlineExceededError(), "DEADLINE_EXCEEDED"),
+    (errors.AnswerTimeoutError(), "DEADLINE_EXCEEDED"),
 ]
 
 
 @pytest.mark.parametrize(("error", "code"), PLAIN, ids=lambda value: type(value).__name__)
 def test_errors_that_are_no_refusals_have_their_code_as_the_reason(error: Exception, code: str) -> None:
     assert told(error)[:2] == (code, code)
-    assert len(status_of(error).message) > 10
+    assert len(errors.status_of(error).message) > 10
 
 
 def test_bad_fields_are_all_named() -> None:
-    code, reason, found = told(MalformedRequestError(("title", "is too long"), ("slug", "is odd")))
+    code, reason, found = told(errors.MalformedRequestError(("title", "is too long"), ("slug", "is odd")))
     assert (code, reason, fields(found)) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", ["title", "slug"])
-    assert fields(told(InvalidFieldError("budget", "is negative"))[2]) == ["budget"]
+    assert fields(told(messages.InvalidFieldError("budget", "is negative"))[2]) == ["budget"]
 
 
 def test_fields_within_a_field_are_named_by_their_path() -> None:
-    assert fields(told(NestedFieldError("conversation", Rejected(Reason.MODEL_UNAVAILABLE)))[2]) == [
+    assert fields(told(errors.NestedFieldError("conversation", Rejected(Reason.MODEL_UNAVAILABLE)))[2]) == [
         "conversation.model"
     ]
-    assert fields(told(NestedFieldError("conversation", InvalidFieldError("budget", "no")))[2]) == [
+    assert fields(told(errors.NestedFieldError("conversation", messages.InvalidFieldError("budget", "no")))[2]) == [
         "conversation.budget"
     ]
-    assert told(NestedFieldError("conversation", Rejected(Reason.AGENT_BUSY)))[:2] == (
+    assert told(errors.NestedFieldError("conversation", Rejected(Reason.AGENT_BUSY)))[:2] == (
         "FAILED_PRECONDITION",
         "AGENT_BUSY",
     )
 
 
 def test_what_does_not_exist_is_named() -> None:
-    code, reason, found = told(ConversationNotFoundError("conversations/x"))
+    code, reason, found = told(errors.ConversationNotFoundError("conversations/x"))
     resource = found["ResourceInfo"]
     assert isinstance(resource, details.ResourceInfo)
     assert (code, reason, resource.resource_name) == ("NOT_FOUND", "NOT_FOUND", "conversations/x")
-    assert told(UnknownConversationError("gone"))[0] == "NOT_FOUND"
+    assert told(messages.UnknownConversationError("gone"))[0] == "NOT_FOUND"
 
 
 def test_pruned_events_name_the_oldest_revision() -> None:
-    code, reason, found = told(RevisionTooOldError("pruned", oldest=17))
+    code, reason, found = told(ports.RevisionTooOldError("pruned", oldest=17))
     info = found["ErrorInfo"]
     assert isinstance(info, details.ErrorInfo)
     assert (code, reason, info.metadata["oldest_revision"]) == ("OUT_OF_RANGE", "REVISION_TOO_OLD", "17")
 
 
 def test_a_slug_that_the_store_finds_taken_is_the_same_refusal() -> None:
-    assert told(SlugTakenError())[:2] == ("ALREADY_EXISTS", "SLUG_TAKEN")
+    assert told(ports.SlugTakenError())[:2] == ("ALREADY_EXISTS", "SLUG_TAKEN")
 
 
 @pytest.mark.parametrize("error", [KeyError("secret"), RuntimeError("/srv/app/x.py"), asyncio.QueueEmpty("secret")])
@@ -229,7 +219,7 @@ def test_a_fault_tells_the_client_a_number_and_the_log_the_rest(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "server.contract.errors"):
-        status = status_of(error)
+        status = errors.status_of(error)
     assert status.code == grpc.StatusCode.INTERNAL.value[0]
     wire = status.SerializeToString()
     assert b"secret" not in wire
@@ -242,7 +232,224 @@ def test_a_fault_tells_the_client_a_number_and_the_log_the_rest(
 
 
 def test_a_status_always_fits_into_trailers() -> None:
-    many = MalformedRequestError(*((f"field{n}", "x" * 5_000) for n in range(100)))
-    status = status_of(many)
-    assert len(fields(unpack(status))) == MAX_VIOLATIONS
+    many = errors.MalformedRequestError(*((f"field{n}", "x" * 5_000) for n in range(100)))
+    status = errors.status_of(many)
+    assert len(fields(unpack(status))) == errors.MAX_VIOLATIONS
     assert status.ByteSize() < 8_000
+
+
+# Refused calls on their way into the audit trail: together, counted, and cut off in a flood.
+
+
+ANN = CommandOrigin("ann", "reader", "t1", "unix:", "SendMessage", "first")
+NOBODY = CommandOrigin("", peer="ipv4:192.0.2.1", method="SendMessage")
+
+
+class Store(StoreProxy):
+    """Counts the writes, and refuses as many as the test wants."""
+
+    def __init__(
+        self, failing: int = 0, error: type[ports.StoreUnavailableError] = ports.StoreUnavailableError
+    ) -> None:
+        super().__init__()
+        self.error = error
+        self.writes = 0
+        self.failing = failing
+
+    def put_audit(self, entries: Sequence[AuditEntry]) -> None:
+        self.writes += 1
+        if self.writes <= self.failing:
+            raise self.error("full")
+        self.inner.put_audit(entries)
+
+
+def noting_in(store: Store) -> Refusals:
+    async def put(entries: Sequence[AuditEntry]) -> None:
+        store.put_audit(entries)
+
+    return Refusals(put, lambda: 5)
+
+
+def kept(store: Store) -> list[tuple[str, str, str, int]]:
+    found = store.audit(AuditFilter(), limit=9_999)
+    return [(entry.origin.principal, entry.origin.method, entry.reason, entry.count) for entry in found]
+
+
+def test_repetitions_are_counted_and_the_first_is_kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorization, "FLUSH_SECONDS", 0)
+    store = Store()
+
+    async def refuse() -> None:
+        noting = noting_in(store)
+        noting.note(ANN, "c1", "PERMISSION_DENIED")
+        noting.note(NOBODY, "", "UNAUTHENTICATED")
+        while store.writes == 0:
+            await asyncio.sleep(0)
+        assert kept(store) == [
+            ("ann", "SendMessage", "PERMISSION_DENIED", 1), ("", "SendMessage", "UNAUTHENTICATED", 1),
+        ]  # fmt: skip
+        for _ in range(3):
+            noting.note(
+                CommandOrigin(*["ann", "reader", "t1", "unix:", "SendMessage", "later"]), "c1", "PERMISSION_DENIED"
+            )
+        await noting.close()
+        noting.note(ANN, "c1", "ARCHIVED")
+
+    asyncio.run(refuse())
+    assert kept(store)[2:] == [("ann", "SendMessage", "PERMISSION_DENIED", 3)]
+    assert [entry.origin.request_id for entry in store.audit(AuditFilter(), limit=9)] == ["first", "", ""]
+
+
+def test_a_flood_fills_no_disk_and_pushes_nobody_out() -> None:
+    store = Store()
+
+    async def refuse() -> None:
+        noting = noting_in(store)
+        for number in range(10_000):
+            noting.note(CommandOrigin("", peer=f"ipv4:{number}", method="SetMode"), "", "UNAUTHENTICATED")
+        noting.note(ANN, "c1", "PERMISSION_DENIED")
+        await noting.close()
+
+    asyncio.run(refuse())
+    found = kept(store)
+    assert len(found) == authorization.MOST_OF_ONE + 2
+    assert ("ann", "SendMessage", "PERMISSION_DENIED", 1) in found
+    assert ("", "", "", 10_000 - authorization.MOST_OF_ONE) in found
+    assert store.writes == 1
+
+
+@pytest.mark.parametrize(("error", "lines"), [(ports.StoreUnavailableError, 2), (ports.DatabaseAwayError, 0)])
+def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[ports.StoreUnavailableError],
+    lines: int,
+) -> None:
+    """It is in the log, unless the store itself logs the outage."""
+    for name in ("FLUSH_SECONDS", "RETRY_SECONDS"):
+        monkeypatch.setattr(authorization, name, 0)
+    monkeypatch.setattr(authorization, "WINDOW_SECONDS", 0.01)
+    store = Store(failing=2, error=error)
+
+    async def refuse() -> None:
+        noting = noting_in(store)
+        for _ in range(3):
+            noting.note(ANN, "c1", "PERMISSION_DENIED")
+        while len(kept(store)) < 2:
+            await asyncio.sleep(0.001)
+        await noting.close()
+
+    asyncio.run(refuse())
+    assert [count for *_, count in kept(store)] == [1, 2]
+    assert len(caplog.records) == lines
+
+
+# What becomes of a call whose method fails.
+
+
+class Ended(Exception):
+    """The call was ended with a status."""
+
+
+def reading(request: bytes) -> Callable[[], Awaitable[bytes]]:
+    """What reads this request of a call."""
+
+    async def read() -> bytes:
+        return request
+
+    return read
+
+
+def not_noted(origin: CommandOrigin, conversation: str, reason: str) -> None:
+    """A call that fails is no refusal: it is in no audit trail."""
+    raise AssertionError(f"{origin} was noted as refused: {conversation}, {reason}")
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.1:50000", "ipv4:192.0.2.1"),
+        ("ipv6:%5B::1%5D:50000", "ipv6:%5B::1%5D"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:50000", "ipv6:%5Bfe80::1%25eth0%5D"),
+        ("ipv4:192.0.2.1", "ipv4:192.0.2.1"),
+        ("ipv6:2001:db8::1", "ipv6:2001:db8::1"),
+        ("unix:", "unix:"),
+        ("unix:/run/bedrock/socket", "unix:"),
+    ],
+)
+def test_an_address_has_no_port(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+def ended_with(error: Exception) -> grpc.StatusCode:
+    """The code that a Subscribe ends with whose method raises this."""
+
+    async def subscribe(_request: v1.SubscribeRequest, _context: Any) -> NoReturn:
+        raise error
+
+    async def abort_with_status(status: Any) -> NoReturn:
+        codes.append(status.code)
+        raise Ended
+
+    codes: list[grpc.StatusCode] = []
+    caller.set(OWN_USER)
+    handler = grpc.unary_stream_rpc_method_handler(subscribe, v1.SubscribeRequest.FromString, bytes)
+    live = LiveCalls(Authentication("t" * 43))
+    guarded: Any = GuardedMethod(
+        "/bedrock.v1.ConversationService/Subscribe", handler, live, Telemetry(), unlimited(), note=not_noted
+    ).handler()
+    request = v1.SubscribeRequest(name="conversations/c").SerializeToString()
+    context = SimpleNamespace(abort_with_status=abort_with_status, read=reading(request))
+    with pytest.raises(Ended):
+        asyncio.run(guarded.stream_stream(None, context))
+    return codes[0]
+
+
+def test_a_reader_who_leaves_during_a_write_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert ended_with(grpc.aio.InternalError()) is grpc.StatusCode.UNAVAILABLE
+    assert not caplog.records
+
+
+def test_a_fault_is_logged_and_reported_as_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    assert ended_with(RuntimeError("secret")) is grpc.StatusCode.INTERNAL
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+
+
+class Ends(Telemetry):
+    """Keeps what it is told of calls."""
+
+    on = True
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, bool]] = []
+
+    def rpc_ended(self, rpc: Rpc) -> None:
+        self.calls.append((rpc.method, rpc.stream))
+
+
+@pytest.mark.parametrize(("method", "lasts"), [("WaitRequestCycle", True), ("GetRequestCycle", False)])
+def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> None:
+    """Its ten minutes would be the worst latency of all calls."""
+
+    async def call() -> None:
+        caller.set(OWN_USER)
+        request = v1.GetRequestCycleRequest(name="conversations/c/requestCycles/c:1").SerializeToString()
+        await guarded.stream_unary(None, SimpleNamespace(peer=lambda: "", read=reading(request)))
+
+    async def answer(_request: v1.GetRequestCycleRequest, _context: Any) -> v1.GetRequestCycleResponse:
+        return v1.GetRequestCycleResponse()
+
+    ends = Ends()
+    handler = grpc.unary_unary_rpc_method_handler(answer, v1.GetRequestCycleRequest.FromString, bytes)
+    guarded: Any = GuardedMethod(
+        f"/bedrock.v1.ConversationService/{method}",
+        handler,
+        LiveCalls(Authentication("t" * 43)),
+        ends,
+        unlimited(),
+        note=not_noted,
+    ).handler()
+    asyncio.run(call())
+    assert ends.calls == [(method, lasts)]

@@ -1,28 +1,30 @@
-"""States and conversations as clients see them."""
+"""States and conversations as clients see them, and the values of the contract."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import EnumMeta
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from bedrock import v1
 
-from actors.core.context import (
-    Action,
-    ApprovalRule,
-    ChosenMcpServer,
-    ClientTool,
-    Generation,
-    Mode,
-    Profile,
-    ReasoningEffort,
-    Suggested,
-    ToolGroup,
-)
-from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, ToolExecuting
+from actors.core import context
+from actors.core.content import Delivery, MessageType, SystemKind, ToolOutcome
+from actors.core.errors import ErrorKind
+from actors.core.notifications import ApprovalDecision, Fate, StopReason
+from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, State, ToolExecuting
+from actors.core.summary import ContextState
+from actors.ports import ConversationRecord
 from actors.ports.mcp import McpServerStatus, McpState
+from actors.ports.records import Outcome
+from server.queries import audit
+from server.wire import conversation_messages, enums
 from server.wire.conversation_messages import (
+    KEPT,
+    KEPT_BYTES,
+    EncodedConversations,
     chosen_mcp_servers,
     conversation,
     in_full,
@@ -32,8 +34,11 @@ from server.wire.conversation_messages import (
     state_of,
     summary_of,
 )
-from server.wire.values import plain
+from server.wire.values import ConversionContext, plain
 from tests.support.samples import BASH, FACTS, STATES, record
+
+# States and conversations as clients see them.
+
 
 RUN = "conversations/c/requestCycles/c:3"
 
@@ -92,8 +97,8 @@ def test_open_questions_are_named_and_say_what_is_asked() -> None:
 def test_a_question_names_the_rule_that_asks() -> None:
     waiting = STATES["awaiting_tool_approval"]
     assert isinstance(waiting, AwaitingToolApproval)
-    asking = ApprovalRule("r1", Action.ASK, command_prefix="git", words=("git",))
-    about = (Suggested("call-1", (), asking), Suggested("call-3", (), workspace=True))
+    asking = context.ApprovalRule("r1", context.Action.ASK, command_prefix="git", words=("git",))
+    about = (context.Suggested("call-1", (), asking), context.Suggested("call-3", (), workspace=True))
     summary = summary_of(FACTS, "c", msgspec.structs.replace(waiting, suggestions=about))
     tool, upgrade = pending_approvals(FACTS, "c", summary)
     assert (tool.rule.name, tool.rule.command_prefix) == ("conversations/c/approvalRules/r1", "git")
@@ -141,7 +146,7 @@ def test_ends_say_how() -> None:
 
 
 def test_what_lists_show_has_no_instructions_and_tells_none_of_the_tools_from_all() -> None:
-    told = conversation(FACTS, record(STATES["idle"], profile=Profile(instructions="Be brief.", tools=())))
+    told = conversation(FACTS, record(STATES["idle"], profile=context.Profile(instructions="Be brief.", tools=())))
     assert not told.HasField("instructions")
     assert told.HasField("tools")
     plain = in_full(FACTS, record(STATES["idle"]))
@@ -159,11 +164,11 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
             continued_from="before",
             continued_by="after",
             archived_at=3_000,
-            profile=Profile(
+            profile=context.Profile(
                 instructions="Be brief.",
                 replaces_prompt=True,
                 tools=("bash",),
-                generation=Generation(ReasoningEffort.LOW, temperature=0.0),
+                generation=context.Generation(context.ReasoningEffort.LOW, temperature=0.0),
                 forked_from="trunk",
                 forked_at="trunk:3",
                 auto_continue=True,
@@ -192,8 +197,8 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
 
 def test_the_tools_of_clients_are_shown_where_the_whole_conversation_is() -> None:
     schema = '{"type":"object","properties":{"id":{"type":"integer"}}}'
-    tool = ClientTool("find_order", "Finds it.", schema, ToolGroup.READ, 90_000, read_only=True)
-    (shown_tool,) = present(FACTS, record(profile=Profile(client_tools=(tool,)))).client_tools
+    tool = context.ClientTool("find_order", "Finds it.", schema, context.ToolGroup.READ, 90_000, read_only=True)
+    (shown_tool,) = present(FACTS, record(profile=context.Profile(client_tools=(tool,)))).client_tools
 
     assert (shown_tool.name, shown_tool.description) == ("find_order", "Finds it.")
     assert shown_tool.group == v1.TOOL_GROUP_READ
@@ -202,19 +207,23 @@ def test_the_tools_of_clients_are_shown_where_the_whole_conversation_is() -> Non
 
 
 def test_the_tools_that_the_mode_does_not_offer_are_named_with_the_reason() -> None:
-    profile = Profile(client_tools=(ClientTool("find", read_only=True), ClientTool("ship")))
-    for mode, names in (Mode.RESTRICTED, ["ship"]), (Mode.WORKSPACE, []), (Mode.UNRESTRICTED, []):
+    profile = context.Profile(client_tools=(context.ClientTool("find", read_only=True), context.ClientTool("ship")))
+    for mode, names in (
+        (context.Mode.RESTRICTED, ["ship"]),
+        (context.Mode.WORKSPACE, []),
+        (context.Mode.UNRESTRICTED, []),
+    ):
         left_out = conversation(FACTS, record(profile=profile, mode=mode)).unoffered_tools
         assert [tool.name for tool in left_out] == names
         assert all(tool.reason == v1.UnofferedTool.REASON_MODE and "read-only" in tool.text for tool in left_out)
 
 
 def test_mcp_servers_are_shown_as_they_were_named_with_what_is_known_of_them() -> None:
-    files = ChosenMcpServer("files", command=("files", "."), environment={"LANG": "C"}, read_only=("read",))
-    web = ChosenMcpServer("web", url="https://mcp.example.com/", headers={"Authorization": "secret:web"})
+    files = context.ChosenMcpServer("files", command=("files", "."), environment={"LANG": "C"}, read_only=("read",))
+    web = context.ChosenMcpServer("web", url="https://mcp.example.com/", headers={"Authorization": "secret:web"})
     failed = McpServerStatus("web", McpState.FAILED, url=web.url, error="HTTP 503")
     facts = replace(FACTS, mcp_servers=lambda of: (failed,) if of.id == "c" else ())
-    first, second = present(facts, record(profile=Profile(mcp_servers=(files, web)))).mcp_servers
+    first, second = present(facts, record(profile=context.Profile(mcp_servers=(files, web)))).mcp_servers
 
     assert (list(first.stdio.command), dict(first.stdio.environment), first.state) == (
         ["files", "."],
@@ -260,3 +269,135 @@ def test_background_jobs_are_shown_only_for_the_present_state_of_a_conversation(
     row = record(Idle())
     assert list(present(conversion, row).background_jobs) == ["b-1", "b-3"]
     assert list(conversation(conversion, row).background_jobs) == []
+
+
+# Every value of the core has one in the contract, and every value that may be sent is reached.
+
+
+TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
+    (enums.CONTEXT_STATE, v1.ContextState, ContextState, {"CONTEXT_STATE_UNSPECIFIED"}),
+    (enums.PHASE, v1.ConversationState.LlmRequesting.Phase, LlmPhase, {"PHASE_UNSPECIFIED"}),
+    (enums.ERROR_KIND, v1.ErrorKind, ErrorKind, {"ERROR_KIND_UNSPECIFIED"}),
+    (enums.STOP_REASON, v1.StopReason, StopReason, {"STOP_REASON_UNSPECIFIED"}),
+    (enums.MODE, v1.Mode, context.Mode, {"MODE_UNSPECIFIED"}),
+    (enums.APPROVAL_POLICY, v1.ApprovalPolicy, context.ApprovalPolicy, {"APPROVAL_POLICY_UNSPECIFIED"}),
+    (enums.FOLLOW_UP_POLICY, v1.FollowUpPolicy, context.FollowUpPolicy, {"FOLLOW_UP_POLICY_UNSPECIFIED"}),
+    (enums.ROLE, v1.Role, MessageType, {"ROLE_UNSPECIFIED"}),
+    (enums.SYSTEM_KIND, v1.SystemMessageKind, SystemKind, set()),
+    (enums.TOOL_OUTCOME, v1.ToolOutcome, ToolOutcome, {"TOOL_OUTCOME_UNSPECIFIED"}),
+    (enums.TOOL_GROUP, v1.ToolGroup, context.ToolGroup, {"TOOL_GROUP_UNSPECIFIED"}),
+    (enums.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
+    (enums.DECISION, v1.ApprovalDecision, ApprovalDecision, {"APPROVAL_DECISION_UNSPECIFIED"}),
+    (conversation_messages.ACTION, v1.ApprovalRule.Action, context.Action, {"ACTION_UNSPECIFIED"}),
+    (audit.OUTCOME, v1.AuditEntry.Outcome, Outcome, {"OUTCOME_UNSPECIFIED"}),
+    (conversation_messages.ORIGIN, v1.ApprovalRule.Origin, context.Origin, {"ORIGIN_UNSPECIFIED"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("table", "wire", "core", "never_sent"), TABLES, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_a_table_covers_both_sides_and_maps_one_to_one(
+    table: dict[Any, int], wire: Any, core: Any, never_sent: set[str]
+) -> None:
+    assert set(table) == set(core)
+    assert {wire.Name(number) for number in table.values()} == set(wire.keys()) - never_sent
+    assert len(set(table.values())) == len(table)
+
+
+@pytest.mark.parametrize(
+    ("table", "wire"), [(enums.MODE, v1.Mode), (enums.ROLE, v1.Role), (enums.FATE, v1.QueuedMessage.Fate)]
+)
+def test_values_are_called_the_same(table: dict[Any, int], wire: Any) -> None:
+    assert all(wire.Name(number).endswith(value.name) for value, number in table.items())
+
+
+def test_every_state_has_its_kind() -> None:
+    tags = {kind.__struct_config__.tag for kind in get_args(State)}
+    assert set(enums.STATE_KIND) == tags
+    assert {v1.StateKind.Name(kind).removeprefix("STATE_KIND_").lower() for kind in enums.STATE_KIND.values()} == tags
+
+
+def test_deliveries_of_requests_and_of_messages_are_covered() -> None:
+    from server.wire.commands import _DELIVERY
+
+    assert set(_DELIVERY) == set(v1.Delivery.values())
+    assert set(_DELIVERY.values()) == set(Delivery)
+    assert set(enums.DELIVERY.values()) == set(v1.Delivery.values())
+
+
+# A conversation is made once for each commit, whoever shows it.
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the conversations that were made, in order."""
+    ids: list[str] = []
+
+    def counted(conversion: ConversionContext, row: ConversationRecord, *known: Any) -> v1.Conversation:
+        ids.append(row.id)
+        return conversation(conversion, row, *known)
+
+    monkeypatch.setattr(conversation_messages, "conversation", counted)
+    return ids
+
+
+def test_one_version_is_made_once(made: list[str]) -> None:
+    encoded, row = EncodedConversations(FACTS), record(Idle())
+    assert encoded.message(row) is encoded.message(row)
+    assert encoded.wire(row) is encoded.wire(row)
+    assert encoded.wire(row) == conversation(FACTS, row).SerializeToString()
+    assert made == [row.id]
+
+
+def test_every_commit_is_a_version_of_its_own(made: list[str]) -> None:
+    encoded, row = EncodedConversations(FACTS), record(Idle())
+    changed = msgspec.structs.replace(row, title="another")
+    assert encoded.message(row).title != encoded.message(changed).title == "another"
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_a_state_that_a_commit_leaves_as_it_is_is_not_made_again(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, row = EncodedConversations(FACTS), record(state)
+    encoded.message(row)
+    changed = msgspec.structs.replace(row, title="another")
+    expected = conversation(FACTS, changed)
+    monkeypatch.setattr("server.wire.conversation_messages.state_of", lambda *_: pytest.fail("it was made again"))
+    assert encoded.message(changed) == expected
+
+
+def test_a_state_that_was_entered_again_is_made_again() -> None:
+    encoded, row = EncodedConversations(FACTS), record(Idle())
+    encoded.message(row)
+    entered = msgspec.structs.replace(row, state_updated_at=row.state_updated_at + 1)
+    assert encoded.message(entered).state == state_of(FACTS, entered)
+
+
+def test_a_window_that_has_become_known_is_shown() -> None:
+    windows = [1_000]
+    encoded = EncodedConversations(ConversionContext({}, lambda model: windows[0], context.Limits()))
+    row = record(Idle())
+    assert encoded.message(row).context_usage.usable_window_tokens == 1_000
+    windows[0] = 2_000
+    assert encoded.message(row).context_usage.usable_window_tokens == 2_000
+
+
+def test_only_so_many_are_kept(made: list[str]) -> None:
+    encoded, rows = (
+        EncodedConversations(FACTS),
+        [msgspec.structs.replace(record(Idle()), id=f"c{n}") for n in range(KEPT + 1)],
+    )
+    for row in rows:
+        encoded.message(row)
+    encoded.message(rows[-1])
+    assert len(made) == KEPT + 1
+    encoded.message(rows[0])
+    assert len(made) == KEPT + 2
+
+
+def test_a_large_one_is_not_kept(made: list[str]) -> None:
+    encoded, row = EncodedConversations(FACTS), record(Idle(), labels={"a": "x" * KEPT_BYTES})
+    encoded.message(row)
+    encoded.message(row)
+    assert len(made) == 2
