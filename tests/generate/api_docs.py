@@ -3,16 +3,12 @@
 What stands above the marker is written by hand and left alone; everything below comes from protos/ and its comments.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from tests.documents.pages import ROOT, anchor
 from tests.generate.contract import Call, Enum, Field, File, Message, Service, read_contract
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 TARGET = ROOT / "docs" / "api" / "reference.md"
 MARKER = "<!-- reference: everything below is written by `make api-docs` from protos/ -->\n"

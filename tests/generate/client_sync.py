@@ -5,8 +5,6 @@ that replaces tokens of the code, and the blocking client's documentation would 
 differs between the two is not generated, and named in `BY_HAND`.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.api import annotations_pb2
 from google.protobuf.descriptor_pb2 import (
@@ -17,9 +18,6 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     FileDescriptorSet,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROTOS = Path(__file__).parents[2] / "protos"
 PACKAGE = "bedrock.v1"

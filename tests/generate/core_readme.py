@@ -4,10 +4,9 @@ Every state of the machine, in every variant that the tests know, is asked about
 or the diagram is written by hand.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from msgspec.structs import replace
 
@@ -43,9 +42,6 @@ from actors.core.summary import DIAGRAM_EDGES, EXTENSION_EDGES, ContextState
 from actors.core.transition import transition
 from tests.machine.columns import BASH_1, BASH_2, NOW, Column, agent, parent_columns, sub_agent_columns
 from tests.machine.rows import ROWS, Case
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TARGET = Path(__file__).parents[2] / "actors" / "core" / "README.md"
 STATES = tuple(one.__name__ for one in get_args(State))

@@ -1,13 +1,9 @@
 """The rows of docs/figures.md, each a text made from the figures of a report."""
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.bench.goals import Reported
+from tests.bench.goals import Reported
 
 WAYS = {
     "PID namespace": "unrestricted",

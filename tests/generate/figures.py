@@ -4,18 +4,14 @@ that docs/figures.md and the figures of README.md and docs/cluster.md: `make fig
 A figure that the reports lack keeps what docs/figures.json says of it, with the machine it was measured on.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.bench.goals import FAULT_GOALS, GOALS, judged
 from tests.documents.pages import README, ROOT, section
 from tests.generate.figure_rows import FIGURES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DATA = ROOT / "docs" / "figures.json"
 PAGE = ROOT / "docs" / "figures.md"

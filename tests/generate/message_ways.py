@@ -1,7 +1,5 @@
 """Draw in docs/architecture.md the way of a message and of a cancel, as a server went it: `make message-ways`."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json
@@ -9,16 +7,14 @@ import os
 import signal
 import tempfile
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, held, says
 from tests.support.patience import eventually
 from tests.support.server_process import ServerProcess, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"

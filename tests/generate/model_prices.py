@@ -4,23 +4,16 @@ A row with a price gets the list prices of the day and the window of its model; 
 whose model that package does not know. It lacks input limits, and says nothing about what a model can be asked for.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from difflib import unified_diff
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from genai_prices.data import providers
-from genai_prices.types import TieredPrices
-
-if TYPE_CHECKING:
-    from decimal import Decimal
-
-    from genai_prices.types import ModelInfo, ModelPrice
+from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
 
 CATALOG = Path(__file__).parents[2] / "actors/adapters/llm/models.toml"
 MAKERS = {"# Anthropic": "anthropic", "# OpenAI": "openai"}

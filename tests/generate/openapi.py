@@ -3,12 +3,11 @@
 It is made of the contract's descriptors: its paths, messages, comments, and the rules that a schema can express.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bedrock import v1
 from google.api import field_behavior_pb2, resource_pb2
@@ -21,9 +20,6 @@ from server.gateway.byte_streams import is_bytes
 from server.gateway.event_streams import EVENTS, LINES
 from server.gateway.routes import ALL, Route, contract
 from tests.generate.contract import PACKAGE, Message, read_contract
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TARGET = Path(__file__).parents[2] / "server" / "gateway" / "openapi.json"
 _RULES: Any = validate_pb2.field

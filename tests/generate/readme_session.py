@@ -4,22 +4,18 @@
 from run to run is replaced: the slug, the folder, durations and the share of the context.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from tests.documents.pages import ROOT
 from tests.support.terminals import Cell, Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 TARGET = ROOT / "docs" / "session.svg"
 FILE = "notes.txt"

@@ -4,20 +4,16 @@ On SIGUSR1, it writes the calls since the last time to the file that BEDROCK_REC
 [thread, path, function] in the order of the calls.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from server.cli import serve
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 ROOT = f"{Path(__file__).parents[2]}{os.sep}"
 OURS = (f"{ROOT}actors{os.sep}", f"{ROOT}server{os.sep}")

@@ -4,17 +4,13 @@ The figures are those of reports/soak.json, reports/cluster-soak.json and report
 keeps the figures that the page has of it.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "reliability.md"

@@ -4,8 +4,6 @@ Without what differs each time (serial number, time of writing) and without the 
 hashes.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -3,8 +3,6 @@
 make fault PARTS=sandbox && make security-table
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

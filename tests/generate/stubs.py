@@ -5,8 +5,6 @@ options: a client then needs nothing of protovalidate, and who has it can valida
 server, which reads the rules, has the stub of that file.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,20 +1,16 @@
 """aimock, a provider by others that plays scripted agent loops over all three protocols, as a process of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import urllib.request
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from tests.peers import installed
 from tests.support.patience import PATIENCE, eventually, only
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from types import TracebackType
 
 PROGRAM = installed.NODE_PACKAGES / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
 

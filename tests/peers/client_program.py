@@ -3,8 +3,6 @@
 It talks to the server that BEDROCK_ADDRESS and BEDROCK_TOKEN name, whose model is the demo model.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

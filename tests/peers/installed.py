@@ -1,7 +1,5 @@
 """Where `tests.peers.install` puts the peers, and how Node is found. Standard library only."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

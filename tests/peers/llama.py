@@ -4,8 +4,6 @@ It speaks all three protocols on loopback. The module is also the program of tha
 the packages in .peers/llama; it ends when its standard input does, so it never outlives who started it.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -16,13 +14,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from tests.peers import installed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
 
 START_SECONDS = 120.0
 """In which a model must be loaded."""

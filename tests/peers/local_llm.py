@@ -1,22 +1,17 @@
 """`make local-llm`: a real model on this machine, a server with it, and a chat. All of them end with the chat."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bedrock import local_server
 
 from tests.peers.llama import MODEL_NAME, LlamaError, LlamaServer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:

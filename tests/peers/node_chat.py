@@ -1,21 +1,16 @@
 """`node chat.js` as a process, and modules that use the library, as the tests of the Node client start them."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
 import subprocess
 import threading
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
 from tests.peers import installed
+from tests.peers.conftest import Node
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.peers.conftest import Node
 
 CHAT = installed.NODE_CLIENT / "chat.js"
 LIBRARY = installed.NODE_CLIENT / "bedrock.js"

@@ -1,27 +1,22 @@
 """Agent loops as aimock scripts them, over all three protocols through a whole server: whatever it does, no
 conversation is stuck, every history is valid, and nothing is asked that it would complain of."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from bedrock import Client, ContextExhausted, Conversation, Run, RunFailed, v1
 
 from tests.peers.aimock import Aimock
+from tests.peers.conftest import Node
 from tests.support.chat import assert_valid
 from tests.support.patience import only, together, within
 from tests.support.server_process import API_KEY, ServerProcess, Servers, texts
 from tests.support.watcher import Watcher, checked_slots
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.peers.conftest import Node
 
 MODELS = {"anthropic": "claude-opus-4-5", "openai-chat": "gpt-5", "openai-responses": "o3"}
 """Models that aimock knows to reason."""

@@ -1,7 +1,5 @@
 """The rules for alarms: Prometheus accepts them, and each fires when it should and only then."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,27 +1,22 @@
 """The client's wheel, installed alone: beside the oldest and the newest of what it says that it works with."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.peers import installed
 from tests.peers.install import pip
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess
 
 SOURCE = installed.ROOT / "clients"
 PROGRAM = Path(__file__).parent / "client_program.py"

@@ -12,21 +12,17 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from tests.documents.containerfile import stages
+from tests.documents.containerfile import Instruction, stages
 from tests.documents.pages import ROOT
 from tests.peers import installed
 from tests.support.patience import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.documents.containerfile import Instruction
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a program another root directory")
 

@@ -1,14 +1,14 @@
 """The front that Bedrock ships settings for: Envoy takes them, clients notice nothing, and storms end there."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket
 import ssl
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -21,10 +21,6 @@ from tests.peers.front import Front, configured, front, program, self_signed
 from tests.support import processes
 from tests.support.patience import PATIENCE, eventually
 from tests.support.server_process import ServerProcess, Servers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 STORM_SECONDS = 2
 WHAT_IT_IS = "This port speaks gRPC: use a client of Bedrock, or buf curl."

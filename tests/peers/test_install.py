@@ -1,20 +1,14 @@
 """Setting the peers up: twice is once, and what fails says so."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.peers import install, installed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.peers.conftest import Node
+from tests.peers.conftest import Node
 
 NOWHERE = "http://127.0.0.1:9"
 """An address where nobody listens."""

@@ -1,21 +1,16 @@
 """Installation by the programs that users have: from an index with the wheels, without a checkout or a network."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.peers import installed
 from tests.peers.test_server_wheel import build
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 UV = Path(sys.executable).with_name("uv")
 SECONDS = 300

@@ -1,13 +1,12 @@
 """A real model behind a whole server: llama.cpp speaks all three protocols. What it says is not looked at."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 from bedrock import Client, ContextExhausted, Conversation, ConversationInfo, Event, Run, RunInterrupted, Stop, v1
@@ -19,9 +18,6 @@ from tests.support.patience import eventually, only, within
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess, Servers
 from tests.support.watcher import Watcher, checked_slots
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROTOCOLS = ("openai-chat", "anthropic", "openai-responses")
 SECONDS = 100.0

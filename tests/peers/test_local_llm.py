@@ -1,16 +1,14 @@
 """`make local-llm`: everything that it starts ends with it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +16,6 @@ from tests.peers import installed
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.server_process import clean_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SECONDS = 100.0
 

@@ -1,28 +1,22 @@
 """Conversations that work with the reference MCP servers: files, everything, git and time; and the example of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from bedrock import Client
+from bedrock.testing import Bedrock
 
 from tests.peers import installed
+from tests.peers.conftest import Node
 from tests.support import processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.patience import PATIENCE, eventually, within
 from tests.support.server_process import Servers, clean_environment, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from bedrock import Client
-    from bedrock.testing import Bedrock
-
-    from tests.peers.conftest import Node
 
 pytest_plugins = ["bedrock.testing.plugin"]
 

@@ -1,26 +1,20 @@
 """The Node client's chat against a real server: it asks, cancels, and shows everything once whatever breaks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from bedrock import Client, Conversation
 
+from tests.peers.conftest import Node
 from tests.peers.node_chat import CHAT, NodeChat
 from tests.support.fake_provider import FakeProvider, begins, dribbles, finishes, says, stalls
 from tests.support.patience import only, within
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess, Servers, provider
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bedrock import Client, Conversation
-
-    from tests.peers.conftest import Node
 
 WORLD = "wörld 🌍🌎"
 """Code points beyond what a UTF-16 unit holds: offsets must not count units."""

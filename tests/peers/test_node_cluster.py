@@ -1,9 +1,8 @@
 """The Node client at a node that does not own the conversation."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
-
+from tests.peers.conftest import Node
 from tests.peers.node_chat import run_script
 from tests.support import processes
 from tests.support.chat import Chat
@@ -11,11 +10,6 @@ from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.nodes import Nodes
 from tests.support.patience import eventually
 from tests.support.server_process import provider
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.peers.conftest import Node
 
 
 def test_another_node_than_the_owner_takes_all_calls_and_streams(

@@ -1,13 +1,12 @@
 """The Node client's library: its errors, its runs, and what it makes of streams that break, repeat and overlap."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,18 +15,14 @@ from bedrock.testing.plays import calls
 
 from tests.documents.pages import fenced
 from tests.peers import installed
+from tests.peers.conftest import Node
 from tests.peers.node_chat import run_module, run_script
 from tests.support.fake_provider import FakeProvider, says, stalls
 from tests.support.fake_server import FakeBedrock, FakeServer, asks_person, delta, discarded, stopped, stored
 from tests.support.patience import PATIENCE
 from tests.support.pictures import png
 from tests.support.scripted_server import ScriptedServer, answer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.peers.conftest import Node
-    from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess
 
 Play = Callable[["Streams"], list[list[Any]]]
 

@@ -1,21 +1,16 @@
 """The server's wheel: nothing in it is also in the client's, so that either can be installed and removed alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
 import zipfile
 from email.parser import Parser
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.peers import installed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def build(source: Path, folder: Path) -> zipfile.ZipFile:

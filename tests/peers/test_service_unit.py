@@ -1,18 +1,13 @@
 """The unit for systemd: systemd accepts it and counts it as hardened, and tools are restricted in full under it."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.peers import installed
 from tests.peers.under_unit import NOBODY, UNIT
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.server_process import Servers, provider
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXPOSURE = 35
 """The largest exposure, in tenths, as `systemd-analyze security` has it."""

@@ -5,8 +5,6 @@ user; then it becomes `python -m server`. The filter of system calls is not appl
 the place of the state directory. Standard library only.
 """
 
-from __future__ import annotations
-
 import configparser
 import ctypes
 import os

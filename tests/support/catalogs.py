@@ -1,13 +1,7 @@
 """A catalog of one model (ports.ModelCatalog)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from actors.core.errors import ErrorKind, LlmFailure
-
-if TYPE_CHECKING:
-    from actors.ports import CancelToken, Model, ModelInfo
+from actors.ports import CancelToken, Model, ModelInfo
 
 
 class OneModelCatalog:

@@ -1,14 +1,9 @@
 """Authorities and certificates for tests, made by openssl."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 

@@ -1,18 +1,13 @@
 """A conversation whose model is the fake provider, through the Python client."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from bedrock import Approval, Client, Conversation, ConversationState, Run, RunError, v1
 
+from tests.support.fake_provider import Part
 from tests.support.patience import within
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.support.fake_provider import Part
 
 
 def question(run: Run) -> Approval:

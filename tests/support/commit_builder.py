@@ -1,7 +1,5 @@
 """Build commits for tests: what an actor would hand to the store, transition after transition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace

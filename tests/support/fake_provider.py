@@ -5,10 +5,9 @@ answer its requests, one after the other. Whatever a server sends must be what t
 `assert_content` says if it was not.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+import ssl
+from collections.abc import Sequence
 
 from bedrock.testing.anthropic_stream import delta, ending, named
 from bedrock.testing.exchange import Exchange, Play
@@ -19,10 +18,6 @@ from bedrock.testing.script import Script, ScriptedModel
 
 from tests.support.patience import PATIENCE
 from tests.support.strict_checker import check_anthropic
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Sequence
 
 __all__ = ["Exchange", "FakeProvider", "Part", "Play", "begins", "calls", "dribbles", "echoes", "finishes", "floods"]
 __all__ += ["hangs", "held", "refuses", "says", "stalls", "streams"]

@@ -17,21 +17,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from bedrock import Approval, v1
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import MethodDescriptor
 
 Context = grpc.ServicerContext
 

@@ -4,15 +4,11 @@ P1 to P9 make cycles, S-a to S-f the product view; a round is one request to the
 nothing of the server's own projector: what both make of the same events must be equal.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bedrock import v1
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """An MCP server that wants a login, with its authorization server, which can misbehave in every way that matters."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools
@@ -13,13 +11,10 @@ import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Self
 
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Self
 
 TOOLS = [{"name": "add", "description": "Add.", "inputSchema": {"type": "object"}}]
 

@@ -1,7 +1,5 @@
 """Model requests in tests: builders of requests and providers, a recording sink, a thread that can be cancelled."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,18 +1,14 @@
 """Servers that share one PostgreSQL: nodes of a cluster, each a process."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import socket
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
 
 from tests.support.postgres import PostgresServer
 from tests.support.server_process import ServerProcess, Servers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LEASE_SECONDS = 5.0
 """Short, but longer than a busy machine keeps a process waiting."""

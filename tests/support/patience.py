@@ -1,15 +1,11 @@
 """Waiting with a limit: a test that waits for what never comes says so instead of hanging."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from bedrock.testing.waiting import PATIENCE, eventually, within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 

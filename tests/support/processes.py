@@ -1,7 +1,5 @@
 """What runs on this machine, as the kernel tells it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import uuid

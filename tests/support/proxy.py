@@ -1,20 +1,16 @@
 """A TCP proxy in front of one server or several: it can cut every connection, slow it down, or let nothing through."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tests.support.patience import PATIENCE
 from tests.support.scripted_server import ScriptedServer, ServedConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CONNECT_SECONDS = 2.0
 """What reaching the server may take. Where one was killed, and another has not begun to listen, it may take for ever;

@@ -1,14 +1,9 @@
 """Counts of a server process that a test or a measurement reads from outside."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 
 def publish(path: str, counts: Callable[[], dict[str, int]]) -> None:

@@ -1,13 +1,7 @@
 """What a replay finds, for the tests of everything that writes a journal."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from actors.maintenance.verify import Replay
-
-if TYPE_CHECKING:
-    from actors.ports import ConversationRecord, Store
+from actors.ports import ConversationRecord, Store
 
 
 def differences(store: Store, record: ConversationRecord) -> list[str]:

@@ -1,9 +1,5 @@
 """One of everything that a conversation can be or tell: each with what it must look like to a client."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from actors.core.content import (
@@ -50,11 +46,9 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
+from actors.ports import ConversationRecord
 from server.wire.values import ConversionContext
 from tests.support.commit_builder import record_of
-
-if TYPE_CHECKING:
-    from actors.ports import ConversationRecord
 
 FACTS = ConversionContext({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())
 

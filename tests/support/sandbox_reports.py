@@ -1,14 +1,9 @@
 """What the sandbox of this machine can do, found out once in a process of the tests: each probe starts programs."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox.probe import probe
-
-if TYPE_CHECKING:
-    from actors.ports import SandboxReport
+from actors.ports import SandboxReport
 
 
 @cache

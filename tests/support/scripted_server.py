@@ -1,9 +1,9 @@
 """Scripts of connections for a fake provider on 127.0.0.1, with real sockets, plain or TLS."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+import ssl
+from collections.abc import Iterable
+from typing import Any
 
 from bedrock.testing.anthropic_stream import named
 from bedrock.testing.http_server import (
@@ -16,10 +16,6 @@ from bedrock.testing.http_server import (
     whole,
 )
 from bedrock.testing.http_server import HttpScript as Script
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable
 
 __all__ = ["KEPT_STREAM_HEAD", "STREAM_HEAD", "Received", "Script", "ScriptedServer", "ServedConnection"]
 __all__ += ["answer", "chunked", "in_turn", "kept", "named", "plain", "stream", "tunnelling", "whole"]

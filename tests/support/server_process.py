@@ -1,7 +1,5 @@
 """`python -m server` as a process, and what a test wants to know of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -9,9 +7,10 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import grpc
 from bedrock import Client, v1
@@ -19,9 +18,6 @@ from bedrock import Client, v1
 from tests.support import processes
 from tests.support.auditing import audit
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[2]
 API_KEY = "e2e-provider-key-0123456789abcdef"

@@ -1,7 +1,5 @@
 """The services of a server; a test replaces what it is about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from actors.adapters.workspace.local import LocalWorkspace

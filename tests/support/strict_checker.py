@@ -1,18 +1,14 @@
 """What providers demand of a request body, stricter than any mock: the chain, the order, the ids, the parameters."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import jsonschema_rs
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from pydantic import TypeAdapter
 
 SAMPLING = {
     "temperature",

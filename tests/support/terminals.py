@@ -1,7 +1,5 @@
 """The program at a real (pseudo) terminal: keys in, screen out."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import pty
@@ -11,15 +9,13 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import pyte
 
 from tests.support.processes import asleep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0

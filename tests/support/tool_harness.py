@@ -1,7 +1,5 @@
 """Where tools are called as the tool runner calls them, over the sandbox that a test brings."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

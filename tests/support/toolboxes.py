@@ -1,21 +1,14 @@
 """What a made-up toolbox needs beside the tools that a test is about."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from actors.adapters.tools import call_subjects
-from actors.core.context import ToolGroup, ToolTraits
-from actors.ports import ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from actors.core.content import ToolUse
-    from actors.core.context import ApprovalRule, CallSubject, Mode
-    from actors.core.tool_run import KillReceipt
-    from actors.ports import ToolContext, ToolOutput
+from actors.core.content import ToolUse
+from actors.core.context import ApprovalRule, CallSubject, Mode, ToolGroup, ToolTraits
+from actors.core.tool_run import KillReceipt
+from actors.ports import ToolContext, ToolOutput, ToolSpec
 
 
 class NothingKept:

@@ -1,7 +1,5 @@
 """The source of the tool host's program, module by module."""
 
-from __future__ import annotations
-
 from actors.adapters.sandbox import fork_server
 
 

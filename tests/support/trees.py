@@ -1,31 +1,25 @@
 """Process trees that try to get away, and how tests find what is left of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox.host import process_walk
+from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport, ServiceStreams
+from actors.ports.cluster import Lease
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.sandbox_reports import sandbox_report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from actors.adapters.sandbox.process_tree import ProcessTree
-    from actors.ports.cluster import Lease
 
 BOUND = 20.0
 """Longest wait, in seconds, for something that should happen."""

@@ -13,22 +13,17 @@ The checker knows the log and what streams brought, and nothing of how a server 
   message or StreamDiscarded, after which nothing of it comes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from bedrock import v1
 
 from actors.core import notifications as told
 from actors.core.content import Message, Reasoning, Text
+from actors.ports import StoredEvent
 from server.contract.limits import BATCH_BYTES, BATCH_EVENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from actors.ports import StoredEvent
 
 Slot: TypeAlias = tuple[str, int]
 """Request id and attempt."""

@@ -1,18 +1,14 @@
 """A watcher over a stream of its own: everything it was sent, to look at and to wait for."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from bedrock import v1
 
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess
 
 Found = Callable[[v1.Event], bool]
 

@@ -1,21 +1,15 @@
 """Fixtures of the client's tests: a scripted server, and clients connected to it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from bedrock import Client, v1
 from bedrock._shared import reconnection
 from bedrock._sync.transport import Transport
+from google.protobuf.message import Message
 
 from tests.support.fake_server import FakeBedrock, FakeServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from google.protobuf.message import Message
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,10 @@
 """A server whose every answer is an attack: each string of each message holds what a terminal would obey."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy as copy
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from bedrock import v1
@@ -15,9 +14,6 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from tests.support.fake_server import Refusal, methods, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 

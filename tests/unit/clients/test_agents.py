@@ -1,7 +1,5 @@
 """Sub-agents as people see them: the tree while they work, a line when one ends, and how they are listed."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,12 +1,10 @@
 """The client for asyncio keeps the same promises as the blocking one."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -41,9 +39,6 @@ from tests.support.fake_server import (
     text,
     uses_tool,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 def run(address: str, story: Callable[[AsyncClient], Awaitable[None]]) -> None:

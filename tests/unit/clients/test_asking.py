@@ -1,11 +1,10 @@
 """`ask`: a question and its answer in one call, and who decides about approvals meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import pickle
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import bedrock
 import grpc
@@ -14,6 +13,7 @@ from bedrock import Answer, Approval, AsyncClient, Client, Usage, v1
 from bedrock._sync.transport import Transport
 from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, InvalidArgument, RunFailed
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from tests.support.fake_server import (
     NAME,
@@ -28,12 +28,6 @@ from tests.support.fake_server import (
     text,
     uses_tool,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from google.protobuf.message import Message
 
 RUN = f"{NAME}/requestCycles/1"
 

@@ -1,14 +1,14 @@
 """What is tried again by itself is what may be: held against the contract, method by method."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys
 import threading
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -18,16 +18,11 @@ from bedrock._sync import transport
 from bedrock.cli.app import bedrock
 from bedrock.errors import Unavailable
 from click.testing import CliRunner
+from google.protobuf.descriptor import MethodDescriptor
 
 from tests.support.certificates import make_self_signed
 from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal, says
 from tests.support.scripted_server import ScriptedServer, answer
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from pathlib import Path
-
-    from google.protobuf.descriptor import MethodDescriptor
 
 READS = ("Get", "List", "Browse", "Verify", "Wait")
 """How the names of calls begin that change nothing and have one answer. Streams: test_openings.py."""

@@ -1,11 +1,10 @@
 """The blocking client against a scripted server: what it sends, what it shows, and how it survives broken streams."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -32,9 +31,6 @@ from tests.support.fake_server import (
     text,
     uses_tool,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def durable(events: list[Event]) -> list[int]:

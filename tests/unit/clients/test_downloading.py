@@ -1,9 +1,8 @@
 """`bedrock download` and `bedrock export`: what becomes a file, and no file is overwritten unless that is wanted."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from bedrock import Client, Conversation, Unavailable, v1
@@ -12,10 +11,6 @@ from bedrock.cli.app import bedrock
 from click.testing import CliRunner, Result
 
 from tests.support.fake_server import NAME, SLUG, FakeBedrock, stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FIRST, SECOND = "a" * 64, "b" * 64
 

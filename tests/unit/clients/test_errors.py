@@ -1,7 +1,5 @@
 """Every reason of the contract is an exception of its own, with what the server said about it."""
 
-from __future__ import annotations
-
 import inspect
 
 import grpc

@@ -1,7 +1,5 @@
 """The blocking client is what the generator makes of the client for asyncio."""
 
-from __future__ import annotations
-
 from tests.generate.client_sync import BY_HAND, SOURCE, TARGET, generated
 
 

@@ -1,12 +1,10 @@
 """A server that was started again at another address, with another token, is found by what it wrote for its clients."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -17,9 +15,6 @@ from bedrock.errors import Misconfigured, ServerNotRunning, Unauthenticated
 from click.testing import CliRunner
 
 from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal, uses_tool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Moving:

@@ -1,13 +1,11 @@
 """Streams that cannot be opened at once: tried again for a moment, never twice once something came, never hanging."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -15,9 +13,6 @@ from bedrock import AsyncClient, Client, v1
 from bedrock.errors import BedrockError, NotFound, Unavailable
 
 from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PATIENCE = 20.0
 GONE = Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone for a moment")

@@ -1,7 +1,5 @@
 """Importing the package is cheap, and what it promises is there."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess

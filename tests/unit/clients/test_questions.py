@@ -1,13 +1,11 @@
 """No question hangs a loop: what is open when the next event is asked for is answered, denied, or left on purpose."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
 import socket
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -18,9 +16,6 @@ from bedrock.events import Snapshot
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tests.support.fake_server import NAME, FakeBedrock, Refusal, asks_person, fails, says, uses_tool
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 RUN = f"{NAME}/requestCycles/1"
 ASKS = uses_tool("rm x", "gone", "Done.", ask=True)

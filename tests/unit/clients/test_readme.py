@@ -1,7 +1,5 @@
 """The examples of the clients' README run as they stand."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

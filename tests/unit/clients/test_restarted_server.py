@@ -1,13 +1,11 @@
 """A server that was started again at the same address takes every call; what it may have done is not repeated."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -16,9 +14,6 @@ from bedrock._shared import connection as channel
 from bedrock.errors import BedrockError, ServerNotRunning, Unavailable
 
 from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CALLS: dict[str, Callable[[Conversation | AsyncConversation], object]] = {
     "get": lambda conversation: conversation.get(),

@@ -1,21 +1,16 @@
 """Where the address and the token come from, whom they are believed of, and where the token goes."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from bedrock._shared.settings import no_listener_error, proxy_of, resolve
 from bedrock.errors import Misconfigured, ServerNotRunning
 from bedrock.local_server import data_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ELSEWHERE = ("example.com:7421", "https://example.com", "http://example.com", "10.0.0.1:1")
 LOOPBACK = ("127.0.0.1:7421", "localhost:7421", "http://127.0.0.1", "[::1]", "ipv4:127.0.0.1:7421")

@@ -1,15 +1,13 @@
 """A server of one's own: started, found, and gone with its owner, however that one ends."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, ConversationInfo, v1
@@ -18,10 +16,7 @@ from bedrock.cli.commands.chat import ENDS, _farewell
 from bedrock.cli.spawned_server import SpawnedServer, server_answers, spawn_if_missing
 from bedrock.errors import Misconfigured, ServerUnreachable, Unauthenticated
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.fake_server import FakeBedrock
+from tests.support.fake_server import FakeBedrock
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30

@@ -1,20 +1,16 @@
 """Every `timeout` means the same: seconds, zero or more; what is longer than years has no end."""
 
-from __future__ import annotations
-
 import asyncio
 import math
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from bedrock import AsyncClient, Client
 from bedrock.errors import DeadlineExceeded
 
 from tests.support.fake_server import NAME, FakeBedrock, says
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ENDLESS = [math.inf, 1e300, 9.3e9, 10**400]
 WRONG = [(math.nan, ValueError), (-1, ValueError), (-math.inf, ValueError), ("5", TypeError), (True, TypeError)]

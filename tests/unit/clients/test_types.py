@@ -1,7 +1,5 @@
 """The closed sets of words are those of the contract, and a misspelt one is an error of both type checkers."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

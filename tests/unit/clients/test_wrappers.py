@@ -1,17 +1,16 @@
 """Every message that a server answers with has a wrapper, with every field of the contract under its name and type."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import inspect
 import json
 import pickle
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import pytest
 from bedrock import (
@@ -40,9 +39,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 OMITTED = {
     "bedrock.v1.Image": {"data"},  # set in requests only

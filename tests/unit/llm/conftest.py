@@ -1,20 +1,15 @@
 """Fixtures of the model adapters' tests."""
 
-from __future__ import annotations
-
 import os
 import ssl
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.certificates import make_self_signed
 from tests.support.model_requests import close_models
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,15 @@
 """A cancel ends a request in every phase, shows as a cancel, and leaves no descriptor behind."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket
+import ssl
 import threading
 from collections import Counter
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,6 @@ from tests.support.scripted_server import (
     stream,
     tunnelling,
 )
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Generator
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

@@ -1,7 +1,5 @@
 """Answers of Anthropic Messages, streamed and whole, over a real connection."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

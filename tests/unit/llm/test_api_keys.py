@@ -1,13 +1,11 @@
 """Keys that a command prints: run once, kept, asked for again when refused, and never shown."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +16,6 @@ from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from tests.support.model_requests import RequestThread, Sink, ask, failure, model, provider
 from tests.support.scripted_server import ScriptedServer, answer, plain, stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

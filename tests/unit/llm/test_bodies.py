@@ -1,9 +1,8 @@
 """Request bodies: judged by the official SDKs' types and by our own strict checker."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, note, settings
@@ -26,15 +25,11 @@ from actors.core.content import (
 )
 from actors.core.context import Generation, ReasoningEffort
 from actors.core.history import ProviderView, Turn
+from actors.ports import ModelRequest
 from actors.ports.json_schema import NativeOutput
 from tests.support.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.support.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.support.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.ports import ModelRequest
 
 SHOT = Image("hash", "image/png", 640, 480)
 MINE = "claude-sonnet-4-5"

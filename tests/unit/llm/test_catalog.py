@@ -1,18 +1,12 @@
 """Which models are served, by whom, and how much fits them (REQ-BED-012, REQ-BED-022)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.model_limits import Price, assumed_limits, known_limits, limits_of
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
 from actors.core.content import Usage
-
-if TYPE_CHECKING:
-    from actors.ports import ModelCatalog, ModelInfo
+from actors.ports import ModelCatalog, ModelInfo
 
 ENV = providers_from_env({"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
 

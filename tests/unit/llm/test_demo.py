@@ -1,7 +1,5 @@
 """The demo model: the same conversation, the same scene; no network, and as cancellable as any."""
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any

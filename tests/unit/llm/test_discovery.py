@@ -1,9 +1,7 @@
 """Limits that a server tells about its models: asked lazily, once, and never in anybody's way."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,11 +12,9 @@ from actors.adapters.llm.discovery import limits_in_list, listed_in
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
+from actors.ports import Model
 from tests.support.model_requests import RequestThread, ask, failure, model, provider
 from tests.support.scripted_server import Script, ScriptedServer, ServedConnection, answer, plain, stream
-
-if TYPE_CHECKING:
-    from actors.ports import Model
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

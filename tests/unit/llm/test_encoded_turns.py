@@ -1,9 +1,8 @@
 """Settled turns are encoded once, and what is kept of them is bounded."""
 
-from __future__ import annotations
-
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,17 +11,13 @@ from msgspec.structs import replace
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.encoding import KEPT_TOOLS, EncodedTools, EncodedTurns, PrefixCache, comma
 from actors.core.content import Content, Message, MessageType, Text, ToolSuccess, ToolUse, text_of
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.history import GrowingView, ProviderView, Turn
 from actors.ports import ToolSpec
 from tests.support.model_requests import assistant, provider, request, user
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 
 NAMES = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-4o", "openai-responses": "gpt-5.2"}
 

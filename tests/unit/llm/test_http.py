@@ -1,7 +1,5 @@
 """The transport: what a request looks like, how failures of the network are told, and what is left behind: nothing."""
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import itertools
@@ -10,8 +8,10 @@ import ssl
 import struct
 import termios
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import certifi
 import pytest
@@ -38,10 +38,6 @@ from tests.support.scripted_server import (
     stream,
 )
 from tests.unit.llm.test_abort import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

@@ -1,7 +1,5 @@
 """Images in each protocol's words, and what stands in for those that are not shown."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,14 +1,15 @@
 """A connection that a server keeps open carries the next request; one that may not be used again never does."""
 
-from __future__ import annotations
-
 import gc
 import os
 import select
+import ssl
 import threading
 import time
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,11 +33,6 @@ from tests.support.scripted_server import (
     tunnelling,
 )
 from tests.unit.llm.test_abort import ANSWER, until
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Generator
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

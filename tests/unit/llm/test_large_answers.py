@@ -1,7 +1,5 @@
 """Answers that are larger than a message may be: hung up on while they arrive, and never asked for again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Lone surrogates in what a provider sends: replaced, whatever the protocol, and never a failed attempt."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """Prices and windows in models.toml are those of genai-prices on the day that it names; the rest is written by hand."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from datetime import date

@@ -3,8 +3,6 @@
 tests/peers/README.md lists the oddities with these tests.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

@@ -1,7 +1,5 @@
 """Answers of OpenAI Chat Completions and of servers that speak it, streamed and whole, over a real connection."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,11 +1,10 @@
 """Whatever a provider sends: exactly one outcome, told in the right order, and the same however it was cut."""
 
-from __future__ import annotations
-
 import itertools
 import operator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,9 +22,6 @@ from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError
 from tests.support.model_requests import model, provider, request
 from tests.support.scripted_server import named, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 Event = dict[str, Any]
 PROTOCOLS = pytest.mark.parametrize("protocol", ["anthropic", "openai-chat", "openai-responses"])

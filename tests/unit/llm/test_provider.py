@@ -1,7 +1,5 @@
 """Provider settings: from the environment, from plain data, and never showing a secret."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

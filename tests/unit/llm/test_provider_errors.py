@@ -1,11 +1,9 @@
 """What a provider's refusal means, and that it tells no secret."""
 
-from __future__ import annotations
-
 import email.utils
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,10 +20,8 @@ from actors.adapters.llm.provider_errors import (
     stream_error,
 )
 from actors.core.errors import RETRYABLE, ErrorKind
+from actors.ports import ModelFailedError
 from tests.support.model_requests import KEY, provider
-
-if TYPE_CHECKING:
-    from actors.ports import ModelFailedError
 
 NOW = 1_800_000_000.0
 PROVIDER = provider("anthropic", "https://models.example", key_source="ANTHROPIC_API_KEY")

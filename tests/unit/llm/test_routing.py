@@ -1,11 +1,10 @@
 """Who serves a model that somebody names: the settings, the providers' own lists, the known families, or nobody."""
 
-from __future__ import annotations
-
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +16,6 @@ from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
 from tests.support.scripted_server import ScriptedServer, answer
 from tests.unit.llm.test_discovery import listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEAD = "http://127.0.0.1:9"
 """Nothing listens there."""

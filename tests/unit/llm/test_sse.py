@@ -1,7 +1,5 @@
 """The event-stream parser: any chunking gives the same events, and nothing unfinished is dispatched."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What a cancelled request has used: what its provider told, and an estimate of what it did not tell in time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

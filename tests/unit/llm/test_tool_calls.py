@@ -1,7 +1,5 @@
 """Ids that are unique and fit every provider; inputs that are JSON objects."""
 
-from __future__ import annotations
-
 import json
 import re
 

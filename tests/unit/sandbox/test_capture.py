@@ -1,7 +1,5 @@
 """What is kept of a long output."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

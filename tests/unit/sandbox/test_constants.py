@@ -1,7 +1,5 @@
 """Numbers that the kernel gives meaning to, against two libraries that have nothing to do with ours."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 

@@ -1,7 +1,5 @@
 """Where a server's own control groups are, in both versions; and that a call is born into one of version 2."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

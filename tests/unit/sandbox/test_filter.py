@@ -1,7 +1,5 @@
 """The system call filter, run by a small machine for classic BPF: for both architectures, whatever this one is."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """Private directories: made safely, removed whatever is in them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,21 +1,17 @@
 """The probe answers, whatever the machine is like."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from actors.adapters.sandbox import probe
 from actors.adapters.sandbox.probe import landlock_abi
 from actors.ports import SandboxReport, SandboxUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @pytest.fixture

@@ -1,17 +1,12 @@
 """What is hidden so that the server's files are, whatever takes their place."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from actors.adapters.sandbox import server_files
 from actors.adapters.sandbox.server_files import ServerFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The parts of the tool host that can be looked at alone; the whole is tested with real trees."""
 
-from __future__ import annotations
-
 import ast
 import os
 import sys

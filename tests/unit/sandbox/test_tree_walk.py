@@ -1,11 +1,9 @@
 """How the tool host looks at a tree that it is going to kill: completely if it is small, hardly if it is a storm."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,9 +12,6 @@ from hypothesis import strategies as st
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host import call_limits, kernel, process_walk
 from actors.adapters.sandbox.host.process_walk import SNAPSHOT, descendants, snapshot, walk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Tree = Mapping[int, list[int]]
 

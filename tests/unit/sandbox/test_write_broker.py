@@ -1,11 +1,9 @@
 """What the broker of a workspace protects, by name and by what a directory holds."""
 
-from __future__ import annotations
-
 import errno
 import os
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,9 +13,6 @@ from actors.adapters.sandbox import server_files
 from actors.adapters.sandbox.host import kernel, syscall_filter, writable_trees, write_broker
 from actors.adapters.sandbox.server_files import Workspaces
 from tests.unit.sandbox.test_filter import ALLOW, ENOSYS, EPERM, TABLES, number_of, verdict
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = writable_trees.Names([b".git", b".envrc", b"node_modules/.bin", b"a/b/c"])
 

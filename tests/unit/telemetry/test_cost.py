@@ -1,10 +1,11 @@
 """What it costs to observe a turn: calls of Python functions, which depend neither on machine nor on load."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
+import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
@@ -18,12 +19,6 @@ from actors.ports import ModelAnswer, ModelRequest
 from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, Telemetry, ToolEnd, ToolStart
 from actors.runtime.services import SystemClock
 from tests.support.commit_builder import record_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    import pytest
 
 MOST = {"log lines": 140, "metrics": 1100, "metrics and traces": 1740}
 """How many calls a turn costs, with a few for other versions of Python and of the libraries."""

@@ -1,14 +1,13 @@
 """Metrics with bounded labels, and observers that disturb neither each other nor what they observe."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,9 +35,6 @@ from actors.runtime.services import SystemClock
 from tests.documents.pages import ROOT
 from tests.support.commit_builder import record_of
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    import pytest
 
 REQUEST = ModelRequest("c", "c:r1", 1, "", (), ProviderView(()))
 

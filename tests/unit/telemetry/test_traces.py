@@ -1,9 +1,8 @@
 """Spans as the GenAI conventions have them, in the SDK's own exporter."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -19,9 +18,6 @@ from actors.ports import ModelAnswer, ModelRequest
 from actors.ports.telemetry import CONTENTS, AttemptEnd, AttemptStart, ToolEnd, ToolStart
 from actors.runtime.services import SystemClock
 from tests.support.commit_builder import record_of
-
-if TYPE_CHECKING:
-    import pytest
 
 RECORD = record_of("c", model="opus")
 BEGAN = StateChanged(StateSummary("llm_requesting", run="c:1"), ())

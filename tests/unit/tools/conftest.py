@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,9 +14,6 @@ import pytest
 from actors.ports import Launch, ProcessEnd, SandboxReport
 from actors.runtime.services import SystemClock
 from tests.support.tool_harness import ToolHarness
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """bash: what is launched, and what the model reads of how it ended."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,14 +1,13 @@
 """bash: commands that outlive their call, with processes that end when the test says so."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from actors.adapters.tools.bash import job
 from actors.adapters.tools.bash import tool as bash
 from actors.core.states import BackgroundJob, JobStatus
+from actors.core.tool_run import KillReceipt
 from actors.ports import (
     Launch,
     ProcessEnd,
@@ -27,11 +27,6 @@ from actors.ports import (
     ToolTransientError,
 )
 from tests.support.tool_harness import BashHarness
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from actors.core.tool_run import KillReceipt
 
 BOUND = 30.0
 EXITED = ProcessEnd(0, None, b"all\n", b"", 0, 12, ())

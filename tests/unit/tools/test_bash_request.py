@@ -1,7 +1,5 @@
 """bash: which arguments go together, and what the model reads when they do not."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,9 +1,8 @@
 """What calls of our tools are about: paths as they are in truth, commands as bash reads them; rules as kept."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +10,6 @@ from actors.adapters.tools.registry import StandardToolbox
 from actors.core.content import ToolUse
 from actors.core.context import Action, ApprovalRule, CallSubject
 from actors.ports import InvalidApprovalRuleError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOOLS = StandardToolbox()
 

@@ -1,7 +1,5 @@
 """The allowlist of a tool's environment."""
 
-from __future__ import annotations
-
 from actors.adapters.tools.program_launch import tool_environment
 
 

@@ -1,13 +1,12 @@
 """keyword_search: what is around its terms, and what is left out when that is too much."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,9 +16,6 @@ from actors.adapters.tools.search import Findings, KeywordSearchTool, ripgrep, s
 from actors.adapters.tools.workers import keyword_search as worker
 from actors.adapters.tools.workers.keyword_search import OutputTooLargeError
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolTransientError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """How an agent asks for more, and how other tools tell it that it can."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

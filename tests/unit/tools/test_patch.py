@@ -1,7 +1,5 @@
 """patch as a tool: what its worker is told, and what becomes of the answer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,14 +1,9 @@
 """The diff that people see of a patch."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import pytest
 
 from actors.adapters.tools.workers import patch_text as patch_diff
 from actors.adapters.tools.workers.patch_text import Edit, unified
-
-if TYPE_CHECKING:
-    import pytest
 
 TEN = "".join(f"{number}\n" for number in range(10))
 

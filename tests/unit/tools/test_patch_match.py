@@ -1,7 +1,5 @@
 """Where patch finds a text: exactly, or else by one thing overlooked, and never if that could mean two places."""
 
-from __future__ import annotations
-
 from textwrap import indent
 
 import pytest

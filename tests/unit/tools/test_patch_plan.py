@@ -1,7 +1,5 @@
 """What patches make of a text, and what they are refused for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,22 +1,18 @@
 """How patch changes a file: wholly or not at all, where it should, and nothing else."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
 import shutil
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.adapters.tools.workers import patch_files
 from actors.adapters.tools.workers.patch_files import MAX_FILE, PatchRefusedError, change
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 Snapshot = dict[str, tuple[int, bytes | str | None]]
 

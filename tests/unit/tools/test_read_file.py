@@ -1,7 +1,5 @@
 """read_file: what is launched, and how the worker's answer is taken."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

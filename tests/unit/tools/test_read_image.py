@@ -1,8 +1,7 @@
 """read_image: what is read, what is kept of it, and what the model is told."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,9 +10,6 @@ from actors.adapters.tools.read_file import ReadImageTool
 from actors.adapters.tools.workers.read_file import UnreadableFileError, read_whole
 from actors.core.content import Image
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolTransientError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DATA = b"\x89PNG\r\n\x00\xff"
 

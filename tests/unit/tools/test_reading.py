@@ -1,7 +1,5 @@
 """The worker of read_file: numbered lines of any file, in bounded memory, never waiting for anybody."""
 
-from __future__ import annotations
-
 import ast
 import os
 import socket

@@ -1,7 +1,5 @@
 """The toolbox: what is offered, and how a call that does not fit is answered."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,19 +1,14 @@
 """Directories that are opened beneath another: both ways agree, and neither is led out."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from actors.adapters.tools.workers import patch_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def has_openat2() -> bool:

@@ -1,7 +1,5 @@
 """search: what is launched, and the worker: which lines are shown, and what is said of the rest."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

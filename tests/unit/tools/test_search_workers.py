@@ -1,7 +1,5 @@
 """Workers are programs of their own: they start fast, and need nothing that is installed."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

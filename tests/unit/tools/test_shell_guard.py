@@ -1,7 +1,5 @@
 """The guard rail: what is refused wherever it stands, and what is not although it looks like it."""
 
-from __future__ import annotations
-
 import pytest
 
 from actors.adapters.tools.bash.shell_guard import check_command

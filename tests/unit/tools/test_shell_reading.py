@@ -1,7 +1,5 @@
 """Which commands a text runs, for approval rules: what cannot be told is opaque, whatever it looks like."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

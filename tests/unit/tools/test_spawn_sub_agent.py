@@ -1,7 +1,5 @@
 """spawn_sub_agent: what a call must look like, and what it asks to be started."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

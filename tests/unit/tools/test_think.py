@@ -1,7 +1,5 @@
 """think: acknowledged, and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from actors.adapters.tools.registry import ThinkTool
