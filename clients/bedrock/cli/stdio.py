@@ -6,13 +6,14 @@ import errno
 import io
 import os
 import select
+import signal
 import sys
 import termios
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import Any, TextIO, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
+T = TypeVar("T")
 
 #: Seconds between two checks of whether the terminal, or the reader of the pipe, still exists.
 LOOK_SECONDS = 1.0
@@ -62,6 +63,66 @@ async def until_closed(stream: TextIO) -> None:
         while True:
             ensure_read(stream)
             await asyncio.sleep(LOOK_SECONDS)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of a command that prints while it waits.
+
+    Ctrl-C, SIGTERM and SIGHUP cancel it and raise KeyboardInterrupt. A signal that is ignored, as under `nohup`, stays
+    so.
+
+    Raises:
+        BrokenPipeError: The reader of standard output has closed it, and the coroutine was cancelled.
+    """
+    import asyncio  # noqa: PLC0415
+
+    async def until_done_or_closed() -> T:
+        working, looking = asyncio.create_task(work), asyncio.create_task(until_closed(sys.stdout))
+        ends = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+        try:
+            with handling(dict.fromkeys(ends, working.cancel)):
+                await asyncio.wait((working, looking), return_when=asyncio.FIRST_COMPLETED)
+            closed = not working.done()
+        finally:
+            for task in (working, looking):
+                task.cancel()
+            await asyncio.gather(working, looking, return_exceptions=True)
+        if closed:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        return working.result()
+
+    try:
+        return asyncio.run(until_done_or_closed())
+    except asyncio.CancelledError:  # by SIGTERM or SIGHUP; asyncio itself raises KeyboardInterrupt for Ctrl-C
+        raise KeyboardInterrupt from None
+
+
+@contextmanager
+def handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generator[None]:
+    """Have the running event loop call a handler for each of these signals, until the end of the ``with`` block."""
+    import asyncio  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+async def read_line(stream: TextIO) -> str:
+    """Return the next line typed at a terminal; "" at the end of the input. Unlike `readline`, it can be cancelled."""
+    import asyncio  # noqa: PLC0415
+
+    loop, typed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(stream, typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(stream)
+    return stream.readline()
 
 
 def discard_output() -> None:

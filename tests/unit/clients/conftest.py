@@ -1,10 +1,14 @@
 """Fixtures of the client's tests: a scripted server, and clients connected to it."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bedrock import Client, v1
+from bedrock._async.transport import AsyncTransport
 from bedrock._shared import reconnection
 from bedrock._sync.transport import Transport
 from google.protobuf.message import Message
@@ -24,17 +28,25 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def ctrl_c_at_sending(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C is pressed once: when a message has been accepted, and before its sender hears of it."""
-    call, pressed = Transport.call, iter([KeyboardInterrupt])
+    call, async_call, presses = Transport.call, AsyncTransport.call, iter([signal.SIGINT])
 
-    def interrupted(
-        transport: Transport, method: Callable[..., Message], request: Message, timeout: float | None = None
-    ) -> Message:
+    def press(request: Message) -> None:
+        for number in presses if isinstance(request, v1.SendMessageRequest) else ():
+            signal.raise_signal(number)
+
+    def interrupted(transport: Transport, method: Any, request: Message, timeout: float | None = None) -> Any:
         answer = call(transport, method, request, timeout)
-        for error in pressed if isinstance(request, v1.SendMessageRequest) else ():
-            raise error
+        press(request)
+        return answer
+
+    async def cancelled(transport: AsyncTransport, method: Any, request: Message, timeout: float | None = None) -> Any:
+        answer = await async_call(transport, method, request, timeout)
+        press(request)
+        await asyncio.sleep(0)  # which is where asyncio hears of it
         return answer
 
     monkeypatch.setattr(Transport, "call", interrupted)
+    monkeypatch.setattr(AsyncTransport, "call", cancelled)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import grpc
 import pytest
-from bedrock import Approval, Conversation, ConversationInfo, v1
+from bedrock import Approval, AsyncConversation, Conversation, v1
 from bedrock._shared.requests import MAX_REQUEST_BYTES
 from bedrock.cli import app
 from bedrock.cli import exit_codes as exits
@@ -111,19 +111,25 @@ def test_a_call_that_asks_is_exit_code_3_and_stays_open(program: Program, fake: 
     assert not fake.asked(v1.CancelConversationRequest)
 
 
-@pytest.mark.parametrize("command", ["ask --approve all Remove", "chat"])
+@pytest.mark.parametrize(
+    ("command", "client"), [("ask --approve all Remove", AsyncConversation), ("chat", Conversation)]
+)
 def test_another_client_may_answer_before_everything_is_approved(
-    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, command: str
+    program: Program,
+    fake: FakeBedrock,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    client: type[Conversation | AsyncConversation],
 ) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
-    approve = Conversation.approve
+    approve = client.approve
 
-    def too_slow(conversation: Conversation, approval: Approval | str) -> ConversationInfo:
+    def too_slow(conversation: Conversation | AsyncConversation, approval: Approval | str) -> object:
         assert isinstance(approval, Approval)
         assert fake.resolve(approval.name, v1.APPROVAL_DECISION_DENY)
-        return approve(conversation, approval)
+        return approve(conversation, approval)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Conversation, "approve", too_slow)
+    monkeypatch.setattr(client, "approve", too_slow)
     result = program(*command.split())
     assert result.exit_code == 0
     assert "Then not.\n" in result.stdout

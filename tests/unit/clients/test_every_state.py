@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from bedrock.cli.commands import inspect as looking
 from bedrock.cli.commands import watch as live_list
 from bedrock.cli.display import conversation_view as sub_agents
 from bedrock.cli.display.conversation_view import AgentTree, ConversationView
-from bedrock.cli.display.follower import Progress
+from bedrock.cli.display.follower import Drawing
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.style import Paint
 from bedrock.conversations import ConversationListEvent
@@ -102,8 +101,7 @@ def show_to_everybody(*story: v1.Event) -> None:
         ),
     )
     views.append((lambda _: None, lambda: prompt_text(session, Paint(False), 10)))
-    progress = Progress(io.StringIO(), quiet=False)
-    views.append((progress.show, lambda: None))
+    views.append((Drawing(Paint(False), lambda _: None).show_progress, lambda: None))
     for event in story:
         for take, look in views:
             take(Event.from_proto(event))

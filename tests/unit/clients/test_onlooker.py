@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from bedrock import AsyncConversation, Event, v1
-from bedrock.cli.display import follower as onlooker
-from bedrock.cli.display.follower import Onlooker
+from bedrock.cli.display import follower
+from bedrock.cli.display.follower import Drawing
 from bedrock.cli.text.style import Paint
 from bedrock.errors import BedrockError, NotFound, Unavailable
 
@@ -55,13 +55,13 @@ class Streams:
 
 
 class Scene:
-    """An onlooker of the conversation "parent", and what it has printed."""
+    """A drawing of the conversation "parent", and what it has printed."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._changed = asyncio.Event()
         self.streams = Streams(self._changed.set)
-        self.onlooker = Onlooker(self.streams.agent, Paint(False), self._write, refresh=self._changed.set)
+        self.drawing = Drawing(Paint(False), self._write, live=True, refresh=self._changed.set)
 
     def parent(self, *events: v1.Event) -> None:
         self.streams.put("parent", *events)
@@ -77,7 +77,7 @@ class Scene:
                 await self._changed.wait()
 
     async def look(self) -> None:
-        async for _ in self.onlooker.follow(self.streams.read("parent")):
+        async for _ in self.drawing.follow(self.streams.read("parent"), self.streams.agent):
             pass
 
 
@@ -135,7 +135,7 @@ def test_one_that_never_begins_is_reported_by_its_parent() -> None:
         scene.parent(waiting(0, 1))
         await scene.until(lambda: len(scene.streams.opened) == 3)
         scene.parent(changed(report(0, "could not be started")))
-        await scene.until(lambda: scene.onlooker.transcript.agents.at_work == [NAMES[1]])
+        await scene.until(lambda: scene.drawing.transcript.agents.at_work == [NAMES[1]])
         scene.streams.put(NAMES[0], NotFound("never"))
         await scene.until(lambda: scene.lines)
 
@@ -143,7 +143,7 @@ def test_one_that_never_begins_is_reported_by_its_parent() -> None:
 
 
 def test_a_parent_that_goes_on_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onlooker, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(follower, "SETTLE_SECONDS", 0.01)
 
     async def story(scene: Scene) -> None:
         scene.parent(waiting(0), stopped("r", "interrupted"), state("idle"))

@@ -10,7 +10,6 @@ import string
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from prompt_toolkit import PromptSession
@@ -35,7 +34,7 @@ from bedrock.cli.text.safe_text import SafeText, without_colours
 from bedrock.cli.text.style import cells, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable
 
     from prompt_toolkit.application import Application
     from prompt_toolkit.buffer import Buffer
@@ -480,7 +479,7 @@ async def chat_at_terminal(session: ChatSession, paint: Paint, history: History,
         signal.SIGCONT: prompt.redraw,
     }
     try:
-        with _handling(handlers):
+        with streams.handling(handlers):
             await _converse(session, prompt)
     finally:
         session.tell_unsent()
@@ -516,15 +515,3 @@ async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
 async def _until_closed(session: ChatSession) -> None:
     await streams.until_closed(sys.stdout)
     session.over.set()
-
-
-@contextmanager
-def _handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generator[None]:
-    loop = asyncio.get_running_loop()
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
-        yield
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)

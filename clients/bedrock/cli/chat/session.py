@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from bedrock.cli.display.follower import TRYING_AGAIN, Onlooker, Outage
+from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
 from bedrock.cli.display.labels import UNRECORDED, nothing_to_cancel
 from bedrock.cli.display.questions import Asked, Offer, QuestionForm, made_rule, parse_reply, rule_line
 from bedrock.cli.display.transcript import HOW_TO_SEE
@@ -72,8 +72,8 @@ class ConversationFollower:
     def move_to(self, name: str) -> None:
         """Select the conversation to show; a running `follow` switches to it."""
         self.conversation = self._find(name)
-        self.onlooker = Onlooker(
-            self._find, self.paint, self._print, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
+        self.drawing = Drawing(
+            self.paint, self._print, live=True, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
         )
         self._moved.set()
 
@@ -98,11 +98,11 @@ class ConversationFollower:
 
     def agent_lines(self) -> list[SafeText]:
         """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
-        return self.onlooker.agent_lines()
+        return self.drawing.agent_lines()
 
     def status(self) -> SafeText:
         """Return the status line of the conversation; while the connection is lost, a line that says so."""
-        return SafeText(TRYING_AGAIN) if self.outage.lasts else self.onlooker.status()
+        return SafeText(TRYING_AGAIN) if self.outage.lasts else self.drawing.status()
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
         """Record that the stream of events broke. If the server has ended, print how to continue the chat."""
@@ -110,10 +110,11 @@ class ConversationFollower:
         self.outage.begin(error, delay)
         if isinstance(error, ServerNotRunning) and not self._server_ended:
             self._server_ended = True
-            self._tell_outage(f"the server has ended. To go on: Ctrl-D, then bedrock chat -r {self.onlooker.view.slug}")
+            self._tell_outage(f"the server has ended. To go on: Ctrl-D, then bedrock chat -r {self.drawing.view.slug}")
 
     async def _show_events(self, observe: Callable[[Event], None]) -> None:
-        async for event in self.onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
+        events = self.conversation.events(recent_messages=RECENT_MESSAGES)
+        async for event in self.drawing.follow(events, self._find):
             observe(event)
 
     def _changed(self) -> None:
@@ -192,12 +193,12 @@ class ChatSession(ConversationFollower):
     @property
     def view(self) -> ConversationView:
         """The latest known state of the conversation."""
-        return self.onlooker.view
+        return self.drawing.view
 
     @property
     def transcript(self) -> Transcript:
         """The printed transcript, and the text that is streaming in."""
-        return self.onlooker.transcript
+        return self.drawing.transcript
 
     @property
     def question(self) -> Asked | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from functools import cache
@@ -23,6 +24,7 @@ from bedrock.cli.display.questions import (
     rule_title,
     value_of,
 )
+from bedrock.cli.stdio import read_line
 from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_listing, print_text
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.errors import BedrockError, NotFound
@@ -196,10 +198,10 @@ def _filled_in(asked: Question) -> dict[str, Any] | None:
     if not sys.stdin.isatty():
         hint = "Fill in the form with --set FIELD=VALUE, or say --visited or --decline."
         raise exits.CommandError("there is no terminal to ask at", hint, exits.USAGE)
-    return fill_in(QuestionForm(asked))
+    return asyncio.run(fill_in(QuestionForm(asked)))
 
 
-def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
+async def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
     """Ask the user for the fields of a form, and return the values; None if the user types /decline.
 
     The form is printed to standard output, or to standard error if `err`. Raises click.Abort if the input ends.
@@ -209,7 +211,7 @@ def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
         print_line(line, err=err)
     while not form.complete:
         print_line(form.prompt_line(paint), err=err)
-        typed = sys.stdin.readline()
+        typed = await read_line(sys.stdin)
         if not typed:
             raise click.Abort
         if typed.strip() == "/decline":

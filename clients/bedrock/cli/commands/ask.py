@@ -8,13 +8,13 @@ import select
 import stat
 import sys
 import threading
-from contextlib import suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from bedrock._interrupts import as_ctrl_c
+from bedrock import AsyncClient, AsyncConversation, AsyncRun, Conversation, Generation, v1
 from bedrock._shared.requests import MAX_REQUEST_BYTES, image, read_file
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
@@ -27,17 +27,15 @@ from bedrock.cli.arguments import (
     unreadable,
 )
 from bedrock.cli.commands.approvals import fill_in
-from bedrock.cli.display.follower import Progress
+from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
 from bedrock.cli.display.labels import NOT_WHOLE, interruption
 from bedrock.cli.display.questions import QuestionForm
+from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import flow_of, print_json, print_line, print_text
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
 from bedrock.errors import BedrockError, InvalidArgument, RunEnded
-
-if TYPE_CHECKING:
-    from bedrock import Client, Conversation, Generation, Run, v1
-    from bedrock.states import Question
-
+from bedrock.states import Question
 
 #: How many seconds after its start the command says that it still reads standard input.
 NOTICE_SECONDS = 1.0
@@ -119,26 +117,31 @@ def ask(
     output_schema = _schema(schema) if schema else None
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
-    run: Run | None = None
+    is_new = not (opening["latest"] or opening["resume"])
+    run: AsyncRun | None = None
+
+    async def converse() -> Outcome:
+        nonlocal run
+        async with AsyncClient(ctx.find_root().obj) as connection:
+            asked = connection.conversation(conversation.name)
+            async with asked.question(
+                text, images=attached, wait_for_others=True, generation=generation, output_schema=output_schema
+            ) as run:
+                shown = None if quiet else Paint.for_stream(sys.stderr, plain=plain)
+                return await _follow(
+                    connection, asked, run, shown, approve=approve == "all", stream=output == "stream-json"
+                )
+
     try:
-        if not (quiet or opening["latest"] or opening["resume"]):
+        if is_new and not quiet:
             for message in conversation.messages():  # what the creation of the conversation had to say
                 if message.role == "system":
                     exits.print_message(message.text)
-        with (
-            as_ctrl_c(),
-            conversation.question(
-                text, images=attached, wait_for_others=True, generation=generation, output_schema=output_schema
-            ) as run,
-        ):
-            stream = output == "stream-json"
-            outcome = _follow(
-                client, conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain
-            )
+        outcome = streams.run(converse())
     except KeyboardInterrupt:
         outcome = Outcome(exits.CANCELLED, error="cancelled")
     except InvalidArgument:
-        if run is None and not (opening["latest"] or opening["resume"]):
+        if run is None and is_new:
             with suppress(BedrockError):
                 conversation.delete()  # the conversation is empty: it was created for the rejected message alone
         raise
@@ -225,64 +228,86 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(kind) or stat.S_ISREG(kind)
 
 
-def _follow(
-    client: Client, conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool, plain: bool
+async def _follow(
+    client: AsyncClient,
+    conversation: AsyncConversation,
+    run: AsyncRun,
+    paint: Paint | None,
+    *,
+    approve: bool,
+    stream: bool,
 ) -> Outcome:
-    """Print the progress of a run, and return its outcome. Without `approve`, return at the first approval request."""
-    with Progress(sys.stderr, quiet=quiet, plain=plain) as progress:
-        client.on_disconnect = progress.disconnected
-        progress.begin(conversation.get)
-        for event in run:
+    """Print the progress of a run, unless `paint` is None, and return the run's outcome.
+
+    Without `approve`, return at the first approval request.
+    """
+    block, quiet, asking = LiveBlock(sys.stderr), paint is None, False
+    width, paint = columns(sys.stderr) if os.environ.get("TERM") != "dumb" else None, paint or Paint(False)
+    drawing = Drawing(paint, block.write, width=width)
+    outage = Outage(lambda: conversation, lambda text: block.write(paint.careful(f"· {text}")))
+
+    def status() -> list[SafeText]:
+        return [] if asking else [paint.dim(TRYING_AGAIN if outage.lasts else drawing.status("Ctrl-C cancels"))]
+
+    async with AsyncExitStack() as stack:
+        stack.enter_context(closing(outage))
+        if not quiet:
+            client.on_disconnect = outage.begin
+            if width is not None:
+                drawing.view.know(await conversation.get())
+                await stack.enter_async_context(block.updated(status))
+        async for event in run:
             streams.ensure_read(sys.stdout)
-            progress.show(event)
+            outage.end()
+            if not quiet:
+                drawing.show_progress(event)
             if stream:
                 print_json(event.to_dict())
             if event.approval is not None:
                 if not approve:
                     return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.tool_use_id)
                 with suppress(*ANSWERED):
-                    conversation.approve(event.approval)
+                    await conversation.approve(event.approval)
             if event.question is not None:
-                with progress.paused():
-                    _reply(conversation, event.question)
-    return _outcome(run)
+                asking = True
+                block.show(())
+                await _reply(conversation, event.question)
+                asking = False
+    return await _outcome(run)
 
 
-def _reply(conversation: Conversation, asked: Question) -> None:
-    """Let the user answer an MCP server's question. Without a terminal, decline it at once and print that."""
+async def _reply(conversation: AsyncConversation, asked: Question) -> None:
+    """Let the user answer an MCP server's question; if the server rejects the answer, ask again.
+
+    The question is declined if the input ends and, with a message, if there is no terminal.
+    """
+    at_terminal, form = sys.stdin.isatty() and sys.stderr.isatty(), QuestionForm(asked)
     try:
-        if sys.stdin.isatty() and sys.stderr.isatty():
-            _answer_at_terminal(conversation, QuestionForm(asked))
-        else:
-            conversation.decline_question(asked)
+        while at_terminal and (content := await _filled_in(form)) is not None:
+            try:
+                await conversation.answer_question(asked, None if asked.url else content)
+            except InvalidArgument as error:
+                exits.print_message(f"error: {error.message}")
+                form.begin_again()
+            else:
+                return
+        await conversation.decline_question(asked)
+        if not at_terminal:
             who = f"the MCP server {asked.mcp_server}"
             exits.print_message(f"No terminal to ask at, so this was declined; {who} asks: {asked.message}")
     except ANSWERED:
         exits.print_message("The question is no longer open.")
 
 
-def _answer_at_terminal(conversation: Conversation, form: QuestionForm) -> None:
-    """Ask the user to fill in a form, and send it; if the server rejects it, ask again. Decline if the input ends."""
-    while True:
-        try:
-            content = fill_in(form, err=True)
-        except click.Abort:
-            content = None
-        if content is None:
-            conversation.decline_question(form.question)
-            return
-        try:
-            conversation.answer_question(form.question, None if form.question.url else content)
-        except InvalidArgument as error:
-            exits.print_message(f"error: {error.message}")
-            form.begin_again()
-        else:
-            return
+async def _filled_in(form: QuestionForm) -> dict[str, Any] | None:
+    with suppress(click.Abort):
+        return await fill_in(form, err=True)
+    return None
 
 
-def _outcome(run: Run) -> Outcome:
+async def _outcome(run: AsyncRun) -> Outcome:
     try:
-        answer = run.answer()
+        answer = await run.answer()
         lacks = NOT_WHOLE.get(answer.stop_detail, "")
         return Outcome(exits.NOT_WHOLE if lacks else exits.OK, text=answer, error=lacks, value=answer.output)
     except RunEnded as error:
@@ -291,7 +316,7 @@ def _outcome(run: Run) -> Outcome:
         return Outcome(exits.FAILED if run.stop.detail else exits.CANCELLED, error=interruption(run.stop.detail))
 
 
-def _report(conversation: Conversation, run: Run | None, outcome: Outcome, output: str, *, plain: bool) -> None:
+def _report(conversation: Conversation, run: AsyncRun | None, outcome: Outcome, output: str, *, plain: bool) -> None:
     if output == "text":
         if outcome.exit_code == exits.OK or outcome.text:
             _answer(outcome.text, Paint.for_stream(sys.stdout, plain=plain))
@@ -316,7 +341,7 @@ def _answer(text: str, paint: Paint) -> None:
         print_line(line)
 
 
-def _result(conversation: Conversation, run: Run | None, outcome: Outcome) -> dict[str, Any]:
+def _result(conversation: Conversation, run: AsyncRun | None, outcome: Outcome) -> dict[str, Any]:
     latest, stop = conversation.get(), run.stop if run else None
     return {
         "conversation": latest.name,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import os
 import shutil
 import sys
-from contextlib import aclosing
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, closing
 
 import click
 
@@ -18,17 +15,13 @@ from bedrock._shared.wrapper import resource_name
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION
-from bedrock.cli.display.follower import Onlooker, Outage
+from bedrock.cli.display.follower import Drawing, Outage
 from bedrock.cli.display.labels import state_in_words
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import print_json, print_line, table_lines
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, cut
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
-
-    from bedrock.conversations import ConversationInfo, ConversationListEvent
+from bedrock.conversations import ConversationInfo, ConversationListEvent
 
 #: The number of the terminal's lines that the table leaves free.
 MARGIN = 3
@@ -120,8 +113,6 @@ def _cells(conversation: ConversationInfo) -> tuple[str, ...]:
     return conversation.slug, state, mode, share, directory, conversation.title
 
 
-#: Seconds between updates of the durations in the tree of sub-agents.
-TICK = 0.5
 #: The text or tool output that is streaming in is shown in at most UNFINISHED_LINES lines, and in at most
 #: 1 / UNFINISHED_SHARE of the terminal's rows.
 UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
@@ -148,26 +139,7 @@ def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain
         raise click.UsageError("--filter is only for the list of conversations, without NAME")
     address: str | None = ctx.find_root().obj
     following = watch_list(address, output, filter_) if name is None else _watch(address, name, output, plain=plain)
-    asyncio.run(_until_closed(following))
-
-
-async def _until_closed(following: Coroutine[Any, Any, None]) -> None:
-    """Run `following` to its end, but stop as soon as the reader of standard output has closed it.
-
-    Raises:
-        BrokenPipeError: The output is closed.
-    """
-    watching = asyncio.create_task(following)
-    looking = asyncio.create_task(streams.until_closed(sys.stdout))
-    await asyncio.wait((watching, looking), return_when=asyncio.FIRST_COMPLETED)
-    gone = not watching.done()
-    for task in (watching, looking):
-        task.cancel()
-    results = await asyncio.gather(watching, looking, return_exceptions=True)
-    if gone:
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-    if isinstance(results[0], BaseException):
-        raise results[0]
+    streams.run(following)
 
 
 async def _watch(address: str | None, name: str, output: str, *, plain: bool) -> None:
@@ -175,36 +147,28 @@ async def _watch(address: str | None, name: str, output: str, *, plain: bool) ->
     live = text and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     paint, block = Paint.for_stream(sys.stdout, plain=plain), LiveBlock(sys.stdout)
     width = columns(sys.stdout) if live else None
-    async with AsyncClient(address) as client:
-        onlooker = Onlooker(client.conversation, paint, block.write if live else print_line, live=live, width=width)
-        ticking = asyncio.create_task(_draw(block, onlooker)) if live else None
+    drawing = Drawing(paint, block.write if live else print_line, live=live, width=width)
+
+    def below() -> list[SafeText]:
+        room = min(shutil.get_terminal_size().lines // UNFINISHED_SHARE, UNFINISHED_LINES)
+        return [*drawing.transcript.unfinished(room), *drawing.agent_lines()]
+
+    def say(text: str) -> None:
+        if live:
+            block.write(paint.careful(f"· {text}"))
+        else:
+            exits.print_message(text)
+
+    async with AsyncClient(address) as client, AsyncExitStack() as stack:
         conversation = client.conversation(resource_name("conversations", name))
-        outage = Outage(lambda: conversation, partial(_say_above, block, paint) if live else exits.print_message)
+        outage = stack.enter_context(closing(Outage(lambda: conversation, say)))
         client.on_disconnect = outage.begin
-        try:
-            async with aclosing(conversation.events(omit_deltas=text and not live)) as events:
-                async for event in onlooker.follow(events) if text else events:
-                    outage.end()
-                    if not text:
-                        print_json(event.to_dict())
-                    elif live:
-                        block.show(_unfinished(onlooker))
-        finally:
-            outage.close()
-            if ticking is not None:
-                ticking.cancel()
-
-
-def _say_above(block: LiveBlock, paint: Paint, text: str) -> None:
-    block.write(paint.careful(f"· {text}"))
-
-
-async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:
-    while True:
-        block.show(_unfinished(onlooker))
-        await asyncio.sleep(TICK)
-
-
-def _unfinished(onlooker: Onlooker) -> list[SafeText]:
-    room = min(shutil.get_terminal_size().lines // UNFINISHED_SHARE, UNFINISHED_LINES)
-    return [*onlooker.transcript.unfinished(room), *onlooker.agent_lines()]
+        if live:
+            await stack.enter_async_context(block.updated(below))
+        events = await stack.enter_async_context(aclosing(conversation.events(omit_deltas=text and not live)))
+        async for event in drawing.follow(events, client.conversation) if text else events:
+            outage.end()
+            if not text:
+                print_json(event.to_dict())
+            elif live:
+                block.show(below())

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 import time
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self, TextIO
 
+from bedrock import AsyncConversation, Event
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import Fate, fates_among
-from bedrock.cli.text.live_block import LiveBlock
-from bedrock.cli.text.style import Paint, columns, one_line
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, Width, one_line
 from bedrock.errors import BedrockError, NotFound, ServerNotRunning, ServerUnreachable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterable
-    from types import TracebackType
-
-    from bedrock import AsyncConversation, Event
-    from bedrock.cli.text.output import Write
-    from bedrock.cli.text.safe_text import SafeText
-    from bedrock.cli.text.style import Width
-    from bedrock.conversations import ConversationInfo
 
 TRYING_AGAIN = "connection lost, trying again…"
 CONNECTED_AGAIN = "connected again"
@@ -110,10 +100,20 @@ LOOKUP_SECONDS = 0.05
 
 
 class Drawing:
-    """One conversation as it is drawn: what is printed of its events, and the lines below that change."""
+    """One conversation as it is drawn: what is printed of its events, and the lines below that change.
+
+    `follow` needs an event loop, and follows the sub-agents too.
+    """
 
     def __init__(
-        self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None, hint: str = ""
+        self,
+        paint: Paint,
+        write: Write,
+        *,
+        live: bool = False,
+        width: Width | None = None,
+        refresh: Callable[[], None] = lambda: None,
+        hint: str = "",
     ) -> None:
         """Prepare to draw.
 
@@ -122,13 +122,16 @@ class Drawing:
             write: Prints a line.
             live: Whether to show text as it streams in, and sub-agents as a tree.
             width: Returns the maximum columns of a line; None for no limit.
+            refresh: Called after each event, because the changing lines may be others now.
             hint: The text that tells the user how to see the omitted part of a long output.
         """
         self.view = ConversationView()
         self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
+        self.refresh = refresh
         self._paint = paint
         self._width: Width = width or (lambda: 100)
         self._asked: set[str] = set()
+        self._followed: list[asyncio.Task[None]] = []
 
     def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
         """Print an event, and what is open for approval or for an answer: also if that was asked before the stream."""
@@ -140,6 +143,20 @@ class Drawing:
         for question in self.view.state.questions:
             if self._is_new(question.name):
                 self.transcript.ask_person(question)
+
+    def show_progress(self, event: Event) -> None:
+        """Print an event of a run, but neither the prompt, the answer and the error, nor what waits for a person.
+
+        The command prints these itself.
+        """
+        self.view.observe(event, time.monotonic())
+        message = event.message if event.kind == "message_added" else None
+        if message is None:
+            is_printed = event.kind != "run_stopped"
+        else:
+            is_printed = message.role not in ("user", "error") and (message.role != "agent" or bool(message.tool_calls))
+        if is_printed:
+            self.transcript.show(event)
 
     def status(self, keys: str = "Esc cancels") -> SafeText:
         """Return the status line: what the conversation is doing, and its context, mode and model."""
@@ -154,33 +171,14 @@ class Drawing:
         self._asked.add(name)
         return new
 
+    async def follow(
+        self, events: AsyncIterator[Event], find: Callable[[str], AsyncConversation]
+    ) -> AsyncIterator[Event]:
+        """Show each event and then yield it. After the last one, stop following the sub-agents.
 
-class Onlooker(Drawing):
-    """Shows one conversation and follows its sub-agents. Use it only on one event loop."""
-
-    def __init__(
-        self,
-        agent: Callable[[str], AsyncConversation],
-        paint: Paint,
-        write: Write,
-        *,
-        live: bool = True,
-        width: Width | None = None,
-        refresh: Callable[[], None] = lambda: None,
-        hint: str = "",
-    ) -> None:
-        """Prepare to show a conversation. No call is made before `follow`.
-
-        `agent` returns a conversation by its name: this one, or one of its sub-agents. `refresh` is called after each
-        event, because the status line or the tree of sub-agents may have changed. The rest is as for `Drawing`.
+        `find` returns a conversation by its name: this one, or one of its sub-agents.
         """
-        super().__init__(paint, write, live=live, width=width, hint=hint)
-        self.refresh = refresh
-        self._agent = agent
-        self._followed: list[asyncio.Task[None]] = []
-
-    async def follow(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-        """Show each event and then yield it. After the last one, stop following the sub-agents."""
+        self._find = find
         try:
             async for event in events:
                 if self._followed and _goes_on(event):
@@ -201,7 +199,7 @@ class Onlooker(Drawing):
             return []
         now = snapshot.conversation
         try:
-            settled = await fates_among(self._agent(now.name), snapshot.messages, now.update_time)
+            settled = await fates_among(self._find(now.name), snapshot.messages, now.update_time)
             return [*settled, *snapshot.queue] if snapshot.messages else []
         except BedrockError:  # without this information, the messages are shown alone
             return []
@@ -232,7 +230,7 @@ class Onlooker(Drawing):
 
     async def _read(self, name: str) -> None:
         """Apply the events of a sub-agent until it has ended, or until nothing more will happen without a user."""
-        events = self._agent(name).events(recent_messages=0, omit_deltas=True, until_settled=True)
+        events = self._find(name).events(recent_messages=0, omit_deltas=True, until_settled=True)
         async with aclosing(events):
             async for event in events:
                 self.transcript.agents.observe_agent(name, event, time.monotonic())
@@ -260,86 +258,3 @@ def _goes_on(event: Event) -> bool:
 
 def _wall() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 -- the countdown uses this machine's clock
-
-
-#: Seconds between updates of the status line.
-TICK = 0.5
-
-
-class Progress(Drawing):
-    """Prints the events of a run except the answer. At a terminal, a status line is shown below until the end."""
-
-    def __init__(self, stream: TextIO, *, quiet: bool, plain: bool = False) -> None:
-        """Prepare to print to `stream`; nothing at all if `quiet`."""
-        width = columns(stream) if os.environ.get("TERM") != "dumb" else None
-        self._block = LiveBlock(stream)
-        super().__init__(Paint.for_stream(stream, plain=plain), self._block.write, width=width)
-        self._at_terminal = width is not None
-        self._quiet = quiet
-        self._lost = False
-        """Whether the connection is lost."""
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._ticking = threading.Thread(target=self._tick, name="progress", daemon=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def begin(self, read: Callable[[], ConversationInfo]) -> None:
-        """Show the status line if the stream is a terminal; `read` returns the conversation's current fields."""
-        if self._at_terminal and not self._quiet:
-            self.view.know(read())
-            self._ticking.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        if self._ticking.is_alive():
-            self._ticking.join()
-        with self._lock:
-            self._block.show(())
-
-    def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
-        """Print an event, unless the command itself answers it or prints its content at the end."""
-        if self._quiet:
-            return
-        with self._lock:
-            if self._lost:
-                self._lost = False
-                self._say(CONNECTED_AGAIN)
-            self.view.observe(event, time.monotonic())
-            if not _is_last_word(event):
-                self.transcript.show(event, fates)
-
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Hide the status line and print nothing within the ``with`` block, so that other code can use the terminal."""
-        with self._lock:
-            self._block.show(())
-            yield
-
-    def disconnected(self, error: BedrockError, delay: float) -> None:
-        """Record that the connection is lost; the next event shows that it is back."""
-        if self._quiet or self._lost:
-            return
-        with self._lock:
-            self._lost = True
-            self._say(lost(error))
-
-    def _say(self, text: str) -> None:
-        self._block.write(self._paint.careful(f"· {text}"))
-
-    def _tick(self) -> None:
-        """Update the status line until the end. Runs on its own thread."""
-        while not self._over.wait(TICK):
-            with self._lock:
-                self._block.show([self._paint.dim(TRYING_AGAIN if self._lost else self.status("Ctrl-C cancels"))])
-
-
-def _is_last_word(event: Event) -> bool:
-    """Return whether an event is the prompt, the answer or the error, which the command prints itself."""
-    message = event.message if event.kind == "message_added" else None
-    if message is None:
-        return event.kind == "run_stopped"
-    return message.role in ("user", "error") or (message.role == "agent" and not message.tool_calls)

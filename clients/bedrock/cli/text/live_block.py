@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TextIO
 
 from bedrock.cli.text.safe_text import SafeText, without_colours
 from bedrock.cli.text.style import cells
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+#: Seconds between updates of lines that change with the time.
+TICK = 0.5
 
 _BREAK_LINES = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "WT_SESSION")
 """Environment variables set by terminals that rewrap lines when they become narrower."""
@@ -53,6 +55,23 @@ class LiveBlock:
         """Replace the lines of the block, and redraw it."""
         if list(lines) != list(self._lines):
             self._draw(lines)
+
+    @asynccontextmanager
+    async def updated(self, lines: Callable[[], Sequence[SafeText]]) -> AsyncGenerator[None]:
+        """Show what `lines` returns, again every TICK seconds, until the ``async with`` block ends. Then erase it."""
+        import asyncio  # noqa: PLC0415 -- most commands do not need it
+
+        async def update() -> None:
+            while True:
+                self.show(lines())
+                await asyncio.sleep(TICK)
+
+        updating = asyncio.create_task(update())
+        try:
+            yield
+        finally:
+            updating.cancel()
+            self.show(())
 
     def _draw(self, lines: Sequence[SafeText], above: SafeText | None = None) -> None:
         rows = self._rows()
