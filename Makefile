@@ -279,7 +279,7 @@ bench: $(STAMP)  ## Measure everything that is published beside its goals; write
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench $(PARTS)
 
 .PHONY: bench-peers
-bench-peers: $(STAMP)  ## Measure the same turns with LangGraph, autogen-core, OpenHands and bare asyncio; installs into .peers
+bench-peers: $(STAMP)  ## Measure the same turns with LangGraph and bare threads; installs into .peers
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench.peers $(ARGS)
 
 .PHONY: bench-cluster

@@ -64,9 +64,7 @@ def driven(python: str | Path, driver: str, url: str, conversations: int, turns:
     command = [str(python), "-m", driver, "--url", url]
     command += ["--conversations", str(conversations), "--turns", str(turns), "--database", database]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-    # OpenHands would greet, and ask the network for prices.
-    quiet = {"OPENHANDS_SUPPRESS_BANNER": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    environment = kept | quiet | {"PYTHONPATH": str(ROOT)}
+    environment = kept | {"PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DRIVER_SECONDS, check=False

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 from tests.bench.clients import Clients, Watched, on_loop
-from tests.bench.counters import ContextSwitches, reads_and_writes
 from tests.bench.figures import Report, cpu_seconds, rss_mib
 from tests.bench.results import ROUNDS, Turns, floor, middle
 from tests.bench.running_server import RunningServer, provider, running_server
@@ -55,16 +54,12 @@ def run(report: Report) -> None:
 
 
 def _size(report: Report, conversations: int, turns: int) -> None:
-    below, above, switches, io = [], [], [], []
+    below, above = [], []
     with provider() as url, running_server(url) as running:
         on_loop(bedrock(running, 2, 2))
-        pid = running.process.pid
         for _ in range(ROUNDS):
             below.append(floor(url, conversations, turns))
-            counting, before = ContextSwitches(pid), reads_and_writes(pid)
             above.append(on_loop(bedrock(running, conversations, turns)))
-            switches.append(counting.since() / above[-1].turns)
-            io.append((reads_and_writes(pid) - before) / above[-1].turns)
     name = f"{conversations} conversation{'s' if conversations > 1 else ''}"
     rate, bare = (middle([each.per_second for each in runs], 1) for runs in (above, below))
     p50, p99 = middle([each.p50() for each in above]), middle([each.p99() for each in above])
@@ -78,9 +73,6 @@ def _size(report: Report, conversations: int, turns: int) -> None:
         value=cpu,
         floor=bare,
         of_floor=round(cpu / bare, 2),
-        voluntary_switches=middle([each.voluntary for each in switches], 0),
-        involuntary_switches=middle([each.involuntary for each in switches], 0),
-        reads_and_writes=middle(io, 0),
         rss_mib=above[0].rss_mib,
     )
 

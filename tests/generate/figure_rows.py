@@ -68,50 +68,8 @@ def _history(reported: Reported) -> str:
     return ", ".join(f"{each:.3g}" for each in cpu) + " ms"
 
 
-def _watched(reported: Reported) -> str:
-    rows = ((count, f"turns: {count} watcher{'s' if count > 1 else ''} of a conversation") for count in (1, 10, 100))
-    return "; ".join(f"{count}: {reported[name]['p50']:.0f} ms" for count, name in rows)
-
-
-def _deletion(reported: Reported) -> str:
-    which = ("the answer", "until removed", "others' commits")
-    answer, removed, others = (reported[f"store: delete a family of 150, {each}"] for each in which)
-    return (
-        f"answered after {answer['value']:.2g} ms, removed after {removed['value']:.2g} s; "
-        f"others' commits {_spread(others)}"
-    )
-
-
 def _program(reported: Reported) -> str:
     return "; ".join(f"`{name}` {reported[name]['p50']:.0f} ms" for name in ("bedrock --help", "bedrock list"))
-
-
-def _profile(reported: Reported) -> str:
-    row = reported["profile: CPU of a turn by part, 50 conversations"]
-    if "not_run" in row:
-        raise KeyError
-    shares = ((part, share) for part, share in row.items() if part not in {"name", "unit"} and share >= 1)
-    return ", ".join(f"{part} {share:.0f} %" for part, share in shares)
-
-
-def _counts(reported: Reported) -> str:
-    calls, allocations = (
-        reported[f"counts: {what} of a turn, 50 conversations"] for what in ("system calls", "allocations")
-    )
-    switches = reported["turns: a turn's CPU, 50 conversations"]["voluntary_switches"]
-    return (
-        f"{calls['system_calls']:,} system calls, {allocations['allocations']:,} allocations, "
-        f"{switches:.0f} voluntary context switches"
-    )
-
-
-def _pinned(reported: Reported) -> str:
-    rows = ((load, reported[f"pinned: {load}"]) for load in ("50 conversations", "100 streaming"))
-    return "; ".join(
-        f"{load}: {row['value']:.0f} turns/s at {row['cpu_ms']:.2g} ms CPU, with all CPUs {row['free']:.0f} "
-        f"at {row['free_cpu_ms']:.2g} ms"
-        for load, row in rows
-    )
 
 
 def _killed(*ways: str) -> Callable[[Reported], str]:
@@ -190,9 +148,6 @@ FIGURES = (
     Figure("durable transitions, `synchronous=FULL`", _store, in_readme=True),
     Figure("turns (two streamed answers, two tools, a watcher on each), 50 conversations", _turns),
     Figure("the same, with other numbers of conversations", _sizes),
-    Figure("such a turn, counted", _counts),
-    Figure("where its CPU time goes, by a profiler that takes much itself", _profile),
-    Figure("the same turns by a server on one CPU (setting `cpus`)", _pinned),
     Figure("added latency per turn, 100 conversations at 20 ms a chunk", _added),
     Figure(
         "pieces of text a second, before half of the turns are 0.5 s late",
@@ -202,10 +157,6 @@ FIGURES = (
     Figure(
         "first turn after a restart, 5,000 messages of history",
         lambda of: f"{of['history: first turn after loading 5,000 messages']['value']:,.3g} ms",
-    ),
-    Figure(
-        "a turn with 1, 10 and 100 watchers on it",
-        _watched,
     ),
     Figure(
         "one conversation's events to 100 watchers",
@@ -240,15 +191,7 @@ FIGURES = (
         lambda of: _spread(of["server killed → no process left"]),
     ),
     Figure("abort of a model request in any phase, plain and TLS", _aborts, in_readme=True),
-    Figure(
-        "ten sub-agents at the same time, against one",
-        lambda of: (
-            f"{of['agents: ten at the same time, 20 ms a piece']['longer_percent']:.0f} % longer "
-            "at 20 ms a chunk of text"
-        ),
-    ),
     Figure("5,000 text deltas a second to 100 watchers, 3 of them not reading", _flood),
-    Figure("5,000 idle watchers", lambda of: f"{of['watchers: memory of one of 5,000']['value']:.0f} KiB each"),
     Figure("100,000 stored conversations", _stored, in_readme=True),
     Figure("memory after many short conversations", _memory),
     Figure(
@@ -257,10 +200,6 @@ FIGURES = (
         in_readme=True,
     ),
     Figure("memory with 100 conversations", lambda of: f"{of['resident memory, 100 conversations']['value']:.0f} MiB"),
-    Figure(
-        "a family of 150 sub-agents is deleted",
-        _deletion,
-    ),
     Figure(
         "start-up of the program",
         _program,

@@ -22,7 +22,7 @@ CLUSTER_HEADING = "## What it costs"
 HEAD = """\
 # Figures
 
-`make bench` measures all of this on your machine in about sixteen minutes, clients and a model provider on the same
+`make bench` measures all of this on your machine in about twelve minutes, clients and a model provider on the same
 cores, prints a line each with its percentiles, and writes `reports/bench.json`; `make bench-peers` writes
 `reports/peers.json`, `make bench-cluster` `reports/cluster.json`, and `make cluster-faults`
 `reports/cluster-faults.json`. `make figures` writes `figures.json` from these, and from that this page, the figures of
@@ -41,9 +41,9 @@ GOALS_HEAD = """
 PEERS_HEAD = """
 ## Other programs
 
-The same turns (two streamed answers, two tools) by other programs, and by bare threads and bare asyncio, which keep
-nothing, stream to nobody and cannot be cancelled: 50 conversations without a pause, 100 at 20 ms a piece of text; 4 of
-OpenHands, which takes long. Bodies have a length instead of chunks, which is the least work for all.
+The same turns (two streamed answers, two tools) by LangGraph, and by bare threads, which keep nothing, stream to nobody
+and cannot be cancelled: 50 conversations without a pause, 100 at 20 ms a piece of text. Bodies have a length instead of
+chunks, which is the least work for all.
 
 | program | turns/s | of bare threads | CPU of a turn | memory | added p50 at 20 ms a piece | on |
 |---|---|---|---|---|---|---|

@@ -26,7 +26,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
 
 
 def test_a_peer_without_its_python_is_named_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = Peer("Of tomorrow", "httpx", oldest=(4, 0), newest=(4, 1))
+    peer = Peer("Of tomorrow", "langgraph", oldest=(4, 0), newest=(4, 1))
     with pytest.raises(InstallError, match=r"^needs Python 4\.0 to 4\.1$"):
         peer.install()
     monkeypatch.setattr(peers, "PEERS", (peer,))

@@ -34,7 +34,7 @@ PEERS = {
         }
         for name, rate in (("Bedrock", 90.0), ("LangGraph + SQLite 1.0", 30.0))
     ]
-    + [{"name": "peers: OpenHands SDK 1.0", "not_run": "needs Python 3.12 to 3.13"}],
+    + [{"name": "peers: LangGraph + SQLite 2.0", "not_run": "needs Python 3.12 to 3.13"}],
 }
 CLUSTER_REPORT = {
     **MACHINE,
@@ -90,7 +90,7 @@ def test_goals_are_compared_with_the_measured_values() -> None:
 def test_a_program_that_could_not_be_run_says_what_it_needs() -> None:
     page = render(collected(DOCUMENT, {}, PEERS, {}, {}, {}))
     assert "| LangGraph + SQLite 1.0 | 30.0 | 0.1 | 9 ms (4 times) | 90 MiB | 0.30 s | 1 cores of Z80" in page
-    assert "| OpenHands SDK 1.0 | not run: needs Python 3.12 to 3.13 |" in page
+    assert "| LangGraph + SQLite 2.0 | not run: needs Python 3.12 to 3.13 |" in page
 
 
 def test_what_nodes_cost_is_said_where_clusters_are_explained() -> None:

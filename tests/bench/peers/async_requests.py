@@ -1,4 +1,4 @@
-"""One streamed answer over httpx, for the drivers of what runs on asyncio."""
+"""One streamed answer over httpx, for the drivers of LangGraph."""
 
 from __future__ import annotations
 

@@ -27,8 +27,6 @@ class Peer:
     """Of its driver, and of its file of requirements."""
     oldest: tuple[int, int] = (3, 11)
     newest: tuple[int, int] = (3, 14)
-    most: int = 1_000
-    """Conversations that it is given, at most: one that is slow would take the whole time."""
 
     @property
     def full_name(self) -> str:
@@ -67,13 +65,12 @@ class Peer:
         return ""
 
     def run(self, url: str, conversations: int, turns: int, *, database: str = "") -> Turns:
-        """Return what the turns took, or for a peer that is slow fewer of them.
+        """Return what the turns took.
 
         `database`: the URL of the one that it stores in, if it needs one.
         """
         python = self.folder / "bin" / "python"
-        driver, conversations = f"tests.bench.peers.{self.name}_driver", min(conversations, self.most)
-        return driven(python, driver, url, conversations, turns, database=database)
+        return driven(python, f"tests.bench.peers.{self.name}_driver", url, conversations, turns, database=database)
 
     def _python(self) -> Path | None:
         if self.oldest <= sys.version_info[:2] <= self.newest:
@@ -81,12 +78,7 @@ class Peer:
         return next((found for each in VERSIONS if self.oldest <= each <= self.newest and (found := find(each))), None)
 
 
-PEERS = (
-    Peer("LangGraph + SQLite", "langgraph"),
-    Peer("autogen-core", "autogen"),
-    Peer("OpenHands SDK", "openhands", oldest=(3, 12), newest=(3, 13), most=4),
-    Peer("bare async, httpx", "httpx"),
-)
+PEERS = (Peer("LangGraph + SQLite", "langgraph"),)
 
 LANGGRAPH_POSTGRES = Peer("LangGraph + PostgreSQL", "langgraph_postgres")
 """Compared with nodes, which keep everything in PostgreSQL, too."""
