@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from server.app.adapter_choice import CannotStartError
 from server.process.operating_system import bound
 from server.settings.setting_values import Listen
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Iterator, Mapping
 
-    from server.settings.config import Config
+    from server.settings.config import Config, NewThread
 
 log = logging.getLogger(__name__)
 
@@ -95,10 +97,22 @@ def _arguments(config: Config, where: Listen, upstream: Listen, descriptor: int)
     yield f"--log-level={config.log_level}"
     yield from (f"--allow-host={host}" for host in config.http.allow_hosts)
     yield from (f"--allow-origin={origin}" for origin in config.http.allow_origins)
+    if thread := config.http.new_thread:
+        yield f"--new-thread={_conversation(thread)}"
     if listener := config.encrypted:
         yield from (f"--tls-certificate={listener.certificate}", f"--tls-key={listener.key}")
     if config.behind_proxy:
         yield "--insecure-behind-proxy"
+
+
+def _conversation(thread: NewThread) -> str:
+    """Return the conversation of new threads, as protobuf's JSON."""
+    fields = {"workingDirectory": thread.working_directory, "mode": f"MODE_{thread.mode.name}"}
+    if thread.model:
+        fields["model"] = f"models/{thread.model}"
+    if thread.approval_policy:
+        fields["approvalPolicy"] = f"APPROVAL_POLICY_{thread.approval_policy.name}"
+    return msgspec.json.encode(fields).decode()
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -61,6 +61,14 @@ class HttpError(Exception):
         self.status, self.code, self.headers = status, code, headers or {}
 
 
+class StatusError(Exception):
+    """A call that the server has refused, in words that name what of the HTTP request was wrong."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
 def as_json(message: Message) -> Any:
     """Return a message as protobuf's JSON: fields in camelCase, without those that are not set."""
     return MessageToDict(message)
@@ -78,6 +86,8 @@ def status_for(error: Exception) -> Status:
     """Return the status of an error: that of the server, or one of the gateway's own."""
     if isinstance(error, HttpError):
         return make(error.code, str(error), error.code.name)
+    if isinstance(error, StatusError):
+        return error.status
     if not isinstance(error, grpc.aio.AioRpcError):
         return status_of(error)
     if (told := rpc_status.from_call(cast("grpc.Call", error))) is not None:

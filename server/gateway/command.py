@@ -18,6 +18,8 @@ from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, Port
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bedrock import v1
+
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 _HOST_PORT = re.compile(r"[^\s/]+:[0-9]{1,5}")
 
@@ -32,6 +34,7 @@ _HOST_PORT = re.compile(r"[^\s/]+:[0-9]{1,5}")
 @click.option("--tls-certificate", "certificate", type=FILE, help="A PEM file; needed to listen beyond this machine.")
 @click.option("--tls-key", "key", type=FILE, help="The PEM file with its key.")
 @click.option("--insecure-behind-proxy", "behind_proxy", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--new-thread", default="", help="The conversation that a new thread of AG-UI becomes, as JSON.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="What is logged to stderr. [info]")
 @click.option("--fd", type=int, hidden=True, help="A socket that listens already.")
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
@@ -40,6 +43,7 @@ def gateway(
     listen: str,
     upstream: str,
     data_dir: Path | None,
+    new_thread: str,
     log_level: str,
     fd: int | None,
     until_eof: bool,
@@ -53,6 +57,7 @@ def gateway(
     try:
         where = _checked(listen, options)
         tls, target = _target(upstream or _local(data_dir))
+        thread = _conversation(new_thread) if new_thread else None
     except ConfigError as error:
         fail(str(error), USAGE)
     tune_process()
@@ -67,6 +72,7 @@ def gateway(
         upstream=target,
         upstream_tls=tls,
         upstream_ca=authorities.read_bytes() if authorities else None,
+        new_thread=thread,
         **options,
     )
     try:
@@ -101,6 +107,20 @@ def _target(upstream: str) -> tuple[bool, str]:
     if scheme not in ("", "http", "https") or not _HOST_PORT.fullmatch(address):
         raise ConfigError("--upstream: must be host:port, http://host:port, https://host:port or unix:/path")
     return scheme == "https", address
+
+
+def _conversation(text: str) -> v1.Conversation:
+    """Return the conversation of new threads. Raises ConfigError if it is none, or has no directory or mode."""
+    from bedrock import v1  # noqa: PLC0415 -- not for --help
+    from google.protobuf.json_format import Parse, ParseError  # noqa: PLC0415
+
+    try:
+        found = Parse(text, v1.Conversation())
+    except ParseError as error:
+        raise ConfigError(f"--new-thread: is not the JSON of a conversation: {error}") from None
+    if not (found.working_directory and found.mode):
+        raise ConfigError("--new-thread: needs workingDirectory and mode")
+    return found
 
 
 def _local(data_dir: Path | None) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from server.gateway.routes import Route
     from server.gateway.upstream import Upstream
@@ -145,20 +146,29 @@ async def of_one_message(
                 return
 
 
-class EventResponse(StreamingResponse):
-    """A response that sends events until they end, and then `end`, or `error` with the status."""
-
-    def __init__(self, first: Sent, rest: AsyncGenerator[Sent], kind: str, stopping: asyncio.Event) -> None:
-        super().__init__(pieces(_written(first, rest, kind, stopping)), headers=HEADERS, media_type=kind)
+END = Sent("end", EMPTY, ours=True)
 
 
-async def begun(stream: AsyncGenerator[Sent], kind: str, stopping: asyncio.Event) -> EventResponse:
+def failure(error: Exception) -> Sent:
+    """Return the event with which a stream ends that an error has ended."""
+    return Sent("error", encoded(as_error(error)[1]), ours=True)
+
+
+async def begun(
+    stream: AsyncGenerator[Sent],
+    kind: str,
+    stopping: asyncio.Event,
+    *,
+    end: Sent | None = END,
+    failed: Callable[[Exception], Sent] = failure,
+) -> Response:
     """Return the response of a stream once its first event is there, until when an error is an HTTP status.
 
-    It ends with an error once `stopping` is set.
+    It ends with `end`, if there is one, or with the event of an error, which is one once `stopping` is set.
     """
     first = await first_of(stream)
-    return EventResponse(first or Sent("end", EMPTY, ours=True), stream, kind, stopping)
+    content = _written(first or END, stream, kind, stopping, end=end, failed=failed)
+    return StreamingResponse(pieces(content), headers=HEADERS, media_type=kind)
 
 
 async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
@@ -171,12 +181,18 @@ async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
 
 
 async def _written(
-    first: Sent, rest: AsyncGenerator[Sent], kind: str, stopping: asyncio.Event
+    first: Sent,
+    rest: AsyncGenerator[Sent],
+    kind: str,
+    stopping: asyncio.Event,
+    *,
+    end: Sent | None,
+    failed: Callable[[Exception], Sent],
 ) -> AsyncGenerator[bytes]:
     write: Callable[[Sent], bytes] = as_line if kind == LINES else as_event
     async with aclosing(rest):
         yield write(first)
-        if first.kind == "end":
+        if first is END:
             return
         try:
             async for event in _with_comments(rest, stopping):
@@ -185,9 +201,10 @@ async def _written(
                 elif kind == EVENTS:
                     yield COMMENT
         except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
-            yield write(Sent("error", encoded(as_error(error)[1]), ours=True))
+            yield write(failed(error))
         else:
-            yield write(Sent("end", EMPTY, ours=True))
+            if end is not None:
+                yield write(end)
 
 
 async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:

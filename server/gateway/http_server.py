@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
+from bedrock import v1
 from starlette.middleware.cors import CORSMiddleware
 
 from actors.ports.machine import max_open_files
@@ -51,6 +52,8 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     certificate: Path | None = None
     key: Path | None = None
     behind_proxy: bool = False
+    new_thread: v1.Conversation | None = None
+    """The conversation that a new thread of AG-UI becomes; None if threads are created by other calls only."""
 
 
 def application(settings: Gateway, transcoder: Transcoder) -> ASGIApp:
@@ -89,7 +92,7 @@ class _Server(uvicorn.Server):
 async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool) -> None:
     """Serve until a signal, or with `until_eof` until standard input ends."""
     upstream = Upstream(settings.upstream, settings.upstream_ca, tls=settings.upstream_tls)
-    transcoder = Transcoder(upstream)
+    transcoder = Transcoder(upstream, settings.new_thread)
     connection = type("Connection", (GuardedConnection,), {"max_connections": max_open_files() // CONNECTIONS_SHARE})
     config = uvicorn.Config(
         application(settings, transcoder),

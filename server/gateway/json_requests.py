@@ -70,13 +70,14 @@ def _body(route: Route, body: bytes) -> dict[str, Any]:
         if body:
             _refuse("", f"{route.verb} takes no body: the fields are parameters in the URL")
         return {}
-    read = _decoded(body) if body else {}
+    read = decoded(body) if body else {}
     if not isinstance(read, dict):
         _refuse("" if route.body == ALL else route.body, "must be a JSON object")
     return read if route.body == ALL else {route.body: read}
 
 
-def _decoded(body: bytes) -> Any:
+def decoded(body: bytes) -> Any:
+    """Return the JSON in a body. Raises MalformedRequestError if it is none, or has a key twice."""
     try:
         return json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
     except UnicodeDecodeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from starlette.responses import FileResponse, Response
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.gateway.answers import JSON, HttpError, as_json, encoded, error_response
+from server.gateway.answers import JSON, HttpError, StatusError, as_json, encoded, error_response
 from server.gateway.byte_streams import file_response, is_bytes
 from server.gateway.event_streams import EVENTS, begun, events, of_one_message, resumed, wanted
 from server.gateway.json_requests import request_from
@@ -24,6 +25,7 @@ from server.gateway.routes import NoRouteError, contract
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from bedrock import v1
     from google.protobuf.message import Message
     from starlette.types import Receive, Scope, Send
 
@@ -37,6 +39,8 @@ MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
 """Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON."""
 STRANGERS_BODY_BYTES = 64 * 1024
 """How much of a body is read before the server has been asked whether the token is valid."""
+AG_UI = "/ag-ui/v1/run"
+NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
 IDEMPOTENCY = "idempotency-key"
 _QUOTED = re.compile(r'"([^"\\]*)"')
 """A string as structured headers have it (RFC 8941), which the header Idempotency-Key is."""
@@ -46,14 +50,14 @@ NO_STORE = {"Cache-Control": "no-store"}
 class Transcoder:
     """The ASGI application. Use in the event loop only."""
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
+    def __init__(self, upstream: Upstream, new_thread: v1.Conversation | None = None) -> None:
+        """Keep the connections, and the conversation that a new thread of AG-UI becomes; None for no such."""
+        self._upstream, self._new_thread = upstream, new_thread
         self.stopping = asyncio.Event()
         """Set when the gateway stops, which ends all streams of events."""
         self._routes = contract()
-        self._subscribe, self._quotas = (
-            next(route for route in self._routes if route.name == name) for name in ("Subscribe", "GetQuotas")
-        )
+        self._calls = {route.name: route for route in reversed(list(self._routes))}
+        self._subscribe, self._quotas = self._calls["Subscribe"], self._calls["GetQuotas"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an HTTP request."""
@@ -64,7 +68,7 @@ class Transcoder:
             return
         except NoRouteError as error:
             response = error_response(_no_route(http, error))
-        except (HttpError, MalformedRequestError, grpc.aio.AioRpcError) as error:
+        except (HttpError, MalformedRequestError, StatusError, grpc.aio.AioRpcError) as error:
             response = error_response(error)
         except Exception as error:
             log.exception("a request of HTTP failed")
@@ -75,12 +79,27 @@ class Transcoder:
     async def _served(self, http: Request) -> Response | None:
         """Return the response; None if the client has disconnected before there was one."""
         path = http.scope["raw_path"].decode("ascii", "replace")
+        if path == AG_UI:
+            return await self._ag_ui(http)
         route, name = self._routes.find(http.method, path)
         request = request_from(
             route, name, http.scope["query_string"].decode("ascii", "replace"), await self._body(http)
         )
         _identify(request, http)
         return await _while_connected(http, self._answer(route, name, request, http))
+
+    async def _ag_ui(self, http: Request) -> Response | None:
+        """Return the events of a run of AG-UI."""
+        if http.method != "POST":
+            raise NoRouteError(["POST"])
+        try:
+            runs = await asyncio.to_thread(import_module, "server.gateway.ag_ui.runs")
+        except ModuleNotFoundError:
+            raise HttpError(501, NO_AG_UI, grpc.StatusCode.UNIMPLEMENTED) from None
+        run = runs.AgUiRun(self._upstream, self._calls, self._new_thread, http, await self._body(http))
+        return await _while_connected(
+            http, begun(run.events(), wanted(http) or EVENTS, self.stopping, end=None, failed=runs.failed)
+        )
 
     async def _body(self, http: Request) -> bytes:
         """Read the body. Raises HttpError if it is too large, too slow, or not plain JSON, and AioRpcError."""

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct, field
 from msgspec.structs import force_setattr
 
-from actors.core.context import Action
+from actors.core.context import Action, ApprovalPolicy, Mode
 from actors.ports.cluster import directories_above
 from actors.ports.sandbox import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.settings_checks import Named, host_and_port, is_loopback, one_of
@@ -209,6 +209,20 @@ _Origin: TypeAlias = Annotated[
 ]
 
 
+class NewThread(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings in the table [http.new_thread]: the conversation that AG-UI makes for a thread that is not there."""
+
+    working_directory: _Path
+    mode: Mode
+    """What tools may do; of the front end's tools, "restricted" offers only those that are declared read-only."""
+    model: str = ""
+    approval_policy: ApprovalPolicy | None = None
+
+    def __post_init__(self) -> None:
+        if not self.working_directory.startswith("/"):
+            raise ValueError(".working_directory: must be an absolute path")
+
+
 class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings in the table [http]: who may call over HTTP. Clients send a token in any case."""
 
@@ -216,6 +230,8 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The names by which clients reach this machine; its addresses and localhost need not be named."""
     allow_origins: tuple[_Origin, ...] = ()
     """The origins of web pages that may call, such as `https://app.example`."""
+    new_thread: NewThread | None = None
+    """What becomes of a run of AG-UI in a thread that is not there; None to refuse it."""
 
 
 class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):

@@ -52,6 +52,7 @@ def test_what_the_program_needs_comes_with_the_client() -> None:
     assert {"click", "rich", "prompt_toolkit"} <= needed
     assert "optional-dependencies" not in CLIENT["project"]
     assert SERVER["project"]["optional-dependencies"].keys() == {
+        "ag-ui",
         "http",
         "jwt",
         "mcp",
