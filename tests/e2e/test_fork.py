@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from contextlib import suppress
@@ -10,14 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock.conversations import ClientTool
-from bedrock.errors import BedrockError, CycleRunning, NotForkable, NotFound, RevisionTooOld, UnknownOrDecided
+from bedrock.errors import BedrockError, CycleRunning, NotForkable
 from bedrock.testing import PrivateServer
 
-from tests.e2e import test_mcp
 from tests.support.chat import Chat
 from tests.support.fake_provider import calls, echoes, held, says
-from tests.support.patience import PATIENCE, eventually, within
+from tests.support.patience import PATIENCE, within
 from tests.support.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
 
     from bedrock import Conversation
 
-    from tests.support.fake_provider import FakeProvider
-    from tests.support.server_process import Servers
 
 REPORT = sandbox_report()
 SHELL = ("bash", {"cmd": "echo hi"})
@@ -86,70 +81,6 @@ def test_rewinding_a_busy_conversation_leaves_it_alone(open_chat: Callable[..., 
     assert [text.split(" #")[0] for text in texts(fork)] == ["First.", "One.", "Instead.", "Another two."]
 
 
-def test_a_fork_can_be_watched_exported_and_outlives_its_origin(open_chat: Callable[..., Chat]) -> None:
-    chat = open_chat()
-    chat.part.then(says("One."), says("Two."))
-    chat.ask("First.")
-    fork = chat.conversation.fork()
-    chat.conversation.delete()
-    with pytest.raises(NotFound):
-        chat.conversation.get()
-    began = fork.get().revision
-    with pytest.raises(RevisionTooOld):
-        next(iter(fork.events(after_revision=0)))
-    first = next(iter(fork.events()))
-    assert first.snapshot
-    assert first.snapshot.conversation.revision == began
-    run = fork.send("Second.")
-    assert within(run.answer) == "Two."
-    seen = [event.revision for event in fork.events(after_revision=began, until_settled=True) if event.revision]
-    assert seen[-1] == fork.get().revision
-    exported = [json.loads(line) for line in fork.export()]
-    assert [line["message"]["sequence"] for line in exported if line["kind"] == "message"] == ["1", "2", "3", "4", "5"]
-    assert min(int(line["event"]["revision"]) for line in exported if line["kind"] == "event") == began + 1
-    assert_whole(fork)
-
-
-def test_a_fork_has_the_tools_of_clients_and_the_mode_but_no_call_that_waits(open_chat: Callable[..., Chat]) -> None:
-    ticket = ClientTool("ticket", input_schema={"type": "object", "properties": {"id": {"type": "integer"}}})
-    chat = open_chat(client_tools=[ticket], mode="unrestricted")
-    asks = calls(("ticket", {"id": 7}))
-    chat.part.then(asks, says("It is open."), asks)
-    run = chat.send("First.")
-    waits = within(lambda: next(event for event in run if event.kind == "client_tool_call_changed"))
-    assert waits.client_tool_call_changed is not None
-    with pytest.raises(NotForkable):
-        chat.conversation.fork()
-    call = waits.client_tool_call_changed.call
-    chat.conversation.submit_tool_result(call, "open")
-    assert within(run.answer) == "It is open."
-    again = chat.send("Second.")
-    within(lambda: next(event for event in again if event.kind == "client_tool_call_changed"))
-    if REPORT.workspace_available:
-        chat.conversation.set_mode("workspace")
-    fork = chat.conversation.fork()
-    info = fork.get()
-    theirs = chat.conversation.get()
-    assert (info.client_tools, info.mode) == (theirs.client_tools, theirs.mode)
-    assert [tool.name for tool in info.client_tools] == ["ticket"]
-    assert (info.state.kind, info.state.tool_executing) == ("idle", None)
-    with pytest.raises(UnknownOrDecided):
-        fork.submit_tool_result(call, "closed")
-    chat.part.then(calls(("ticket", {"id": 8})), says("That is closed."))
-    third = fork.send("Third.")
-    waits = within(lambda: next(event for event in third if event.kind == "client_tool_call_changed"))
-    assert waits.client_tool_call_changed is not None
-    with pytest.raises(UnknownOrDecided):
-        chat.conversation.submit_tool_result(waits.client_tool_call_changed.call, "not there")
-    fork.submit_tool_result(waits.client_tool_call_changed.call, "closed")
-    assert within(third.answer) == "That is closed."
-    assert chat.conversation.get().state.kind == "tool_executing", "the origin still waits"
-    chat.conversation.cancel()
-    chat.settle()
-    chat.assert_valid()
-    assert_whole(fork)
-
-
 @pytest.mark.one_server("it starts its own server")
 def test_a_fork_is_whole_or_not_there_when_the_server_is_killed(tmp_path: Path) -> None:
     """Every request that was sent is sent again after the restart, and makes one fork however often."""
@@ -188,23 +119,3 @@ def test_a_fork_is_whole_or_not_there_when_the_server_is_killed(tmp_path: Path) 
             assert len(list(fork.messages())) == 8
             assert_whole(fork)
         assert within(partial(forks[-1].ask, "And now?")).startswith("re: ")
-
-
-def test_a_fork_has_mcp_servers_of_its_own(start_server: Servers, fake_provider: FakeProvider, tmp_path: Path) -> None:
-    """The process of its origin goes on without it, and the other way round."""
-    server = test_mcp.start(start_server, tmp_path, fake_provider)
-    with server.client() as client:
-        test_mcp.tools_known(client)
-        echo = calls(("mcp__t__echo", {"text": "hello"}))
-        chat = Chat(client, fake_provider.part(echo, says("One."), echo, says("Two.")), tmp_path)
-        assert chat.ask("First.") == "One."
-        theirs = set(test_mcp.marked(server))
-        fork = chat.conversation.fork()
-        assert within(fork.send("Second.").answer) == "Two."
-        assert "echo hello" in str(chat.part.requests[-1].results)
-        ours = set(test_mcp.marked(server)) - theirs
-        assert theirs
-        assert ours
-        chat.conversation.delete()
-        eventually(lambda: set(test_mcp.marked(server)) == ours, "the end of those of the origin")
-        assert_whole(fork)

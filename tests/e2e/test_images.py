@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bedrock import Client, v1
+from bedrock import v1
 from bedrock.errors import ImageInvalid, NotFound, RequestIdReused
 
 from tests.support import pictures
@@ -115,14 +115,3 @@ def test_the_model_is_shown_the_same_bytes_after_a_restart(
         server.stop()
     assert len(shown[0]) == 1
     assert shown[0] == shown[1]
-
-
-def test_an_attachment_goes_with_its_conversation(open_chat: Callable[..., Chat], client: Client) -> None:
-    chats = [open_chat(says("Red.")), open_chat(says("Red."))]
-    for chat in chats:
-        within(chat.send("Look.", images=[pictures.png()]).answer)
-    names = [chat.messages()[0].content[0].image.attachment for chat in chats]
-    chats[0].conversation.delete()
-    with pytest.raises(NotFound):
-        chats[1].conversation.attachment(names[0])
-    assert chats[1].conversation.attachment(names[1]) == pictures.png()

@@ -11,8 +11,7 @@ import pytest
 from bedrock.errors import ImageInvalid
 
 from tests.support import pictures
-from tests.support.fake_provider import Exchange, FakeProvider, calls, says
-from tests.support.patience import within
+from tests.support.fake_provider import Exchange, FakeProvider
 from tests.support.server_process import API_KEY, ServerProcess, Servers, clean_environment
 
 if TYPE_CHECKING:
@@ -83,35 +82,3 @@ def test_the_command_line_says_why_and_leaves_no_conversation(
     assert (asked.returncode, asked.stdout) == (2, "")
     assert "the model blind takes no images" in asked.stderr
     assert [each.name for each in client.conversations()] == there
-
-
-def test_the_command_line_shows_the_notice(server: ServerProcess, fake_provider: FakeProvider, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(pictures.png())
-    part = fake_provider.part(calls(("read_image", {"path": "a.png"})), says("I see nothing."))
-    asked = ask(server, tmp_path, f"Look. {part.key}")
-    assert (asked.returncode, asked.stdout) == (0, "I see nothing.\n")
-    assert "· The model blind takes no images" in asked.stderr
-
-
-def test_what_a_tool_shows_becomes_a_text_and_a_notice(open_chat: Callable[..., Chat], tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(pictures.png())
-    look = calls(("read_image", {"path": "a.png"}))
-    chat = open_chat(look, look, says("I see nothing."), model="blind")
-    assert chat.ask("Look.") == "I see nothing."
-    chat.part.next()
-    assert [seen(chat.part.next()), seen(chat.part.next())] == [(0, 1), (0, 2)]
-    first, second = notices(chat)
-    assert first == second
-    assert "The model blind takes no images" in first
-
-
-def test_images_of_the_history_are_announced_when_the_model_changes(open_chat: Callable[..., Chat]) -> None:
-    chat = open_chat(*[says("Yes.")] * 5, model="sees")
-    within(chat.send("See?", images=[pictures.png()]).answer)
-    for model in ("blind", "blind", "sees", "blind"):
-        chat.conversation.update(model=model)
-        chat.ask("And now?")
-    assert [seen(chat.part.next()) for _ in range(5)] == [(1, 0), (0, 1), (0, 1), (1, 0), (0, 1)]
-    assert len(notices(chat)) == 2
-    with chat.conversation.replay() as steps:
-        assert not [step.difference for step in steps if step.difference]

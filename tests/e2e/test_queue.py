@@ -1,8 +1,8 @@
-"""Every message that is accepted ends in exactly one fate, and anybody can ask which, whatever happens meanwhile."""
+"""Every accepted message ends in exactly one fate, and anybody can ask which; and what waits for a person is found."""
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import AsyncClient, Run, RunInterrupted
-from bedrock.errors import RunOver, UnknownOrDecided
+from bedrock import Approval, Client, NotFound, Run, RunInterrupted
+from bedrock.errors import UnknownOrDecided
 
-from tests.support.chat import Chat
-from tests.support.fake_provider import FakeProvider, Play, calls, held, refuses, says, stalls
+from tests.support.chat import Chat, question
+from tests.support.fake_provider import FakeProvider, Play, calls, held, says, stalls
 from tests.support.patience import PATIENCE, only, within
 from tests.support.server_process import ServerProcess, Servers, clean_environment, provider
 
@@ -73,88 +73,14 @@ def test_what_waits_is_listed_and_taken_back(open_chat: OpenChat) -> None:
     assert waiting(chat) == []
 
 
-def test_the_async_client_lists_and_takes_back(open_chat: OpenChat, server: ServerProcess) -> None:
-    chat = open_chat(stalls)
-    chat.send("Go.")
-    chat.part.next_reached(stalls)
-    waits = chat.send("Later.", delivery="follow_up")
-
-    async def take_back() -> list[tuple[str, Fate]]:
-        async with AsyncClient(server.address, token=server.token) as client:
-            conversation = client.conversation(chat.name)
-            assert [each.message.name async for each in conversation.queue()] == [waits.message.name]
-            assert (await conversation.withdraw(waits.message)).message.name == waits.message.name
-            return [(each.message.name, each.fate) async for each in conversation.queue(include_settled=True)]
-
-    assert asyncio.run(take_back()) == [(waits.message.name, "withdrawn")]
-    chat.conversation.cancel()
-
-
 def cancelled(chat: Chat) -> None:
     chat.conversation.cancel()
-
-
-@pytest.mark.parametrize(
-    ("policy", "ending", "runs"),
-    [
-        ("always", says("Done."), True),
-        ("always", refuses(400, "invalid_request_error"), True),
-        ("always", cancelled, True),
-        ("completed_only", says("Done."), True),
-        ("completed_only", refuses(400, "invalid_request_error"), False),
-        ("completed_only", cancelled, False),
-    ],
-    ids=lambda value: value if isinstance(value, str) else getattr(value, "__qualname__", str(value)).split(".")[0],
-)
-def test_the_policy_says_after_which_ends_a_follow_up_runs(
-    open_chat: OpenChat, policy: str, ending: Play | Callable[[Chat], None], runs: bool
-) -> None:
-    first = stalls if ending is cancelled else held(ending)  # type: ignore[arg-type]
-    chat = open_chat(first, says("Second."), says("Third."), follow_up_policy=policy)
-    chat.send("One.")
-    exchange = chat.part.next_reached(first)
-    follow_ups = [chat.send(f"Number {number}.", delivery="follow_up") for number in (2, 3)]
-    if ending is cancelled:
-        cancelled(chat)
-    else:
-        exchange.go.set()
-    if runs:
-        assert [within(each.answer) for each in follow_ups] == ["Second.", "Third."]
-    else:
-        assert [_reason(each) for each in follow_ups] == ["NOT_RUN", "NOT_RUN"]
-    expected = "delivered" if runs else "discarded"
-    assert fates(chat) == {each.message.name: expected for each in follow_ups}
-    cycles = list(chat.conversation.cycles())[1:]
-    assert [cycle.root_delivery for cycle in cycles] == ["follow_up"] * 2
-    assert [cycle.stop_detail for cycle in cycles] == ([""] * 2 if runs else ["not_run"] * 2)
-    assert [each.message.request_cycle for each in chat.conversation.queue(include_settled=True)] == [
-        cycle.name for cycle in cycles
-    ]
-    chat.assert_valid()
 
 
 def _reason(run: Run) -> str:
     with pytest.raises(RunInterrupted) as cut:
         within(run.answer)
     return cut.value.reason
-
-
-def test_a_steer_that_a_failing_run_never_read_is_returned_and_may_be_sent_again(open_chat: OpenChat) -> None:
-    fails = held(refuses(400, "invalid_request_error"))
-    chat = open_chat(fails, says("Now."))
-    run = chat.send("Go.")
-    exchange = chat.part.next_reached(fails)
-    steer = chat.send("Gently.", delivery="steer", expected_run=run.name)
-    exchange.go.set()
-    chat.settle()
-    assert fates(chat) == {steer.message.name: "returned"}
-    with pytest.raises(RunOver):
-        chat.send("Gently.", delivery="steer", expected_run=run.name)
-    with pytest.raises(RunOver):
-        chat.send("Gently.", delivery="follow_up", expected_run=run.name)
-    again = chat.send("Gently.", delivery="steer")
-    assert (again.disposition, within(again.answer)) == ("direct", "Now.")
-    assert fates(chat) == {steer.message.name: "returned"}, "what is in the history at once never waited"
 
 
 @pytest.mark.one_server("the server is killed and restarted")
@@ -248,3 +174,32 @@ def test_the_program_lists_takes_back_and_shows_how_it_went(
         ("Go.", "2", "completed"),
         ("Then this.", "1", "completed"),
     ]
+
+
+def asking(open_chat: OpenChat, *plays: Play) -> tuple[Chat, Run, Approval]:
+    """A conversation that waits for a person."""
+    chat = open_chat(*plays, approval_policy="ask_writes")
+    run = chat.send("May you?")
+    return chat, run, question(run)
+
+
+def test_questions_of_all_conversations_are_found_and_their_runs_waited_for(
+    open_chat: OpenChat, client: Client
+) -> None:
+    talks = [asking(open_chat, calls(ECHO, ECHO), says("Done.")) for _ in range(2)]
+    for chat, run, asked in talks:
+        shown = list(chat.conversation.approvals())
+        assert [approval.name for approval in shown] == [question.name for question in chat.state.approvals]
+        assert shown[0].proto == chat.conversation.approval(asked.tool_use_id).proto == chat.state.approvals[0].proto
+        assert chat.conversation.wait_for_cycle(run.name, timeout=0).end_time is None
+    mine = {chat.conversation.get().name for chat, _, _ in talks}
+    found = [approval for approval in client.approvals() if approval.conversation in mine]
+    assert [approval.name for approval in found] == [q.name for chat, _, _ in talks for q in chat.state.approvals]
+    for approval in found:
+        client.conversation(approval.conversation).approve(approval)
+    for chat, run, _ in talks:
+        cycle = within(functools.partial(chat.conversation.wait_for_cycle, run.name))
+        assert (cycle.stop_reason, cycle.proto) == ("completed", chat.conversation.cycle(run.name).proto)
+        with pytest.raises(NotFound):
+            chat.conversation.approval(found[0].tool_use_id)
+    assert not [approval for approval in client.approvals() if approval.conversation in mine]

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Task, v1
-from bedrock.errors import SubAgent
 
-from tests.support.fake_provider import FakeProvider, Play, calls, hangs, held
+from tests.support.fake_provider import FakeProvider, Play, calls, held
 from tests.support.patience import only, within
 from tests.support.server_process import ServerProcess, Servers
 from tests.support.terminals import Terminal
@@ -76,30 +75,6 @@ def test_children_are_listed_by_their_parent_only_and_read_like_any_conversation
     assert watcher.revisions == list(range(1, child.revision + 1))
 
 
-def test_a_sub_agent_takes_no_commands_but_a_cancel(
-    open_chat: Callable[..., Chat], fake_provider: FakeProvider
-) -> None:
-    part = fake_provider.part(hangs)
-    chat = open_chat()
-    run = chat.conversation.spawn([f"Do it. {part.key}"])
-    part.next_reached()
-    child = chat.client.conversation(run.sub_agents[0])
-    for command in (
-        lambda: child.send("Hi"),
-        lambda: child.send("Hi", delivery="steer"),
-        lambda: child.set_mode("unrestricted"),
-        lambda: child.spawn(["More"]),
-        child.trigger_continuation,
-    ):
-        with pytest.raises(SubAgent):
-            command()
-    assert not child.cancel().no_op
-    within(run.wait)
-    failed = child.get().state.failed
-    assert failed
-    assert failed.error.kind == "cancelled"
-
-
 # --- at a terminal, with the demo model -------------------------------------------------------------------------------
 
 
@@ -146,19 +121,3 @@ def test_ctrl_c_in_a_chat_cancels_the_parent_and_all_its_sub_agents(demo: Server
             assert terminal.ends() == 0
         kinds = [child.state.failed and child.state.failed.error.kind for child in conversation.sub_agents()]
     assert kinds == ["cancelled"] * 2
-
-
-def test_the_demo_shows_sub_agents_that_use_their_tools(demo: ServerProcess, tmp_path: Path) -> None:
-    with demo.client() as client:
-        conversation = client.create(tmp_path)
-        answer = within(conversation.send("agents").answer)
-        children = list(conversation.sub_agents())
-        used = [
-            call.tool
-            for child in children
-            for message in client.conversation(child.name).messages()
-            for call in message.tool_calls
-        ]
-    assert answer.count("Task: ") == 3
-    assert "Failed: Cannot read README.md" in answer, "there is none, and that is a report too"
-    assert sorted(used) == ["bash", "bash", "read_file", "submit_error", "submit_result", "submit_result"]

@@ -67,16 +67,6 @@ def test_sub_agents_work_in_their_own_conversations_and_their_results_come_back(
     chat.assert_valid()
 
 
-def test_a_full_sub_agent_fails_at_once(open_chat: Callable[..., Chat], fake_provider: FakeProvider) -> None:
-    full = fake_provider.part(says("I have read everything.", input_tokens=900_000))
-    chat = open_chat(spawns(full), says("Too much."))
-    assert chat.ask("Read.") == "Too much."
-    assert results(chat) == [
-        "Failed: context exhausted before result submission\nPartial result: I have read everything."
-    ]
-    assert len(full.exchanges) == 1
-
-
 def test_a_sub_agent_that_has_ended_leaves_no_background_job(
     open_chat: Callable[..., Chat], fake_provider: FakeProvider
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.core.content import ToolError, ToolOutcome, ToolResult, ToolSuccess, ToolUse, is_tool_result
+from actors.core.content import ToolOutcome, ToolResult, ToolSuccess, ToolUse, is_tool_result
 from actors.core.context import ClientTool, Mode, Profile, ToolGroup
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import CallStatus, ClientToolCall, ConversationUpdated, MessageAdded
@@ -137,20 +137,6 @@ def test_a_call_that_nobody_answers_times_out_and_the_run_goes_on(world: World) 
         submit(talk)
     talk.exchange().say("nobody is there")
     talk.rest(Idle)
-
-
-@pytest.mark.parametrize("raw", ['{"id": "seven"}', "{}", "[7]", '{"id":'])
-def test_an_input_that_does_not_fit_is_told_to_the_model_and_no_client_is_asked(world: World, raw: str) -> None:
-    talk = world.create(profile=Profile(client_tools=(FIND,)))
-    talk.send("go")
-    talk.exchange().call(ToolUse("t1", "find_order", raw))
-    talk.exchange().say("sorry")
-    talk.rest(Idle)
-
-    (result,) = results(talk)
-    assert isinstance(result, ToolError)
-    assert "find_order" in result.output
-    assert statuses(talk) == []
 
 
 def test_restricted_mode_offers_those_that_read_and_stop_running_withdraws_the_others(

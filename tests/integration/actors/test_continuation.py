@@ -62,41 +62,6 @@ def test_at_ninety_percent_no_tool_runs_and_the_summary_is_written(world: World)
         talk.send("more")
 
 
-def test_a_summary_that_cannot_be_had_is_replaced(world: World) -> None:
-    talk = world.create()
-    talk.send("go on")
-    talk.exchange().say(BASH, end_turn=False, usage=full(world))
-    for _ in range(3):
-        talk.exchange().fail(ErrorKind.SERVER_ERROR, "overloaded")
-    assert talk.rest(ContextExhausted).summary.startswith("The context is used up and no summary could be written.")
-
-
-def test_a_summary_by_request_that_cannot_be_had_leaves_the_conversation_as_it_was(world: World) -> None:
-    talk = world.create()
-    talk.send("hello")
-    talk.exchange().say("hi", usage=Usage(input_tokens=10))
-    talk.rest(Idle)
-    talk.ask(TriggerContinuationCommand())
-    for _ in range(3):
-        talk.exchange().fail(ErrorKind.NETWORK, "no route to the provider")
-    talk.rest(Idle)
-    assert talk.texts()[-1].endswith("as it was before: Failed after 3 attempts: no route to the provider")
-    talk.send("go on")
-    exchange = talk.exchange()
-    assert "no route" not in str(exchange.request.turns)
-    exchange.say("done")
-    talk.rest(Idle)
-
-
-def test_an_answer_that_found_no_room_left_is_summarised_and_not_continued(world: World) -> None:
-    talk = world.create()
-    talk.send("go on")
-    talk.exchange().say("and th", end_turn=False, truncated=True, context_full=True, usage=Usage(10, 5))
-    talk.exchange().say("the summary")
-    assert talk.rest(ContextExhausted).summary == "the summary"
-    assert world.model.asked == 2
-
-
 def ran_much(world: World) -> Any:
     """A conversation whose tool printed more than the window has room for, and the request with its result."""
     talk = world.create()

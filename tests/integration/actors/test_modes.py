@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.tools.request_mode_upgrade import GRANTED, ModeUpgradeTool
-from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, ToolUse
-from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Mode, Suggested
+from actors.core.content import MessageType, Text, ToolSuccess, ToolUse
+from actors.core.context import ApprovalPolicy, Mode, Suggested
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, MessageAdded, ModeChanged
 from actors.core.states import AwaitingToolApproval, Idle, ToolExecuting
@@ -121,13 +121,6 @@ def test_a_change_while_idle_applies_at_once_and_the_model_is_informed(cell: Wor
     talk.rest(Idle)
 
 
-def test_the_mode_that_is_set_already_changes_nothing(cell: World) -> None:
-    talk = cell.create()
-    before = talk.record
-    assert talk.ask(SetModeCommand(RESTRICTED)).record.mode is RESTRICTED
-    assert talk.record == before
-
-
 def test_changes_of_mode_and_cancels_are_committed_ahead_of_what_others_commit(cell: World) -> None:
     talk = cell.create()
     commit, ahead = cell.store.commit, []
@@ -162,42 +155,6 @@ def test_a_change_that_is_refused_leaves_a_call_that_is_held_back_its_mode(shaky
     assert (held_back.context.mode, talk.record.mode) == (UNRESTRICTED, UNRESTRICTED)
     held_back.finish.put(ToolOutput("ok"))
     talk.exchange().say("done")
-    talk.rest(Idle)
-
-
-def test_a_change_while_a_request_is_in_flight_never_splits_a_tool_round(cell: World) -> None:
-    talk = cell.create()
-    talk.send("go")
-    first = talk.exchange()
-    talk.ask(SetModeCommand(UNRESTRICTED))
-    assert notices(talk) == ["unrestricted"], "it is stored at once"
-    first.call(BASH)
-    run = talk.tool()
-    assert run.context.mode is UNRESTRICTED, "a tool that starts afterwards"
-    run.finish.put(ToolOutput("ok"))
-    second = talk.exchange()
-    assert seen_by_model(second) == [["go"], ["use"], ["result", "notice"]]
-    second.say("done")
-    talk.rest(Idle)
-
-
-def test_a_change_within_a_tool_round_is_reported_after_it_and_applies_to_its_next_tool(cell: World) -> None:
-    talk = cell.create(mode=UNRESTRICTED)
-    talk.send("go")
-    talk.exchange().call(BASH, LOOK)
-    first = talk.tool()
-    talk.ask(SetModeCommand(RESTRICTED))
-    assert isinstance(talk.state, ToolExecuting)
-    assert talk.record.mode is RESTRICTED
-    assert [changed.mode for changed in talk.found(ModeChanged)] == [RESTRICTED]
-    assert notices(talk) == []
-    first.finish.put(ToolOutput("ok"))
-    second = talk.tool("look")
-    assert (first.context.mode, second.context.mode) == (UNRESTRICTED, RESTRICTED)
-    second.finish.put(ToolOutput("ok"))
-    exchange = talk.exchange()
-    assert seen_by_model(exchange) == [["go"], ["use", "use"], ["result", "result", "notice"]]
-    exchange.say("done")
     talk.rest(Idle)
 
 
@@ -248,18 +205,6 @@ def test_a_narrower_mode_names_the_mcp_servers_that_may_do_more_and_ends_them_if
     ):
         answer = talk.ask(SetModeCommand(mode, stop_running=stop))
         assert (answer.surviving_mcp_servers, answer.stopped_mcp_servers) == (survives, stopped)
-
-
-def test_a_call_is_named_by_what_it_was_started_with(cell: World) -> None:
-    talk = cell.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
-    assert talk.ask(SetModeCommand(UNRESTRICTED)).surviving_calls == ()
-    assert talk.ask(SetModeCommand(RESTRICTED, stop_running=True)).stopped_calls == ()
-    run.finish.put(ToolOutput("ok"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
 
 
 def test_a_mode_that_cannot_be_kept_stops_nothing(world: World) -> None:
@@ -439,40 +384,6 @@ def test_narrowing_by_one_step_names_what_runs_with_wider_rights_and_widening_na
     assert talk.ask(SetModeCommand(to, stop_running=True)).stopped_calls == (BASH.id,)
     talk.exchange().say("done")
     talk.rest(Idle)
-
-
-def test_a_denied_request_is_reported_and_changes_nothing(cell: World) -> None:
-    talk = cell.create()
-    talk.send("go")
-    talk.exchange().call(UPGRADE, BASH)
-    asked(talk)
-    talk.ask(ResolveApprovalCommand("t3", False, note="not on this machine"))
-    exchange = talk.exchange()
-    denied, other = exchange.request.turns[-1].content
-    assert (denied.outcome, denied.output) == (ToolOutcome.DENIED, "Denied by user: not on this machine")
-    assert other.output.startswith("Not executed: ")
-    exchange.say("I see")
-    talk.rest(Idle)
-    assert talk.record.mode is RESTRICTED
-    assert talk.found(ModeChanged) == []
-    assert cell.box.tools["bash"].started == 0
-
-
-@pytest.mark.parametrize("policy", list(ApprovalPolicy))
-def test_it_asks_under_every_policy_and_after_an_always_too(cell: World, policy: ApprovalPolicy) -> None:
-    talk = cell.create(approval_policy=policy)
-    talk.send("go")
-    for number in range(2):
-        call = ToolUse(f"u{number}", UPGRADE.name, UPGRADE.input)
-        talk.exchange().call(call)
-        asked(talk)
-        talk.ask(ResolveApprovalCommand(call.id, True, ApprovalRule("", Action.ALLOW, tool=UPGRADE.name)))
-        if not number:
-            talk.until(lambda: talk.record.mode is UNRESTRICTED)
-            talk.ask(SetModeCommand(RESTRICTED))
-    talk.exchange().say("done")
-    talk.rest(Idle)
-    assert len(talk.found(ApprovalRequested)) == 2
 
 
 def test_a_cancel_withdraws_an_approval_that_is_not_carried_out_yet(cell: World, hold: Any) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from actors.adapters.tools.sub_agent_tools import SpawnSubAgentTool
-from actors.core.content import MessageType, SubAgentComplete, SystemKind
+from actors.core.content import SubAgentComplete
 from actors.core.context import Budget, Limits, Mode
 from actors.core.errors import ErrorKind
 from actors.core.notifications import RunStop
@@ -83,16 +83,6 @@ def test_each_outcome_is_reported_as_such(make_world: Any) -> None:
     for number in range(1, 8):
         child(talk, number).check()
     all_left(world)
-
-
-def test_a_nudge_and_the_grace_turn_are_said_to_the_sub_agent_only(make_world: Any) -> None:
-    world = make_world(model=FamilyModel(), box=FamilyBox(), limits=Limits(retry_base_ms=1, max_turns=1))
-    talk = world.create()
-    talk.send(tasks("last in time"))
-    talk.rest(Idle)
-    said = world.truth.history(f"{talk.id}-a1", 100)
-    assert [message.kind for message in said if message.type is MessageType.SYSTEM] == [SystemKind.GRACE]
-    assert not [message for message in world.truth.history(talk.id, 100) if message.type is MessageType.SYSTEM]
 
 
 def test_what_a_sub_agent_is(make_world: Any, tmp_path: Any) -> None:
