@@ -126,27 +126,19 @@ class Exchange:
         """Begin a phase that may take `seconds`; else TransportTimeoutError with the text `late` is raised."""
         self._deadline, self._late = time.monotonic() + seconds, late
 
-    def when_ready(
-        self, sock: socket.socket, wanted: int, operation: Callable[[], Result], *, drained: bool = False
-    ) -> Result:
-        """Do a non-blocking operation as soon as the socket allows it. `drained`: it will not at once.
+    def within(self, sock: socket.socket, operation: Callable[[], Result]) -> Result:
+        """Do an operation of the socket, which may wait until the phase has to end.
 
-        Reading may need the socket to be writable, and the other way round, because TLS exchanges keys meanwhile.
-        Raises TransportTimeoutError or an OSError.
+        Raises TransportTimeoutError or OSError.
         """
-        while (left := self._deadline - time.monotonic()) > 0:
+        left = self._deadline - time.monotonic()
+        if left > 0:
+            sock.settimeout(min(left, self.idle))
             try:
-                if not drained:
-                    return operation()
-            except ssl.SSLWantReadError:
-                wanted = select.POLLIN
-            except ssl.SSLWantWriteError:
-                wanted = select.POLLOUT
-            except BlockingIOError:
-                pass
-            drained = False
-            if not _poll(sock, wanted, min(left, self.idle)) and self.idle < left:
-                raise TransportTimeoutError(f"nothing arrived for {self.idle:g} s")
+                return operation()
+            except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if self.idle < left:
+                    raise TransportTimeoutError(f"nothing arrived for {self.idle:g} s") from None
         raise TransportTimeoutError(self._late)
 
 
@@ -194,7 +186,9 @@ def _connect(sock: socket.socket, address: Any, seconds: float, exchange: Exchan
     if exchange.aborted:
         return errno.ECONNABORTED
     if error == errno.EINPROGRESS:
-        if not _poll(sock, select.POLLOUT, max(seconds, 0)):
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        if not poll.poll(max(seconds, 0) * 1000):
             return errno.ETIMEDOUT
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     return error
@@ -203,9 +197,3 @@ def _connect(sock: socket.socket, address: Any, seconds: float, exchange: Exchan
 def _begin_connect(sock: socket.socket, address: Any) -> int:
     sock.setblocking(False)
     return sock.connect_ex(address)
-
-
-def _poll(sock: socket.socket, wanted: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(sock, wanted)
-    return bool(poll.poll(math.ceil(seconds * 1000)))

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import copy
 import http.client
+import io
 import logging
 import math
 import re
-import select
 import ssl
 import threading
 import time
 import weakref
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -58,8 +58,6 @@ READ_BYTES = 64 << 10
 #: than BURST_SECONDS is read later, so that no stream of tiny pieces, events or comments takes much of a core.
 READ_COST, LINE_COST = 1 / 500, 1 / 20_000
 BURST_SECONDS = 1.0
-#: Maximum number of chunks of one read.
-_MAX_CHUNKS = 2_000
 
 #: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
@@ -71,11 +69,8 @@ _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
 MAX_IDLE = 100
 _SHARE_OF_FILES = 16
 
-#: What must have arrived so that http.client reads the next chunk, or the end of all chunks, without waiting.
-_NEXT_CHUNK = re.compile(rb"(?s:0*[1-9a-fA-F][^\n]*\n.)|0+[ \t\r]*(?:;[^\n]*)?\n(?:[^\r\n][^\n]*\n)*\r?\n")
-
-#: The head of a chunk that has content. A head in another form is left to http.client.
-_CHUNK_HEAD = re.compile(rb"(0{0,8}[1-9a-fA-F][0-9a-fA-F]{0,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
+_CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,24})[ \t]*(?:;[^\n]*)?\r?\n")
+_TRAILERS = re.compile(rb"(?:[^\r\n][^\n]*\n)*\r?\n")
 
 _NOT_BEGUN = "the connection was closed before an answer began"
 
@@ -87,143 +82,135 @@ _thread = threading.local()
 """Its `exchange` is the one that this thread makes: urllib3 has no way to pass it to a connection."""
 
 
-class _Incoming:
-    """The bytes of one response, as a file for http.client: only if none is buffered does a read wait for more."""
+class _Arrivals(io.RawIOBase):
+    """What arrives on a connection, as a file for http.client."""
 
     def __init__(self, sock: socket.socket, exchange: Exchange, file: Any) -> None:
-        self.buffer = b""
-        self.position = 0
+        super().__init__()
         self._sock = sock
         self._exchange = exchange
-        self._drained = False
-        """Whether the last read took all that had arrived, so that the next one has to wait."""
         self._file = file  # as long as it is open, the socket is open, even if http.client has closed it
-        sock.settimeout(0)
 
-    def receive(self, *, wait: bool) -> bool:
-        """Buffer all that has arrived; return whether that is anything. If nothing has, `wait` for it.
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Take all that has arrived; if nothing has, wait for it.
 
         One read of TLS returns one record, and providers send a record for each event: if each of them took a read and
         the pause that follows it, a stream would fall ever further behind.
         """
-        receive = partial(self._sock.recv, READ_BYTES)
-        try:
-            if wait:
-                pieces = [self._exchange.when_ready(self._sock, select.POLLIN, receive, drained=self._drained)]
-            else:
-                pieces = [receive()]
-        except OSError:
-            if wait:
-                raise
-            return False
-        room = READ_BYTES - len(pieces[0])
-        try:
-            while isinstance(self._sock, ssl.SSLSocket) and pieces[-1] and room:
-                pieces.append(self._sock.recv(room))
-                room -= len(pieces[-1])
-            self._drained = room > 0 and not isinstance(self._sock, ssl.SSLSocket)
-        except OSError:
-            self._drained = True
-        self.buffer = b"".join((self.buffer[self.position :], *pieces))
-        self.position = 0
-        self._exchange.overhead += sum(map(len, pieces))
+        view = memoryview(buffer)
+        size = self._exchange.within(self._sock, partial(self._sock.recv_into, view))
+        if size and isinstance(self._sock, ssl.SSLSocket):
+            self._sock.settimeout(0)
+            with suppress(OSError):  # if it is more than that nothing else has arrived, the next read meets it again
+                while size < len(view) and (more := self._sock.recv_into(view[size:])):
+                    size += more
+        self._exchange.overhead += size
         if self._exchange.overhead > MAX_OVERHEAD_BYTES:
             raise http.client.HTTPException
-        return pieces[0] != b""
-
-    def readline(self, limit: int) -> bytes:
-        while (end := self.buffer.find(b"\n", self.position, self.position + limit)) < 0:
-            if len(self.buffer) - self.position >= limit or not self.receive(wait=True):
-                return self._take(limit)
-        return self._take(end + 1 - self.position)
-
-    def read(self, size: int) -> bytes:
-        while len(self.buffer) - self.position < size and self.receive(wait=True):
-            pass
-        return self._take(size)
-
-    def read1(self, size: int) -> bytes:
-        if size and self.position == len(self.buffer):
-            self.receive(wait=True)
-        return self._take(size)
-
-    def _take(self, size: int) -> bytes:
-        piece = self.buffer[self.position : self.position + size]
-        self.position += len(piece)
-        return piece
-
-    def flush(self) -> None:
-        """Do nothing; called by http.client."""
+        return size
 
     def close(self) -> None:
+        super().close()
         self._file.close()
 
 
+class _Chunks:
+    """Decoder of a chunked body. http.client's returns one chunk a call, and waits for the head of the next one."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.rest = b""
+        """What is not decoded yet, or follows the body."""
+        self._left = 0
+        self._line_end = 0
+        """The length of the line end that follows the last chunk, which may be missing in `rest`."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the content of the chunks, and parts of chunks, that arrived. Raises HTTPException if that is none."""
+        data, position = self.rest + data, 0
+        pieces: list[bytes] = []
+        while not self.ended:
+            if self._left:
+                piece = data[position : position + self._left]
+                if not piece:
+                    break
+                pieces.append(piece)
+                position, self._left, self._line_end = position + len(piece), self._left - len(piece), 2
+            elif (head := _CHUNK_HEAD.match(data, position + self._line_end)) is None:
+                if not pieces and data.find(b"\n", position + self._line_end) >= 0:
+                    raise http.client.HTTPException
+                break
+            elif size := int(head[1], 16):
+                position, self._left = head.end(), size
+            elif end := _TRAILERS.match(data, head.end()):
+                position, self.ended = end.end(), True
+            else:
+                break
+        self.rest = data[position:]
+        return pieces
+
+    def end(self) -> None:
+        """Note that nothing more will arrive. Only trailers may be missing, else IncompleteRead is raised."""
+        self.ended = _CHUNK_HEAD.match(self.rest, self._line_end) is not None
+        if not self.ended:
+            raise http.client.IncompleteRead(b"")
+
+
 class _Response(http.client.HTTPResponse):
-    """A response that knows whether it can be read without waiting. Not thread-safe."""
+    """A response whose body is returned as it arrives. Not thread-safe."""
 
     def __init__(self, exchange: Exchange, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)
-        self.fp: Any = _Incoming(sock, exchange, self.fp)
-        self.surplus = False
-        """Whether more than the response has arrived: what follows does not belong to our request."""
+        self.fp: Any = io.BufferedReader(_Arrivals(sock, exchange, self.fp))
+        self._exchange = exchange
+        self._chunks = _Chunks()
 
-    def ready(self) -> bool:
-        """Return whether `read1` returns something, or the end of the response, without waiting."""
-        if self.isclosed():
-            return False
-        if not self.chunked or self.chunk_left:
-            return bool(self.fp.position < len(self.fp.buffer))
-        line_end = 0 if self.chunk_left is None else 2  # that of the last chunk
-        return _NEXT_CHUNK.match(self.fp.buffer, self.fp.position + line_end) is not None
+    @property
+    def ended(self) -> bool:
+        """Whether the whole body was returned."""
+        return self._chunks.ended if self.chunked else self.length == 0
 
-    def pieces(self, limit: int) -> list[bytes]:
-        """Return what has arrived, at most `limit` bytes in at most _MAX_CHUNKS pieces; if nothing has, wait for it.
+    def pieces(self) -> list[bytes]:
+        """Return what has arrived of the body; if nothing has, wait for it. Returns [] at the end of the body.
 
-        Returns [b""] at the end. Raises HTTPException, ValueError, or an OSError.
+        Raises TransportTimeoutError, HTTPException or OSError.
         """
-        return (self.chunked and not self.isclosed() and self._chunks(limit)) or [self.next(limit)]
-
-    def _chunks(self, limit: int) -> list[bytes]:
-        """Take the content of all chunks in the buffer, as http.client's `read1` would, which takes one a call."""
-        buffer, position, left = self.fp.buffer, self.fp.position, self.chunk_left
-        pieces: list[bytes] = []
-        while limit and len(pieces) < _MAX_CHUNKS:
-            if not left:
-                head = _CHUNK_HEAD.match(buffer, position + (0 if left is None else 2))  # behind the last line end
-                if head is None:
-                    break
-                position, left = head.end(), int(head[1], 16)
-            piece = buffer[position : position + min(left, limit)]
-            if not piece:
-                break
-            pieces.append(piece)
-            position, left, limit = position + len(piece), left - len(piece), limit - len(piece)
-        self.fp.position, self.chunk_left = position, left
-        return pieces
-
-    def next(self, limit: int) -> bytes:
-        """Return the next bytes, at most `limit`; b"" at the end. Raises HTTPException, ValueError, or an OSError."""
-        piece = self.read1(limit)
-        if not piece and self.length:
+        if self.chunked:
+            data = b""
+            while not (pieces := self._chunks.feed(data)) and not self._chunks.ended:
+                data = self.fp.read1(READ_BYTES)
+                if not data:
+                    self._chunks.end()
+            return pieces
+        if self.ended:
+            return []
+        data = self.fp.read1(READ_BYTES if self.length is None else min(READ_BYTES, self.length))
+        if not data and self.length:
             raise http.client.IncompleteRead(b"", self.length)
-        if self.length == 0 or not piece:
-            self.close()
-        return piece
+        self.length = self.length - len(data) if self.length and data else None if data else 0
+        return [data] if data else []
 
-    def catch_up(self) -> bool:
-        """Read the end of the response if it has arrived; return False if something else has arrived."""
+    def settle(self, *, alone: bool = False) -> bool:
+        """Read the end of the body if it has arrived, and return False if content has, or a failure.
+
+        `alone`: also if anything has arrived behind the body, such as the end of the connection.
+        """
+        self._exchange.begin(math.inf, "")
+        self._exchange.idle = 0
         try:
-            while self.ready() or (not self.isclosed() and self.fp.receive(wait=False)):
-                if self.ready() and self.next(1):
+            while not self.ended:
+                if self.pieces():
                     return False
-        except (OSError, ValueError, http.client.HTTPException):
+            if alone:
+                self.fp.peek(1)  # raises TransportTimeoutError if nothing has arrived
+            return not alone
+        except TransportTimeoutError:
+            return not self._chunks.rest or not self.ended
+        except (OSError, http.client.HTTPException):
             return False
-        return not self.surplus
-
-    def _close_conn(self) -> None:
-        self.surplus = self.fp.position < len(self.fp.buffer)
-        super()._close_conn()  # type: ignore[misc]
 
 
 class _Connection(HTTPConnection):
@@ -231,8 +218,6 @@ class _Connection(HTTPConnection):
 
     exchange: Exchange
     response: _Response
-    _pieces: list[bytes] | None = None
-    """The request, while it is put together."""
     idle_until = 0.0
     """The time, in monotonic seconds, until which the idle connection can be used again."""
 
@@ -257,38 +242,30 @@ class _Connection(HTTPConnection):
         if self.sock is None:
             self.connect()
         elif self.exchange is not exchange:  # it is a kept connection
+            self.response.close()
             self.exchange = exchange
             exchange.publish(self.sock)
-        _thread.connection = self
-        pieces = self._pieces = []
-        super().request(*arguments, **options)
-        self._pieces = None
         self._expect_answer()
-        self.send(b"".join(pieces))
+        super().request(*arguments, **options)
 
     def _expect_answer(self) -> None:
         seconds = self.exchange.timeouts.first_byte
         self.exchange.begin(seconds, f"no answer began within {seconds:g} s")
 
     def send(self, data: Any) -> None:
-        """Send bytes, those of a request together.
+        """Send bytes.
 
         Raises BrokenPipeError if the server ends the connection meanwhile: then urllib3 reads what it may have answered
         before, for example that the body is too large.
         """
-        if self._pieces is not None:
-            self._pieces.append(data)
-            return
-        self.sock.settimeout(0)
-        view = memoryview(data)
-        sent = 0
+        left = memoryview(data)
         try:
-            while sent < len(view):
-                sent += self.exchange.when_ready(self.sock, select.POLLOUT, partial(self.sock.send, view[sent:]))
+            while left:
+                sent = self.exchange.within(self.sock, partial(self.sock.send, left))
+                self.exchange.sent += sent
+                left = left[sent:]
         except OSError:
             raise BrokenPipeError from None
-        finally:
-            self.exchange.sent += sent
 
     def _respond(self, *arguments: Any, **options: Any) -> _Response:
         self.response = _Response(self.exchange, *arguments, **options)
@@ -316,7 +293,7 @@ class _Connection(HTTPConnection):
 
     def is_kept(self) -> bool:
         """End a request; return whether the connection can be reused, now or once the response has arrived whole."""
-        if self.sock is None or not self.response.catch_up():
+        if self.sock is None or not self.response.settle():
             return False
         announced = _ANNOUNCED.search(self.response.headers.get("keep-alive", ""))
         seconds = min(IDLE_SECONDS, int(announced[1]) - _MARGIN_SECONDS) if announced else IDLE_SECONDS
@@ -328,15 +305,8 @@ class _Connection(HTTPConnection):
         """Whether a request can be sent now. If it never can be again, the connection is closed."""
         if self.sock is None:
             return False
-        try:
-            if time.monotonic() < self.idle_until and self.response.catch_up():
-                if not self.response.isclosed():
-                    return False  # the end of its response may still arrive
-                self.sock.recv(1)  # it returns if the server has closed the connection, or sent what was not asked for
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return True
-        except OSError:
-            pass
+        if time.monotonic() < self.idle_until and self.response.settle(alone=True):
+            return self.response.ended  # else its end may still arrive
         self.close()
         return False
 
@@ -383,11 +353,8 @@ class _Pool(HTTPConnectionPool):
         if self.pool is None:
             return False
         with self.pool.mutex:
-            idle = [each for each in self.pool.queue if each is not None]
-            for connection in idle:
-                if connection.idle_until <= time.monotonic():
-                    connection.close()
-            return any(each.sock for each in idle)
+            idle = [each for each in self.pool.queue if each is not None and (each.is_connected or each.sock)]
+            return bool(idle)
 
 
 class _TlsPool(_Pool, HTTPSConnectionPool):
@@ -401,9 +368,8 @@ class Adapter(HTTPAdapter):
         self._tls = tls
         files = max_open_files()
         super().__init__(pool_maxsize=MAX_IDLE if files < 0 else max(1, min(MAX_IDLE, files // _SHARE_OF_FILES)))
-        logging.getLogger("urllib3").setLevel(
-            logging.ERROR
-        )  # it logs URLs, and warns of each connection above the maximum
+        # It logs URLs, and warns of each connection above the maximum.
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         """Make the pools of direct connections; see the super class."""
@@ -440,9 +406,9 @@ class Reply:
         self.headers: Mapping[str, str] = response.headers
         """The response headers; names are case-insensitive."""
         self._exchange = exchange
-        self._connection: _Connection = _thread.connection
-        self._response = self._connection.response
         self._raw = response.raw
+        self._connection = cast("_Connection", self._raw.connection)
+        self._response = self._connection.response
         self._cancel = cancel
         self._received = 0
         self._due = -math.inf
@@ -463,31 +429,28 @@ class Reply:
 
         Raises TransportError for a broken connection, an exceeded time limit, or an oversized or compressed answer.
         """
-        self._exchange.idle = self.idle
+        if self._failure is not None:
+            raise self._failure
         now = time.monotonic()
         self._due = max(self._due, now - BURST_SECONDS)
         if self._due > now:
             self._cancel.wait(self._due - now)
-        pieces: list[bytes] = []
-        size = 0
+        self._exchange.idle = self.idle
         try:
-            while self._failure is None and (
-                not pieces or (size < READ_BYTES and len(pieces) < _MAX_CHUNKS and self._response.ready())
-            ):
-                pieces += self._response.pieces(READ_BYTES - size)
-                self._exchange.overhead = 0
-                size = sum(map(len, pieces))
+            pieces = self._response.pieces()
         except TransportError as failure:
             self._failure = failure
+            raise
         except (OSError, ValueError, http.client.HTTPException):
             self._failure = TransportError("the connection broke off in the middle of the answer")
-        self._received += size
+            raise self._failure from None
+        self._exchange.overhead = 0
+        content = b"".join(pieces)
+        self._received += len(content)
         if self._received > MAX_ANSWER_BYTES:
             text = f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB"
-            self._failure, size = TransportError(text, ErrorKind.RESPONSE_TOO_LARGE), 0
-        if self._failure is not None and not size:
+            self._failure = TransportError(text, ErrorKind.RESPONSE_TOO_LARGE)
             raise self._failure
-        content = b"".join(pieces)
         self._due += READ_COST + (len(pieces) + content.count(b"\n")) * LINE_COST
         return content
 
@@ -502,7 +465,8 @@ class Reply:
     def close(self, *, read: bool) -> None:
         """End the exchange; keep its connection if it is intact and the answer was `read` as far as it is needed."""
         unharmed = self._exchange.close() and self._failure is None
-        if unharmed and (read or self._response.isclosed()) and self._connection.is_kept():
+        if unharmed and (read or self._response.ended) and self._connection.is_kept():
+            self._raw._fp = None  # else its destructor would close the response, whose end may still arrive
             self._raw.release_conn()
         else:
             self._raw.close()
@@ -563,8 +527,8 @@ class Transport:
         request = copy.copy(self._prepared(method, url, tuple(headers.items())))
         if body or method == "POST":
             # A plain dict: each look into one of `requests` would lower the case of the name.
-            request.headers = {**request.headers, "Content-Length": str(sum(map(len, body)))}  # type: ignore[assignment]
-            request.body = body  # type: ignore[assignment]
+            request.body = b"".join(body)
+            request.headers = {**request.headers, "Content-Length": str(len(request.body))}  # type: ignore[assignment]
         try:
             exchange, response = self._begin(request, cancel, Exchange(timeouts, fresh=False))
         except NotDeliveredError:
