@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.sqlite.engine import open_writer, reader_of
+from actors.adapters.store.sqlite.engine import open_writer
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, StoreUnavailableError, machine
 from actors.ports.machine import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
@@ -152,8 +152,8 @@ def test_a_read_of_the_store_without_a_file_descriptor_says_so(tmp_path: Path) -
     with no_files(), pytest.raises(StoreUnavailableError) as raised, readers.lend():
         pass
     assert exhausted_resource(raised.value).startswith("this server has as many files open as it may")
-    with readers.lend() as database:
-        assert reader_of(database).execute("select 1").fetchone() == (1,)
+    with readers.lend() as session:
+        assert session.run("select 1").fetchone() == (1,)
     readers.close()
 
 

@@ -23,7 +23,7 @@ from actors.adapters.store.log_rows import (
     stopped_runs,
 )
 from actors.adapters.store.owners import ALIVE, FREE, OWNED, Head, by_id, look, not_owner, owned_head
-from actors.adapters.store.query import Insert, Param, PerDatabase, Rows, Session, Statement, undeleted
+from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement, undeleted
 from actors.core.context import Profile
 from actors.ports import FencedError, StoreError
 
@@ -251,7 +251,7 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
         _insert(session, [commit], log)
 
 
-def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Head]) -> tuple[Rows, list[rows.Row]]:
+def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Head]) -> tuple[Any, list[rows.Row]]:
     """Update the conversations; return the result, which counts those that were as `found`, and rows for their logs."""
     changed: list[dict[str, object]] = []
     log: list[rows.Row] = []
@@ -436,4 +436,4 @@ def prune_audit(session: Session, before: int, keep: int) -> int:
 
     They are older than `before`, or not among the latest `keep`.
     """
-    return session.execute(_PRUNE_AUDIT, before=before, keep=keep).rowcount
+    return int(session.execute(_PRUNE_AUDIT, before=before, keep=keep).rowcount)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from peewee import SQL, fn
 
 from actors.adapters.store import models
-from actors.adapters.store.query import Param, PerDatabase, Rows, Session, Statement, exists, undeleted
+from actors.adapters.store.query import Param, PerDatabase, Session, Statement, exists, undeleted
 from actors.ports import FencedError, NotOwnerError, Owner
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _heads(count: int) -> Statement:
 _HEADS = [_heads(1 << power) for power in range(8)]  # a text for each size that a batch may be rounded up to
 
 
-def look(session: Session, ids: list[str]) -> Rows:
+def look(session: Session, ids: list[str]) -> Any:
     """Query the heads of those conversations in `ids`, at most 128, that exist."""
     power = (len(ids) - 1).bit_length()
     padded = [*ids, *[""] * ((1 << power) - len(ids))]

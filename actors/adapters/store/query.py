@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from peewee import AutoField, ColumnBase, Node, fn
 
 from actors.adapters.store import models
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from peewee import Database
 
@@ -93,25 +93,6 @@ class Insert:
         return self._model.insert_many([[Param(each.name) for each in columns]] * count, fields=columns)
 
 
-class Rows(Protocol):
-    """The result of an executed statement."""
-
-    @property
-    def rowcount(self) -> int:
-        """The number of changed rows."""
-        ...
-
-    def fetchone(self) -> Any:
-        """Return the next row; None after the last one."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """Return the remaining rows."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
 class Session(ABC):
     """A connection to a database, which executes statements. Used by one thread at a time."""
 
@@ -121,14 +102,14 @@ class Session(ABC):
     # What the database raises if it refuses a row, which makes none of a batch's rows be written.
     refusals: tuple[type[Exception], ...] = ()
 
-    def execute(self, statement: Statement, **values: Any) -> Rows:
-        """Execute a statement. Raises what the database raises."""
+    def execute(self, statement: Statement, **values: Any) -> Any:
+        """Execute a statement, and return the cursor. Raises what the database raises."""
         sql, slots = statement.on(self.dialect)
         values["me"] = self.me
         return self.run(sql, [values[slot.name] if isinstance(slot, Param) else slot for slot in slots])
 
-    def executemany(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> Rows:
-        """Execute a statement once for each row; the result counts the changed rows of all."""
+    def executemany(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> Any:
+        """Execute a statement once for each row; the cursor counts the changed rows of all."""
         sql, slots = statement.on(self.dialect)
         return self.run_many(
             sql, [[self.me if slot.name == "me" else row[slot.name] for slot in slots] for row in rows]
@@ -146,12 +127,20 @@ class Session(ABC):
         return written
 
     @abstractmethod
-    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
-        """Execute SQL that is written by hand, with the placeholders of this database."""
+    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Any:
+        """Execute SQL that is written by hand, with the placeholders of this database, and return the cursor."""
 
     @abstractmethod
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Rows:
-        """Execute SQL once for each row; the result counts the changed rows of all."""
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+
+    def recovered(self) -> bool:
+        """Return whether the connection can be used on after a read that failed."""
+        return False
+
+    @abstractmethod
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Any:
+        """Execute SQL once for each row; the cursor counts the changed rows of all."""
 
 
 def undeleted(column: Any) -> Any:

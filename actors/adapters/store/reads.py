@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
+from queue import LifoQueue
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
+SessionT = TypeVar("SessionT", bound=Session)
 P = ParamSpec("P")
-ConnectionT = TypeVar("ConnectionT")
 
 READERS = 16  # connections in use at most; further reads wait for a free one
 
@@ -153,80 +153,54 @@ _STORED_BYTES = tuple(
 )
 
 
-class ReaderPool(ABC, Generic[ConnectionT]):
-    """Keeps connections, of which any thread may borrow one at a time for a read.
+class ReaderPool(ABC, Generic[SessionT]):
+    """Keeps READERS connections, of which any thread may borrow one at a time for a read.
 
     Connections do not belong to threads, so none is left open when a thread ends.
     """
 
-    def __init__(self, close_one: Callable[[ConnectionT], None]) -> None:
-        """Create an empty pool. `close_one` closes a connection and must not raise."""
-        self._close_one = close_one
-        # Limits the connections in use. `close` takes all permits, and so waits for the current reads.
-        self._places = threading.BoundedSemaphore(READERS)
-        self._idle: list[ConnectionT] = []
-        self._lock = threading.Lock()  # guards _idle and _closed; not held while a connection is opened or used
+    def __init__(self) -> None:
+        self._places: LifoQueue[SessionT | None] = LifoQueue()  # None where no connection is open
+        for _ in range(READERS):
+            self._places.put(None)
         self._closed = False
 
     @contextmanager
-    def lend(self) -> Generator[ConnectionT]:
+    def lend(self) -> Generator[SessionT]:
         """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
-        with self._places:
-            connection = None
-            try:
-                connection = self._take()
-                yield connection
-                self._end_read(connection)
-            except BaseException as error:
-                if connection is not None:
-                    self._after_error(connection, error)
-                explained = self._explained(error)
-                if explained is None or explained is error:
-                    raise
-                raise explained from error
-            self._give_back(connection)
+        session = self._places.get()
+        try:
+            if self._closed:
+                raise StoreUnavailableError("the store is closed")
+            session = self._usable(session)
+            yield session
+        except BaseException as error:
+            if session is not None and not (isinstance(error, StoreError) and session.recovered()):
+                session.close()
+                session = None
+            explained = self._explained(error)
+            if explained is None or explained is error:
+                raise
+            raise explained from error
+        finally:
+            self._places.put(session)
 
     @abstractmethod
-    def _take(self) -> ConnectionT:
-        """Return an idle connection, or open another one."""
+    def _usable(self, session: SessionT | None) -> SessionT:
+        """Return the idle session, or open one in its place. Closes an idle session that it does not return."""
 
     @abstractmethod
     def _explained(self, error: BaseException) -> StoreError | None:
         """Convert an error to an exception of the store port; return None for one that is none of the database's."""
 
-    def _end_read(self, connection: ConnectionT) -> None:
-        """Make a connection ready for the next read."""
-
-    def _after_error(self, connection: ConnectionT, error: BaseException) -> None:
-        self._close_one(connection)
-
-    def _take_idle(self) -> ConnectionT | None:
-        """Return a connection that is not in use; None if the pool has none.
-
-        Raises StoreUnavailableError if the pool is closed.
-        """
-        with self._lock:
-            if self._closed:
-                raise StoreUnavailableError("the store is closed")
-            return self._idle.pop() if self._idle else None
-
-    def _give_back(self, connection: ConnectionT) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(connection)
-                return
-        self._close_one(connection)
-
     def close(self) -> None:
         """Refuse new reads, wait for current ones, and close every connection. Idempotent."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            self._close_one(connection)
+        self._closed = True
         for _ in range(READERS):
-            self._places.acquire()
-        self._places.release(READERS)
+            if (session := self._places.get()) is not None:
+                session.close()
+        for _ in range(READERS):
+            self._places.put(None)
 
 
 def read_again(read: Callable[P, Found]) -> Callable[P, Found]:

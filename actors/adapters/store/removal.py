@@ -149,12 +149,12 @@ def hold_unfinished(session: Session, conversation_id: str) -> bool:
 
     Other transactions cannot abandon the fork until this transaction ends.
     """
-    return session.execute(_HELD, id=conversation_id, mark=-session.me).rowcount == 1
+    return bool(session.execute(_HELD, id=conversation_id, mark=-session.me).rowcount)
 
 
 def show_unfinished(session: Session, conversation_id: str) -> bool:
     """Make visible a fork that this server has finished; return False if no such fork was hidden."""
-    return session.execute(_SHOW_UNFINISHED, id=conversation_id, mark=-session.me).rowcount == 1
+    return bool(session.execute(_SHOW_UNFINISHED, id=conversation_id, mark=-session.me).rowcount)
 
 
 def abandon_unfinished(session: Session, conversation_id: str) -> None:

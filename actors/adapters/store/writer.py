@@ -57,6 +57,11 @@ class Ticket:
         self.done = threading.Lock()  # held until the caller is woken; a Lock is cheaper than an Event
         self.done.acquire()
 
+    @property
+    def lost(self) -> bool:
+        """Whether a transaction failed that had to write the change."""
+        return self.error is None and not self.written
+
 
 class Writer(ABC):
     """Writes the queued changes over one connection, which it owns until `close`."""
@@ -137,11 +142,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _failed(self, batch: list[Ticket], error: BaseException) -> str:
-        """Recover after a transaction failed, and return what its callers should know."""
-
-    @abstractmethod
-    def _log_lost(self, lost: int, why: str) -> None:
-        """Log that `lost` changes were not written."""
+        """Recover after a transaction failed; log and return what its callers should know."""
 
     @abstractmethod
     def _committed(self) -> None:
@@ -198,13 +199,11 @@ class Writer(ABC):
             self._transact(batch)
         except BaseException as error:
             why = self._failed(batch, error)
-            lost = [ticket for ticket in batch if ticket.error is None and not ticket.written]
-            for ticket in lost:
-                ticket.error = self._unavailable(why)
+            for ticket in batch:
+                if ticket.lost:
+                    ticket.error = self._unavailable(why)
             if not isinstance(error, Exception):
                 raise
-            if lost:
-                self._log_lost(len(lost), why)
         finally:
             for ticket in batch:
                 ticket.done.release()

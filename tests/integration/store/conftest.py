@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.store.postgres.store import open_postgres
-from actors.adapters.store.sqlite.engine import raw, sqlite3
+from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from tests.support.patience import eventually
 from tests.support.stores import ME
@@ -92,5 +92,5 @@ def wait_until_removed(store: PeeweeStore) -> None:
 
 @contextmanager
 def reading(store: PeeweeStore) -> Generator[sqlite3.Connection]:
-    with store._readers.lend() as database:
-        yield raw(database)
+    with store._readers.lend() as session:
+        yield session.connection

@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.reads import ReaderPool
 from actors.ports import StoreUnavailableError
+from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
 
-
-class Pool(ReaderPool[str]):
-    """Connections that are names."""
-
-    def _take(self) -> str:
-        return self._take_idle() or "opened"
-
-    def _explained(self, error: BaseException) -> None:
-        return None
+if TYPE_CHECKING:
+    from actors.adapters.store.sqlite.store import PeeweeStore
+    from actors.ports import Store
 
 
-def test_a_connection_that_is_lent_while_the_pool_closes_is_closed_when_it_is_given_back() -> None:
-    closed: list[str] = []
-    pool = Pool(closed.append)
-    with ThreadPoolExecutor(1) as threads:
-        with pool._places:
-            pool._give_back("idle")
-            closing = threads.submit(pool.close)
-            eventually(lambda: closed == ["idle"], "what nobody uses is closed at once")
-            assert not closing.done(), "it waits for the read"
-            pool._give_back("lent")
-        closing.result()
-    assert closed == ["idle", "lent"]
+def test_closing_waits_for_a_read_and_refuses_those_that_come_later(store: PeeweeStore) -> None:
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    reading, go = threading.Event(), threading.Event()
+
+    def read() -> str | None:
+        with store._readers.lend():
+            reading.set()
+            assert go.wait(20)
+        return "read"
+
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(read)
+        assert reading.wait(20)
+        closing = threads.submit(store.close)
+        eventually(lambda: store._readers._closed, "it is closing")
+        assert not closing.done(), "it waits for the read"
+        go.set()
+        assert slow.result(20) == "read"
+        closing.result(20)
     with pytest.raises(StoreUnavailableError, match="closed"):
-        pool._take_idle()
+        store.load("c1")
+
+
+def test_a_read_that_failed_half_way_holds_no_later_one_in_the_past(store: Store) -> None:
+    draft = CommitBuilder("c1")
+    store.commit(draft.create(), CommitBuilder("c2").create())
+    kept = []
+
+    def body(session: object) -> None:
+        session.run("BEGIN")  # type: ignore[attr-defined]
+        kept.append(session.run("SELECT id FROM conversations"))  # type: ignore[attr-defined]
+        raise StoreUnavailableError("it ends here")
+
+    for _ in range(20):
+        with pytest.raises(StoreUnavailableError, match="ends here"):
+            store._read(body)  # type: ignore[attr-defined]
+    store.commit(draft.next())
+    assert len(store.messages("c1", limit=10)) == 1

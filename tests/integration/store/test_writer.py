@@ -6,18 +6,20 @@ import functools
 import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-import peewee
 import pytest
 
 from actors.adapters.store import writer
 from actors.adapters.store.sqlite import disk as write_ahead_log
+from actors.adapters.store.sqlite import store as sqlite_store
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
 from actors.ports import CommandRecord, Commit, FencedError, StoreUnavailableError
+from actors.ports.conditions import Selection
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CommitBuilder
 
@@ -41,22 +43,20 @@ class Note:
 
 
 @pytest.fixture
-def database() -> Iterator[peewee.SqliteDatabase]:
-    opened = peewee.SqliteDatabase(":memory:", thread_safe=False, check_same_thread=False)
-    opened.execute_sql("CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT)")  # type: ignore[no-untyped-call]
+def database(tmp_path: Path, gate: Gate) -> Iterator[PeeweeStore]:
+    opened = open_store(tmp_path / "notes", gate)
+    opened._database.execute_sql("CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT)")  # type: ignore[no-untyped-call]
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def notes(database: peewee.SqliteDatabase, gate: Gate) -> Iterator[SqliteWriter]:
-    made = SqliteWriter(database, gate)
-    yield made
-    made.close()
+def notes(database: PeeweeStore) -> SqliteWriter:
+    return database._writer
 
 
-def names(database: peewee.SqliteDatabase) -> list[str]:
-    rows = database.execute_sql("SELECT name FROM notes ORDER BY id").fetchall()  # type: ignore[no-untyped-call]
+def names(database: PeeweeStore) -> list[str]:
+    rows = database._database.execute_sql("SELECT name FROM notes ORDER BY id").fetchall()  # type: ignore[no-untyped-call]
     return [name for (name,) in rows]
 
 
@@ -79,7 +79,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
-    notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase
+    notes: SqliteWriter, gate: Gate, database: PeeweeStore
 ) -> None:
     gate.close()
     with ThreadPoolExecutor(9) as threads:
@@ -96,7 +96,7 @@ def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
 
 
 def test_an_urgent_change_does_not_wait_for_all_others(
-    notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+    notes: SqliteWriter, gate: Gate, database: PeeweeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "MAX_BATCH", 2)
     gate.close()
@@ -112,7 +112,7 @@ def test_an_urgent_change_does_not_wait_for_all_others(
     assert gate.hits.count("store.before_commit") == 4
 
 
-def test_one_that_is_refused_fails_alone(notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase) -> None:
+def test_one_that_is_refused_fails_alone(notes: SqliteWriter, gate: Gate, database: PeeweeStore) -> None:
     gate.close()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(notes.write, Note("bad first"))
@@ -124,9 +124,7 @@ def test_one_that_is_refused_fails_alone(notes: SqliteWriter, gate: Gate, databa
     assert names(database) == ["a", "c", "e"]
 
 
-def test_a_fault_at_a_savepoint_hits_one_change(
-    notes: SqliteWriter, gate: Gate, database: peewee.SqliteDatabase
-) -> None:
+def test_a_fault_at_a_savepoint_hits_one_change(notes: SqliteWriter, gate: Gate, database: PeeweeStore) -> None:
     gate.close()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(notes.write, Note("first"))
@@ -139,7 +137,7 @@ def test_a_fault_at_a_savepoint_hits_one_change(
     assert names(database) == ["a", "b", "c"]
 
 
-def test_many_threads_never_miss_their_wake_up(notes: SqliteWriter, database: peewee.SqliteDatabase) -> None:
+def test_many_threads_never_miss_their_wake_up(notes: SqliteWriter, database: PeeweeStore) -> None:
     def work(number: int) -> None:
         for step in range(60):
             notes.write(Note(f"{number}-{step}"), urgent=step % 5 == 0)
@@ -152,7 +150,7 @@ def test_many_threads_never_miss_their_wake_up(notes: SqliteWriter, database: pe
 
 
 def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_its_own(
-    database: peewee.SqliteDatabase, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     moved: list[str] = []
@@ -168,17 +166,14 @@ def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_
     monkeypatch.setattr(write_ahead_log, "MOVE_EVERY", 5)
     monkeypatch.setattr(writer, "TIDY_SECONDS", 0.0)
     monkeypatch.setattr(write_ahead_log.WriteAheadLog, "move", move)
-    made = SqliteWriter(database, gate, tidy=tidy)
-    try:
-        made.tidy()
+    monkeypatch.setattr(sqlite_store, "remove_slice", tidy)
+    with closing(open_store(tmp_path)) as store:
         until(lambda: len(done) == 3)
         for number in range(11):  # behind the three slices, which count as changes
-            made.write(Note(f"{number}"))
-    finally:
-        made.close()
+            store.commit(CommitBuilder(f"c{number}").create())
+        assert len(store.list(Selection("local"), limit=20).records) == 11
     assert done == ["store-writer"] * 3
     assert moved == ["store-writer"] * 2
-    assert len(names(database)) == 11
 
 
 def _interrupt(_number: int, _frame: object) -> None:
@@ -187,10 +182,10 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 def test_a_caller_that_a_signal_interrupts_while_it_waits_withdraws_its_change(
-    database: peewee.SqliteDatabase, gate: Gate, request: pytest.FixtureRequest
+    database: PeeweeStore, gate: Gate, request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(functools.partial(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, _interrupt)))
-    made = SqliteWriter(database, gate)  # closed only if the test passes: otherwise that would wait forever
+    made = database._writer
     gate.close()
     first, later = (threading.Thread(target=made.write, args=(Note(name),), daemon=True) for name in ("first", "later"))
     first.start()
@@ -212,7 +207,6 @@ def test_a_caller_that_a_signal_interrupts_while_it_waits_withdraws_its_change(
     for caller in (first, later):
         caller.join(SECONDS)
         assert not caller.is_alive()
-    made.close()
     assert names(database) == ["first", "later"]
 
 

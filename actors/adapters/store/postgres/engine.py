@@ -5,21 +5,22 @@ from __future__ import annotations
 import logging
 import re
 import select
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from msgspec import DecodeError
 from peewee import PostgresqlDatabase, Psycopg3Adapter
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.string import StrDumperUnknown, TextBinaryLoader
 
-from actors.adapters.store.query import Rows, Session, Statement
+from actors.adapters.store.query import Session, Statement
 from actors.adapters.store.reads import ReaderPool
 from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
 from actors.ports.machine import OutageLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,6 @@ _DEFAULTS = {
 _SETTINGS = f"""
 SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        set_config('statement_timeout', '{STATEMENT_SECONDS}s', false),
-       set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', false),
        set_config('default_transaction_isolation', 'read committed', false),
        set_config('jit', 'off', false), set_config('enable_seqscan', 'off', false),
        set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
@@ -116,7 +116,7 @@ class PostgresConnection(Session):
     """A connection in autocommit mode, used by one thread at a time.
 
     Unlike SQLite, PostgreSQL accepts no NUL in a text. So NUL is stored as two characters U+0001, and U+0001 as U+0001
-    U+0002, which preserves the order of texts. Parameters and results are converted here.
+    U+0002, which preserves the order of texts. The connection's dumper and loader convert parameters and results.
     """
 
     dialect = Database(None)
@@ -127,17 +127,19 @@ class PostgresConnection(Session):
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], me: int = 0) -> None:
         """`me` is the number of this server."""
+        connection.adapters.register_dumper(str, _TextDumper)
+        connection.adapters.register_loader("text", _TextLoader)
         self._connection = connection
         self.me = me
 
-    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
+    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Any:
         """Execute SQL with `%s` or `%(name)s` as placeholders. Raises psycopg.Error."""
-        return _Rows(self._connection.execute(sql.encode(), _stored(values) if values else None, binary=True))
+        return self._connection.execute(sql.encode(), values or None, binary=True)
 
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Rows:
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Any:
         cursor = self._connection.cursor()
-        cursor.executemany(sql.encode(), [_stored(values) for values in rows])
-        return _Rows(cursor)
+        cursor.executemany(sql.encode(), rows)
+        return cursor
 
     def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
         """Insert rows by COPY, which is much faster than INSERT, and return their number. Raises psycopg.Error."""
@@ -145,7 +147,7 @@ class PostgresConnection(Session):
         into = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
         with self._connection.cursor() as cursor, cursor.copy(into.encode()) as copy:
             for count, values in enumerate(many, 1):  # noqa: B007 -- `count` is returned after the loop
-                copy.write_row(_stored(values))
+                copy.write_row(values)
         return count
 
     def read_all(self, statement: Statement) -> Iterator[tuple[Any, ...]]:
@@ -155,7 +157,7 @@ class PostgresConnection(Session):
         """
         with self._connection.cursor(name="all_rows") as cursor:
             cursor.itersize = 200
-            yield from map(_plain, cursor.execute(statement.on(self.dialect)[0].encode(), binary=True))
+            yield from cursor.execute(statement.on(self.dialect)[0].encode(), binary=True)
 
     @property
     def lost(self) -> bool:
@@ -178,10 +180,11 @@ class PostgresConnection(Session):
             return True
         return self._connection.closed or _is_readable(self._connection.fileno())
 
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open; a failed transaction counts until it is rolled back."""
-        return self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+    def recovered(self) -> bool:
+        """Roll back the transaction if one is open, and return whether the connection works."""
+        with suppress(psycopg.Error):
+            self._connection.rollback()
+        return not self._connection.broken and not self._connection.closed
 
     def close(self) -> None:
         """Close the connection; idempotent."""
@@ -189,28 +192,33 @@ class PostgresConnection(Session):
             self._connection.close()
 
 
-class _Rows:
-    """The result of a statement; NUL characters, which PostgresConnection stores as other characters, are restored."""
+class _TextDumper(StrDumperUnknown):
+    def dump(self, obj: str) -> Any:
+        # Two searches for a character are faster than one regular expression.
+        return super().dump(obj.translate(_ESCAPES) if "\x00" in obj or "\x01" in obj else obj)
 
-    def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
-        self._cursor = cursor
 
-    @property
-    def rowcount(self) -> int:
-        """The number of changed rows."""
-        return self._cursor.rowcount
+class _TextLoader(TextBinaryLoader):
+    def load(self, data: Any) -> Any:
+        text = super().load(data)
+        return _ESCAPED.sub(_unescaped, text) if isinstance(text, str) and "\x01" in text else text
 
-    def fetchone(self) -> Any:
-        """Return the next row; None after the last one."""
-        row = self._cursor.fetchone()
-        return None if row is None else _plain(row)
 
-    def fetchall(self) -> list[Any]:
-        """Return the remaining rows."""
-        return list(map(_plain, self._cursor.fetchall()))
+def opened(
+    address: Address, greet: Callable[[psycopg.Connection[tuple[Any, ...]]], object], **more: Any
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """Open a connection in autocommit mode, and call `greet` with it; `more` are further parameters.
 
-    def __iter__(self) -> Iterator[Any]:
-        return map(_plain, self._cursor)
+    Raises psycopg.Error, and what `greet` raises.
+    """
+    parameters: dict[str, Any] = address.parameters | more
+    connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
+    try:
+        greet(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def connect(address: Address, me: int = 0, *, idle_seconds: int = IDLE_SECONDS) -> PostgresConnection:
@@ -218,18 +226,14 @@ def connect(address: Address, me: int = 0, *, idle_seconds: int = IDLE_SECONDS) 
 
     Raises DatabaseAwayError if the database is read-only.
     """
-    parameters: dict[str, Any] = dict(address.parameters)
-    connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
-    try:
+
+    def greet(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         for fitness in connection.execute(f"SELECT {FITNESS}".encode()):
             refuse_unfit(*fitness)
         connection.execute(_SETTINGS.encode())
-        if idle_seconds != IDLE_SECONDS:
-            connection.execute(f"SET idle_in_transaction_session_timeout = '{idle_seconds}s'".encode())
-    except BaseException:
-        connection.close()
-        raise
-    return PostgresConnection(connection, me)
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{idle_seconds}s'".encode())
+
+    return PostgresConnection(opened(address, greet), me)
 
 
 def reached(address: Address, me: int = 0) -> PostgresConnection:
@@ -286,29 +290,10 @@ def words(error: psycopg.Error) -> str:
     return " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
 
 
-def stored_text(text: str) -> str:
-    """Return the text as PostgreSQL stores it: with NUL and U+0001 replaced as PostgresConnection describes."""
-    # Two searches for a character are faster than one regular expression.
-    return text.translate(_ESCAPES) if "\x00" in text or "\x01" in text else text
-
-
 def _is_readable(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _stored(values: Sequence[Any] | Mapping[str, Any]) -> Any:
-    if isinstance(values, dict):
-        return {name: stored_text(value) if isinstance(value, str) else value for name, value in values.items()}
-    return [stored_text(value) if isinstance(value, str) else value for value in values]
-
-
-def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    for value in row:
-        if isinstance(value, str) and "\x01" in value:
-            return tuple(_ESCAPED.sub(_unescaped, each) if isinstance(each, str) else each for each in row)
-    return row
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -319,13 +304,20 @@ class Readers(ReaderPool[PostgresConnection]):
     """A pool of connections, of which any thread may borrow one at a time for a read."""
 
     def __init__(self, address: Address, me: int, outages: OutageLog) -> None:
-        super().__init__(PostgresConnection.close)
+        super().__init__()
         self._address = address
         self._me = me
         self._outages = outages
 
-    def _take(self) -> PostgresConnection:
-        while (session := self._take_idle()) is not None:
+    @contextmanager
+    def lend(self) -> Generator[PostgresConnection]:
+        """Lend a connection; see ReaderPool."""
+        with super().lend() as session:
+            yield session
+            self._outages.worked()
+
+    def _usable(self, session: PostgresConnection | None) -> PostgresConnection:
+        if session is not None:
             if not session.ended:
                 return session
             session.close()  # the connection was lost while it was in the pool
@@ -337,19 +329,3 @@ class Readers(ReaderPool[PostgresConnection]):
         if isinstance(cause, DatabaseAwayError):
             self._outages.failed(str(cause))
         return cause
-
-    def _end_read(self, connection: PostgresConnection) -> None:
-        self._outages.worked()
-
-    def _after_error(self, connection: PostgresConnection, error: BaseException) -> None:
-        """Keep the connection if the store refused the request and the connection itself works; else close it."""
-        if not isinstance(error, StoreError) or connection.lost:
-            connection.close()
-            return
-        try:
-            if connection.in_transaction:
-                connection.run("ROLLBACK")
-        except psycopg.Error:
-            connection.close()
-        else:
-            self._give_back(connection)

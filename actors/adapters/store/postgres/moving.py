@@ -13,7 +13,7 @@ from actors.adapters.store import models
 from actors.adapters.store.postgres.engine import address_of, connect, words
 from actors.adapters.store.postgres.schema import migrate
 from actors.adapters.store.query import Statement
-from actors.adapters.store.sqlite.engine import FILE, SqliteSession, raw
+from actors.adapters.store.sqlite.engine import FILE
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreDamagedError, StoreError
 from actors.ports.records import LogAudit
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.adapters.store.postgres.engine import PostgresConnection
+    from actors.adapters.store.query import Session
 
 
 class MoveError(StoreError):
@@ -86,8 +87,7 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
             opened.callback(session.close)
             migrate(address)
             _refuse_used(session, address.shown)
-            with store._readers.lend() as database:
-                source = SqliteSession(raw(database))
+            with store._readers.lend() as source:
                 source.run("BEGIN")
                 counts = _copied(source, session, documents)
                 source.run("COMMIT")
@@ -109,7 +109,7 @@ def _refuse_used(session: PostgresConnection, shown: str) -> None:
         raise MoveError(f"{shown} is not empty: name a new database")
 
 
-def _copied(source: SqliteSession, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
+def _copied(source: Session, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
     """Copy and compare all tables in one transaction; return the number of rows by table."""
     more = _more(source)
     session.run(_NO_LIMITS)
@@ -135,7 +135,7 @@ def _sorted(model: Any) -> Statement:
     return Statement(model.select().order_by(*_KEYS.get(model, models.fields(model)[:1])))
 
 
-def _compare(source: SqliteSession, session: PostgresConnection, model: Any) -> None:
+def _compare(source: Session, session: PostgresConnection, model: Any) -> None:
     """Raise MoveError unless a table has the same values in both databases, in the columns that SQLite has."""
     name, statement, count = model._meta.table_name, _sorted(model), 0
     written = session.read_all(statement)
@@ -146,7 +146,7 @@ def _compare(source: SqliteSession, session: PostgresConnection, model: Any) -> 
         raise MoveError(f"{name} has more rows than were copied; nothing was moved")
 
 
-def _more(source: SqliteSession) -> dict[Any, Callable[[Any], tuple[str | None, ...]]]:
+def _more(source: Session) -> dict[Any, Callable[[Any], tuple[str | None, ...]]]:
     """For each table with columns that only PostgreSQL has, return a function that computes them from a SQLite row."""
     parents: dict[str, str | None] = dict(source.execute(_PARENTS))
 

@@ -111,10 +111,10 @@ class PostgresWriter(Writer):
 
     def _failed(self, batch: list[Ticket], error: BaseException) -> str:
         self._disconnect()
-        return f"the database may not have written it: {_said(error)}"
-
-    def _log_lost(self, lost: int, why: str) -> None:
-        self._outages.failed(why.replace("written it", "written what was sent", 1))
+        said = _said(error)
+        if any(ticket.lost for ticket in batch):
+            self._outages.failed(f"the database may not have written what was sent: {said}")
+        return f"the database may not have written it: {said}"
 
     def _connected(self) -> PostgresConnection:
         if self._session is not None and self._session.ended:

@@ -268,7 +268,7 @@ def _damage(part: Path) -> tuple[str, ...]:
     try:
         migrate(database)
         with every_text(raw(database)):
-            found = list(islice(check_all(SqliteSession(raw(database))), MAX_DAMAGED + 1))
+            found = list(islice(check_all(SqliteSession(database)), MAX_DAMAGED + 1))
     finally:
         database.close()
     damaged = [f"{what}: {finding}" for what, finding in found[:MAX_DAMAGED]]

@@ -27,14 +27,12 @@ from actors.ports.machine import out_of_file_descriptors
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Generator, Mapping, Sequence
-
-    from actors.adapters.store.query import Rows
 else:
     from peewee import sqlite3
 
 __all__ = [
     "BUSY_SECONDS", "FILE", "INCREMENTAL", "MIGRATIONS", "Readers", "SqliteSession", "every_text", "migrate",
-    "open_reader", "open_writer", "raw", "reader_of", "schema_of", "sqlite3", "wal_reset_race",
+    "open_writer", "raw", "schema_of", "sqlite3", "wal_reset_race",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -61,14 +59,19 @@ class SqliteSession(Session):
     dialect = SqliteDatabase(None)
     refusals = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self.connection = raw(database)
 
-    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
-        return self._connection.execute(sql, values)
+    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Any:
+        return self.connection.execute(sql, values)
 
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Rows:
-        return self._connection.executemany(sql, rows)
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Any:
+        return self.connection.executemany(sql, rows)
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error, peewee.PeeweeException):
+            self._database.close()
 
 
 def contains_folded(text: bytes, folded: str) -> bool:
@@ -144,38 +147,11 @@ def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-class Reader(sqlite3.Connection):
-    """A connection that tracks its cursors, because an open cursor would keep the connection at an old snapshot."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._cursors: list[sqlite3.Cursor] = []
-
-    def cursor(self, *args: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        """Return a new cursor, and remember it. The method `execute` of sqlite3 calls this, too."""
-        made: sqlite3.Cursor = super().cursor(*args)
-        self._cursors.append(made)
-        return made
-
-    def end_reads(self) -> None:
-        """Close every cursor, so that the next read sees the current data."""
-        for cursor in self._cursors:
-            cursor.close()
-        self._cursors.clear()
-
-
-def reader_of(database: SqliteDatabase) -> Reader:
-    """Return the sqlite3 connection of a database that `open_reader` opened."""
-    connection: Reader = database.connection()  # type: ignore[no-untyped-call]
-    return connection
-
-
 def open_reader(path: Path) -> SqliteDatabase:
     """Open a connection that cannot write, never checkpoints, and creates no file. Raises what SQLite raises."""
     database = SqliteDatabase(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
-        factory=Reader,
         pragmas={"query_only": 1, "wal_autocheckpoint": 0},
         timeout=BUSY_SECONDS,
         thread_safe=False,
@@ -186,18 +162,18 @@ def open_reader(path: Path) -> SqliteDatabase:
     return database
 
 
-class Readers(ReaderPool[peewee.SqliteDatabase]):
+class Readers(ReaderPool[SqliteSession]):
     """A pool of read-only connections; any thread may borrow a connection for a read."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
-        super().__init__(_close)
+        super().__init__()
         self._path = path
         self._files = files
 
-    def _take(self) -> peewee.SqliteDatabase:
+    def _usable(self, session: SqliteSession | None) -> SqliteSession:
         self._files.refuse_if_missing()
-        if (idle := self._take_idle()) is not None:
-            return idle
+        if session is not None:
+            return session
         try:
             database = open_reader(self._path)
         except (sqlite3.OperationalError, peewee.OperationalError):
@@ -207,10 +183,7 @@ class Readers(ReaderPool[peewee.SqliteDatabase]):
         if not self._files.database_is_there:
             database.close()
             raise StoreUnavailableError("the database was removed or replaced")
-        return database
-
-    def _end_read(self, connection: peewee.SqliteDatabase) -> None:
-        reader_of(connection).end_reads()
+        return SqliteSession(database)
 
     def _explained(self, error: BaseException) -> StoreError | None:
         match error:
@@ -220,11 +193,6 @@ class Readers(ReaderPool[peewee.SqliteDatabase]):
                 return StoreDamagedError(f"what is stored cannot be read: {error}")
             case _:
                 return None
-
-
-def _close(database: peewee.SqliteDatabase) -> None:
-    with suppress(sqlite3.Error, peewee.PeeweeException):
-        database.close()
 
 
 # --- the open files ---------------------------------------------------------------------------------------

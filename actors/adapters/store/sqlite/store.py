@@ -60,42 +60,36 @@ class SqliteWriter(Writer):
 
     _begin = "BEGIN IMMEDIATE"
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 -- what `open_store` opens
         self,
+        directory: DataDirectory,
         database: peewee.SqliteDatabase,
+        files: OpenFiles,
+        space: DiskReserve,
         faults: FaultPoints,
-        files: OpenFiles | None = None,
-        *,
-        every_second: Callable[[], None] = lambda: None,
-        tidy: Callable[[Session], bool] = lambda _session: False,
-        space: DiskReserve | None = None,
-        written: Callable[[int, float], None] | None = None,
+        written: Callable[[int, float], None] | None,
     ) -> None:
-        """Start the writer's own thread. If `files` is None, the database's files are not checked.
-
-        `every_second` and `tidy` are called on the writer's own thread. `tidy` is called in separate transactions,
-        until it returns False because nothing is left to do. `written` is called after each batch; see Writer.
-        """
+        """Start the writer's own thread. `written` is called after each batch; see Writer."""
         super().__init__(faults, written, longest_wait=WATCH_SECONDS)
+        self._directory = directory
         self._database = database
         self._files = files
         self._space = space
-        self._every_second = every_second
-        self._tidy_slice = tidy
+        self._tidying = True  # the removal that an earlier process did not finish
         self._tidy_again_at = 0.0
         self._log = WriteAheadLog(database)
         self._watched_at = time.monotonic()
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        if self._tidy(batch) and self._space is not None and self._space.scarce:
+        if self._tidy(batch) and self._space.scarce:
             self._log.cut(self._space)
         self._log.move_if_due(self._space)
         self._watch_if_due()
 
     def _remove_slice(self, session: Session) -> bool:
         self._log.count(1)
-        return self._tidy_slice(session)
+        return remove_slice(session) or self._space.give_back(raw(self._database))
 
     def _not_removed(self, error: Exception) -> None:
         _log.warning("what was deleted could not be removed yet: %s", error)
@@ -109,7 +103,8 @@ class SqliteWriter(Writer):
             self._watched_at = now
             if 0 < self._tidy_again_at <= now:
                 self._tidying, self._tidy_again_at = True, 0.0
-            self._every_second()
+            self._directory.check_lock_file()
+            self._space.make()
             with suppress(StoreUnavailableError):
                 self._check_files()
 
@@ -118,8 +113,6 @@ class SqliteWriter(Writer):
 
         If only the log was removed, it is checkpointed first, because its content would otherwise be lost.
         """
-        if self._files is None:
-            return
         try:
             self._files.check()
         except StoreUnavailableError:
@@ -133,7 +126,7 @@ class SqliteWriter(Writer):
 
     def _ready(self) -> SqliteSession:
         self._check_files()
-        return SqliteSession(raw(self._database))
+        return SqliteSession(self._database)
 
     def _committed(self) -> None:
         self._check_files()
@@ -148,16 +141,16 @@ class SqliteWriter(Writer):
         self._rollback()
         if isinstance(error, sqlite3.OperationalError):
             self._serve_from_reserve(batch)
+        if lost := sum(ticket.lost for ticket in batch):
+            _log.error("%d changes were not written: %s", lost, error)
         return f"nothing was written: {error}"
-
-    def _log_lost(self, lost: int, why: str) -> None:
-        _log.error("%d changes were not written: %s", lost, why.partition(": ")[2])
 
     def _serve_from_reserve(self, batch: list[Ticket]) -> None:
         """Free the disk space of the reserve, and try again to write the changes in `batch` that free space."""
         freeing = [ticket for ticket in batch if ticket.error is None and ticket.frees]
-        if not freeing or not self._make_room():
+        if not freeing:
             return
+        self._make_room()
         try:
             self._transact(freeing)
         except Exception:  # noqa: BLE001 -- the callers get the error of the first attempt
@@ -166,13 +159,10 @@ class SqliteWriter(Writer):
         for ticket in freeing:
             ticket.written = ticket.error is None
 
-    def _make_room(self) -> bool:
-        """Release the disk reserve and shorten the write-ahead log; return whether this store has a reserve at all."""
-        if self._space is None:
-            return False
+    def _make_room(self) -> None:
+        """Release the disk reserve and shorten the write-ahead log."""
         self._space.release()
         self._log.cut(self._space)
-        return True
 
     def _rollback(self) -> None:
         """Roll back the transaction if one is open. SQLite may have ended it already; then a rollback would raise."""
@@ -183,24 +173,22 @@ class SqliteWriter(Writer):
         except (sqlite3.Error, peewee.PeeweeException):
             _log.exception("the connection is closed; the next change opens another")
             self._database.close()
-            if self._files is not None:
-                self._files.forget_log()
+            self._files.forget_log()
 
 
 class PeeweeStore(SqlStore[SqliteWriter]):
     """Implements ports.Store on one SQLite file. Safe to call from any thread. Open a store with `open_store`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 -- what `open_store` opens
         self,
         directory: DataDirectory,
         database: SqliteDatabase,
         writer: SqliteWriter,
-        readers: Readers,
-        *,
         files: OpenFiles,
         space: DiskReserve,
         clock: Clock | None,
     ) -> None:
+        readers = Readers(directory.path / FILE, files)
         closing = (directory.close, space.close, self._close_database, readers.close, writer.close)
         super().__init__(writer, clock, closing)
         self._directory = directory
@@ -213,8 +201,8 @@ class PeeweeStore(SqlStore[SqliteWriter]):
 
     @contextmanager
     def _session(self, texts: str) -> Generator[Session]:
-        with self._readers.lend() as database, every_text(raw(database), texts):
-            yield SqliteSession(raw(database))
+        with self._readers.lend() as session, every_text(session.connection, texts):
+            yield session
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
@@ -292,32 +280,13 @@ def open_store(
         database = space.open_with(lambda: _open_database(directory, space))
         opened.callback(close_database, database, space)
         files = OpenFiles(path / FILE)
-        abandon_all(SqliteSession(raw(database)))
+        abandon_all(SqliteSession(database))
         space.make()
         if space.scarce:
             WriteAheadLog(database).cut(space)
-
-        def every_second() -> None:
-            directory.check_lock_file()
-            space.make()
-
-        def tidy(session: Session) -> bool:
-            return remove_slice(session) or space.give_back(raw(database))
-
-        writer = SqliteWriter(
-            database,
-            faults or NoFaultPoints(),
-            files,
-            every_second=every_second,
-            tidy=tidy,
-            space=space,
-            written=written,
-        )
-        readers = Readers(path / FILE, files)
-        store = PeeweeStore(directory, database, writer, readers, files=files, space=space, clock=clock)
+        writer = SqliteWriter(directory, database, files, space, faults or NoFaultPoints(), written)
         opened.pop_all()
-        writer.tidy()  # the removal that an earlier process did not finish
-    return store
+    return PeeweeStore(directory, database, writer, files, space, clock)
 
 
 def _open_database(directory: DataDirectory, space: DiskReserve) -> SqliteDatabase:
