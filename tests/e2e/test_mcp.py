@@ -93,33 +93,6 @@ def test_a_call_goes_to_the_server_and_its_result_to_the_model(
         eventually(lambda: not marked(server), "its end with the conversation")
 
 
-def test_odd_tools_are_offered_by_names_that_providers_accept_or_named_with_the_reason(
-    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
-) -> None:
-    named = {"name": "given", "inputSchema": {"properties": {"$top": {"minimum": 0, "exclusiveMinimum": True}}}}
-    structured = {"name": "structured", "inputSchema": {"type": "object"}}
-    listed = tmp_path / "listed"
-    listed.write_text(json.dumps({"tools": [named, structured, {"name": "put"}]}))
-    server = start(start_server, tmp_path, fake_provider, f"list={listed}")
-    with server.client() as client:
-        tools_known(client)
-        (status,) = client.server_info().mcp_servers
-        (left_out,) = status.tools_left_out
-        assert (left_out.name, left_out.reason) == ("put", "it has no input schema")
-        assert "its tool 'put' is not offered: it has no input schema" in server.log_text()
-        wanted = calls(("mcp__t__given", {"_x24_top": 3}), ("mcp__t__structured", {"text": "It is three."}))
-        part = fake_provider.part(wanted, says("Done."))
-        chat = Chat(client, part, tmp_path, mode="unrestricted")
-        assert chat.ask("Use them.") == "Done."
-        first, second = part.exchanges[1].results
-        assert "$top" in str(first)
-        assert "It is three." in str(second)
-        assert "sum" not in str(second)
-        results = [block.tool_result for message in chat.conversation.messages() for block in message.content]
-        assert [result.display for result in results if result] == [{}, {"structured_content": {"sum": 3}}]
-        chat.assert_valid()
-
-
 def test_a_tool_that_may_change_something_asks_and_needs_another_mode(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
@@ -144,28 +117,6 @@ def test_a_tool_that_may_change_something_asks_and_needs_another_mode(
         assert len(notices) == 1
         assert " t." in notices[0].text
         assert "started again" in "".join(part.exchanges[-1].texts)
-        chat.assert_valid()
-
-
-def test_a_narrower_mode_names_the_program_that_may_do_more_and_ends_it_if_asked(
-    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
-) -> None:
-    server = start(start_server, tmp_path, fake_provider)
-    with server.client() as client:
-        tools_known(client)
-        part = fake_provider.part(calls(("mcp__t__echo", {"text": "one"})), says("One."))
-        chat = Chat(client, part, tmp_path, mode="unrestricted")
-        assert chat.ask("Use it.") == "One."
-        answer = chat.conversation.set_mode("restricted")
-        assert (answer.surviving_mcp_servers, answer.stopped_mcp_servers) == (("t",), ())
-        assert marked(server), "it goes on"
-        answer = chat.conversation.set_mode("restricted", stop_running=True)
-        assert (answer.surviving_mcp_servers, answer.stopped_mcp_servers) == ((), ("t",))
-        eventually(lambda: not marked(server), "its end")
-        part.then(calls(("mcp__t__echo", {"text": "two"})), says("Two."))
-        assert chat.ask("And again.") == "Two."
-        assert "started again" in str(part.exchanges[-1].results)
-        assert chat.conversation.set_mode("restricted").surviving_mcp_servers == (), "it runs in this mode"
         chat.assert_valid()
 
 
@@ -294,34 +245,6 @@ def test_cancels_at_random_moments_leave_one_result_per_call_and_one_process(
         chat.assert_valid()
         chat.conversation.delete()
         eventually(lambda: not marked(server), "its end with the conversation")
-
-
-@pytest.mark.one_server("the server is killed")
-def test_nothing_of_it_survives_a_killed_server(
-    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
-) -> None:
-    sleep = processes.forever()
-    server = start(start_server, tmp_path, fake_provider, f"sleep={sleep}")
-    with server.client() as client:
-        tools_known(client)
-        part = fake_provider.part(calls(("mcp__t__spawn", {})), says("Spawned."))
-        chat = Chat(client, part, tmp_path, mode="unrestricted")
-        assert chat.ask("Spawn.") == "Spawned."
-        eventually(lambda: len(processes.sleepers(sleep)) == 1, "its child")
-        server.kill()
-    eventually(lambda: not marked(server), "the end of the server's MCP servers")
-    eventually(lambda: not processes.running(sleep), "the end of what they started")
-
-
-def test_a_server_that_is_down_delays_nothing(
-    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
-) -> None:
-    server = start(start_server, tmp_path, fake_provider, "silent")
-    with server.client() as client:
-        chat = Chat(client, fake_provider.part(says("Hello.")), tmp_path)
-        assert chat.ask("Hi.") == "Hello."
-        (status,) = client.server_info().mcp_servers
-        assert status.state == "connecting"
 
 
 def test_a_client_names_servers_for_its_conversation_and_a_fork_has_its_own(

@@ -9,10 +9,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import AgentBusy, AsyncClient, Client, Run
+from bedrock import AgentBusy, AsyncClient, Run
 from bedrock.errors import RequestIdReused
 
-from tests.support.fake_provider import FakeProvider, held, says
+from tests.support.fake_provider import held, says
 from tests.support.patience import only, together
 
 if TYPE_CHECKING:
@@ -85,32 +85,3 @@ async def _send_often(server: ServerProcess, chat: Chat, identity: str) -> list[
         return [(run.message.name, run.disposition) for run in runs]
     finally:
         await asyncio.gather(*(client.close() for client in clients))
-
-
-def test_a_refused_message_may_be_sent_again_with_its_id(open_chat: Callable[..., Chat]) -> None:
-    chat = open_chat(held(says("First.")), says("Second."))
-    identity = str(uuid.uuid4())
-    chat.send("Something.")
-    exchange = chat.part.next_reached()
-    with pytest.raises(AgentBusy):
-        chat.send("And this.", request_id=identity)
-    exchange.go.set()
-    chat.settle()
-    run = chat.send("And this.", request_id=identity)
-    assert run.disposition == "direct"
-    assert run.answer() == "Second."
-
-
-def test_a_request_id_makes_a_conversation_be_created_once(
-    client: Client, server: ServerProcess, fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder, identity = tmp_path_factory.mktemp("work"), str(uuid.uuid4())
-    create = functools.partial(client.create, folder, title="one", request_id=identity)
-    created = together(*[create] * 20)
-    assert len({conversation.name for conversation in created if not isinstance(conversation, BaseException)}) == 1
-    assert [each for each in created if isinstance(each, BaseException)] == []
-    with pytest.raises(RequestIdReused):
-        client.create(folder, title="two", request_id=identity)
-    titles = Counter(conversation.title for conversation in client.conversations())
-    assert titles["one"] == 1
-    assert "two" not in titles
