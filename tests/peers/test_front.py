@@ -1,7 +1,8 @@
-"""The front that Bedrock ships settings for: Envoy takes them, clients notice nothing, and storms end there."""
+"""Envoy, alerts and the service unit: what operators set up around a server."""
 
 import json
 import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -17,10 +18,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.attacks import storms
 from tests.attacks.legitimate import Callers
+from tests.peers import installed
 from tests.peers.front import Front, configured, front, program, self_signed
+from tests.peers.under_unit import NOBODY, UNIT
 from tests.support import processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.patience import PATIENCE, eventually
-from tests.support.server_process import ServerProcess, Servers
+from tests.support.server_process import ServerProcess, Servers, provider
 
 STORM_SECONDS = 2
 WHAT_IT_IS = "This port speaks gRPC: use a client of Bedrock, or buf curl."
@@ -124,3 +129,72 @@ def test_a_renewed_certificate_needs_no_restart(envoy: Front) -> None:
     wanted = ssl.PEM_cert_to_DER_cert(envoy.certificate.read_text())
     assert wanted != first
     eventually(lambda: _presented(envoy.address) == wanted, "new connections get the new one")
+
+
+# --- The rules for alarms: Prometheus accepts them, and each fires when it should and only then ---
+
+
+RULES = installed.ROOT / "server" / "deploy" / "bedrock.rules.yml"
+PROGRAM = shutil.which("promtool") or installed.PROMTOOL
+
+
+def promtool(*arguments: str | Path, folder: Path) -> str:
+    """What promtool says. Fails if it finds anything wrong."""
+    done = subprocess.run([PROGRAM, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
+    assert "SUCCESS: 12 rules found" in promtool("check", "rules", RULES, folder=tmp_path)
+
+
+def test_each_rule_fires_when_it_should(tmp_path: Path) -> None:
+    shutil.copy(RULES, tmp_path)
+    shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
+    assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml", folder=tmp_path)
+
+
+EXPOSURE = 35
+"""The largest exposure, in tenths, as `systemd-analyze security` has it."""
+
+
+def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_systemd_knows_every_line(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/bedrock/bin/bedrock", "/bin/true"))
+    done = analyze("verify", "--man=no", unit)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_is_hardened_as_far_as_the_sandbox_of_tools_allows() -> None:
+    done = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", UNIT)
+    assert done.returncode == 0, done.stdout.splitlines()[-1]
+
+
+def test_tools_are_restricted_by_namespaces_under_the_units_mounts(
+    tmp_path: Path, start_server: Servers, fake_provider: FakeProvider
+) -> None:
+    server = start_server(
+        tmp_path,
+        "--sandbox",
+        "A",
+        program="tests.peers.under_unit",
+        PYTHONPATH=str(installed.ROOT),
+        **provider(fake_provider.url),
+    )
+    with server.client() as client:
+        info = client.server_info()
+        assert (info.sandbox.tier, info.sandbox.restricted_available) == ("a", True)
+        work = tmp_path / "work"
+        work.mkdir()
+        chat = Chat(client, fake_provider.part(), work)
+        chat.part.then(calls(("bash", {"command": "id -u; touch here; touch $HOME/there; ls /home"})), says("Done."))
+        chat.ask("Try it.")
+        ((_, output),) = [(role, text) for role, text in chat.said() if role == "tool"]
+        assert output.splitlines()[0] == str(NOBODY)
+        assert "'here': Read-only file system" in output
+        assert "there" not in output

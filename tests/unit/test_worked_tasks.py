@@ -29,7 +29,7 @@ EVERY_TASK = pytest.mark.parametrize("heading", TASKS, ids=TASKS.values())
 OVERARCHING = {
     "### A new tool": ("tests/unit/test_documents.py",),
     "### A new command and RPC": (
-        "tests/unit/clients/test_wrappers.py",
+        "tests/unit/clients/test_values.py",
         "tests/unit/server/test_rules_of_the_contract.py",
         "tests/unit/test_api_docs.py",
         "tests/unit/test_contract_review.py",

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 
-import grpc
 import pytest
 from bedrock import (
     Approval,
@@ -21,18 +20,15 @@ from bedrock import (
     Stream,
     v1,
 )
-from bedrock.errors import AgentBusy, DeadlineExceeded, RunFailed, Unavailable
+from bedrock.errors import Unavailable
 
 from tests.support.fake_server import (
     NAME,
-    SLUG,
     FakeBedrock,
     FakeServer,
-    Refusal,
     Step,
     delta,
     discarded,
-    fails,
     says,
     state,
     stopped,
@@ -49,17 +45,6 @@ def run(address: str, story: Callable[[AsyncClient], Awaitable[None]]) -> None:
     asyncio.run(play())
 
 
-def test_a_message_is_sent_by_iterating(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(says("Hello, world"))
-
-    async def story(client: AsyncClient) -> None:
-        pieces = [event.text async for event in client.conversation(SLUG).send("Hi") if event.kind == "text_delta"]
-        assert "".join(pieces) == "Hello, world"
-
-    run(address, story)
-    assert {metadata.get("authorization") for metadata in fake.metadata} == {"Bearer secret"}
-
-
 def test_a_message_is_sent_by_awaiting(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("ls", "a", "There is a."))
 
@@ -72,41 +57,6 @@ def test_a_message_is_sent_by_awaiting(address: str, fake: FakeBedrock) -> None:
 
     run(address, story)
     assert len(fake.asked(v1.SendMessageRequest)) == 1
-
-
-def test_an_approval_is_answered_in_the_loop(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-
-    async def story(client: AsyncClient) -> None:
-        conversation = client.conversation("c1")
-        sent = conversation.send("Remove x")
-        async for event in sent:
-            if event.approval:
-                await conversation.approve(event.approval, rule=event.approval.suggestions[0])
-        assert await sent.answer() == "Done."
-
-    run(address, story)
-    assert fake.asked(v1.ResolveApprovalRequest) == [
-        v1.ResolveApprovalRequest(
-            name=f"{NAME}/approvals/t1",
-            decision=v1.APPROVAL_DECISION_APPROVE,
-            rule=v1.ApprovalRule(command="rm x"),
-        )
-    ]
-
-
-def test_refusals_and_failures_are_typed(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(fails("auth", "The key is wrong."))
-    fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
-
-    async def story(client: AsyncClient) -> None:
-        conversation = client.conversation("c1")
-        with pytest.raises(AgentBusy):
-            await conversation.send("Hi")
-        with pytest.raises(RunFailed, match="key is wrong"):
-            await conversation.send("Hi").answer()
-
-    run(address, story)
 
 
 def stumbling(run: str) -> list[Step]:
@@ -220,17 +170,6 @@ def test_a_question_is_asked_in_one_call(address: str, fake: FakeBedrock) -> Non
     assert len(fake.asked(v1.CreateConversationRequest)) == 1
 
 
-def test_an_answer_that_is_late_is_an_error(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-
-    async def story(client: AsyncClient) -> None:
-        with pytest.raises(DeadlineExceeded, match="no answer within 1 s; the run was cancelled"):
-            await client.ask("Remove x", wait_for_others=True, timeout=1)
-
-    run(address, story)
-    assert len(fake.asked(v1.CancelConversationRequest)) == 1
-
-
 def test_a_question_whose_task_is_cancelled_is_cancelled_too(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
 
@@ -287,43 +226,6 @@ def test_a_stream_ends_where_its_block_does(
                 assert event.kind == "snapshot"
                 break
         assert [event async for event in events] == []
-
-    run(address, story)
-
-
-def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(says("All done."))
-
-    async def story(client: AsyncClient) -> None:
-        conversation = await client.create("/tmp", model="big")
-        assert (await conversation.get()).slug == SLUG
-        assert (await conversation.set_mode("unrestricted")).conversation.mode == "unrestricted"
-        assert (await conversation.update(title="New")).title == "New"
-        await conversation.archive()
-        await conversation.unarchive()
-        assert (await conversation.cancel()).no_op
-        await conversation.trigger_continuation()
-        assert (await conversation.continue_()).name == NAME
-        assert [waiting async for waiting in conversation.queue()] == []
-        assert (await conversation.withdraw(f"{NAME}/messages/9")).message.name == f"{NAME}/messages/9"
-        assert await conversation.verify() == []
-        assert [line async for line in conversation.export()] == ['{"kind": "conversation"}']
-        assert [step.step async for step in conversation.replay()] == [1]
-        assert await conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
-        run = await conversation.spawn(["a"])
-        assert run.sub_agents == [f"{NAME}-a1"]
-        assert await run.answer() == "All done."
-        assert [agent.name async for agent in conversation.sub_agents()] == [NAME]
-        assert [message.role async for message in conversation.messages()] == ["user", "agent"]
-        assert len([cycle async for cycle in conversation.cycles()]) == 1
-        assert [event.kind async for event in conversation.events(until_settled=True)] == ["snapshot", "caught_up"]
-        assert await conversation.delete() == []
-        assert [found.slug async for found in client.conversations()] == [SLUG]
-        assert len([entry async for entry in client.watch_conversations()]) == 2
-        assert len(await client.models()) == 2
-        assert len(await client.tools()) == 1
-        assert (await client.server_info()).version == "0.1.0"
-        assert (await client.browse("/tmp")).path == "/tmp"
 
     run(address, story)
 

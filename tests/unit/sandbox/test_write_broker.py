@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from actors.adapters.sandbox import server_files
 from actors.adapters.sandbox.host import kernel, syscall_filter, writable_trees, write_broker
 from actors.adapters.sandbox.server_files import Workspaces
-from tests.unit.sandbox.test_filter import ALLOW, ENOSYS, EPERM, TABLES, number_of, verdict
+from tests.unit.sandbox.test_kernel import ALLOW, ENOSYS, EPERM, TABLES, number_of, verdict
 
 NAMES = writable_trees.Names([b".git", b".envrc", b"node_modules/.bin", b"a/b/c"])
 

@@ -1,16 +1,22 @@
-"""The worker of read_file: numbered lines of any file, in bounded memory, never waiting for anybody."""
+"""read_file and read_image: what is asked of their workers, and what these show."""
 
 import ast
 import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from actors.adapters.tools.read_file import ReadFileTool, ReadImageTool
 from actors.adapters.tools.workers import read_file as worker
+from actors.adapters.tools.workers.read_file import UnreadableFileError, read_whole
+from actors.core.content import Image
+from actors.ports import ImagesUnavailableError, InvalidImageError, ProcessStartError, ToolTransientError
 
 
 def read(path: Path, offset: int = 1, limit: int = 2000) -> str:
@@ -165,3 +171,131 @@ def test_it_imports_only_the_standard_library() -> None:
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert names <= {"os", "stat", "sys"}
+
+
+# --- read_file: what is launched, and how the worker's answer is taken ---
+
+
+def read_file(call: Any, **arguments: Any) -> Any:
+    return ReadFileTool().run({"path": "a file"} | arguments, call.context)
+
+
+def test_the_worker_gets_the_path_and_the_window(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    call.sandbox.ends(head=b"ok\n     1\tx\n")
+    assert read_file(call, path="-v", offset=3.0, limit=4).text == "     1\tx\n"
+    (launch,) = call.sandbox.launches
+    assert launch.python
+    assert launch.argv[1:] == ("-v", "3", "4")
+    assert launch.cwd == str(call.directory)
+    assert "secret" not in launch.env.values()
+    assert call.receipts == [()]
+    assert len(call.tracked) == 1
+
+
+def test_the_whole_file_is_asked_for_by_default(call: Any) -> None:
+    call.sandbox.ends(head=b"ok\n")
+    read_file(call)
+    assert call.sandbox.launches[0].argv[1:] == ("a file", "1", "2000")
+
+
+def test_what_the_worker_refuses_is_an_error(call: Any) -> None:
+    call.sandbox.ends(head=b"error\nCannot read it.")
+    output = read_file(call)
+    assert (output.text, output.is_error) == ("Cannot read it.", True)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"exit_code": None, "signal": 9},
+        {"exit_code": 1, "head": b"Traceback"},
+        {"head": b"nonsense"},
+        {"exit_code": None, "signal": 9, "killed": True, "limit": "lease"},
+    ],
+)
+def test_a_lost_worker_is_transient(call: Any, end: dict[str, Any]) -> None:
+    call.sandbox.ends(**end)
+    with pytest.raises(ToolTransientError) as lost:
+        read_file(call)
+    assert lost.value.begun is True
+
+
+def test_a_killed_worker_is_not_tried_again(call: Any) -> None:
+    call.sandbox.ends(exit_code=None, signal=9, killed=True)
+    assert read_file(call).is_error
+    call.sandbox.ends(limit="wall")
+    assert "longer than 60 s" in read_file(call).text
+
+
+def test_a_start_that_fails_has_not_begun(call: Any) -> None:
+    call.sandbox.failure = ProcessStartError("no")
+    with pytest.raises(ToolTransientError) as failed:
+        read_file(call)
+    assert failed.value.begun is False
+
+
+def test_a_path_with_nul_is_refused(call: Any) -> None:
+    assert read_file(call, path="a\0b").is_error
+    assert not call.sandbox.launches
+
+
+# --- read_image: what is read, what is kept of it, and what the model is told ---
+
+
+DATA = b"\x89PNG\r\n\x00\xff"
+
+
+def run(call: Any, keep: Any, path: str = "a.png") -> Any:
+    return ReadImageTool().run({"path": path}, replace(call.context, keep_image=keep))
+
+
+@pytest.mark.parametrize(("media_type", "more"), [("image/png", False), ("image/gif", True)])
+def test_the_bytes_are_kept_and_the_result_refers_to_them(call: Any, media_type: str, more: bool) -> None:
+    kept: list[bytes] = []
+    image = Image("sha256-1", media_type, 4, 3)
+
+    def keep(data: bytes) -> Image:
+        kept.append(data)
+        return image
+
+    call.sandbox.ends(head=b"ok\n" + DATA)
+    output = run(call, keep)
+    assert (kept, output.images, output.is_error) == ([DATA], (image,), False)
+    assert output.text.startswith(f"a.png: {media_type}, 4 x 3 pixels.")
+    assert ("first frame" in output.text) == more
+    assert call.sandbox.launches[0].argv[1:] == ("a.png", str(20 << 20))
+
+
+def test_what_cannot_be_used_is_reported(call: Any) -> None:
+    def refuse(data: bytes) -> Image:
+        raise InvalidImageError("is damaged")
+
+    call.sandbox.ends(head=b"ok\nhello")
+    output = run(call, refuse)
+    assert (output.text, output.is_error) == ("Cannot show a.png: the image is damaged.", True)
+    call.sandbox.ends(head=b"error\nCannot read a.png: No such file or directory.")
+    assert run(call, refuse).text == "Cannot read a.png: No such file or directory."
+    assert run(call, refuse, "a\0b").is_error
+
+
+def test_a_process_that_is_lost_is_transient(call: Any) -> None:
+    def fail(data: bytes) -> Image:
+        raise ImagesUnavailableError("lost")
+
+    call.sandbox.ends(head=b"ok\nhello")
+    with pytest.raises(ToolTransientError, match="lost"):
+        run(call, fail)
+
+
+def test_the_worker_reads_whole_files_of_bounded_size(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(DATA)
+    assert read_whole(str(file), len(DATA)) == DATA
+    with pytest.raises(UnreadableFileError, match="more than 7 bytes"):
+        read_whole(str(file), len(DATA) - 1)
+    with pytest.raises(UnreadableFileError, match="directory"):
+        read_whole(str(tmp_path), 10)
+    file.write_bytes(b"")
+    with pytest.raises(UnreadableFileError, match="empty"):
+        read_whole(str(file), 10)

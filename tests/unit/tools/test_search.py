@@ -1,9 +1,11 @@
-"""search: what is launched, and the worker: which lines are shown, and what is said of the rest."""
+"""search: what is found, what is left out, and how it is shown."""
 
+import ast
 import io
 import json
 import os
 import re
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.tools import search as tool
+from actors.adapters.tools import workers
 from actors.adapters.tools.search import KeywordSearchTool, SearchTool
 from actors.adapters.tools.workers import ripgrep, search
 from actors.adapters.tools.workers.search import LineSearch, UnsearchableError
@@ -377,3 +380,47 @@ def test_without_ripgrep_the_answer_says_what_to_install(
     assert output.is_error
     assert "ripgrep is not installed" in output.text
     assert not call.sandbox.launches
+
+
+# --- Workers are programs of their own: they start fast, and need nothing that is installed ---
+
+
+PACKAGE = "actors.adapters.tools.workers"
+
+MODULES = sorted(Path(workers.__path__[0]).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_a_worker_imports_the_standard_library_and_its_neighbours(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+            assert not node.level
+    foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert {name for name in foreign if name != PACKAGE and not name.startswith(f"{PACKAGE}.")} == set()
+
+
+@pytest.mark.parametrize("name", ["search", "keyword_search", "read_file", "patch"])
+def test_a_program_starts_without_what_is_installed(name: str) -> None:
+    loaded = python(f"from {PACKAGE} import {name}")
+    assert {each for each in loaded if each.partition(".")[0] not in sys.stdlib_module_names} <= {
+        *("actors", "actors.adapters", "actors.adapters.tools"),
+        *map(module_name, MODULES),
+    }
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a worker's module."""
+    parts = path.relative_to(workers.__path__[0]).with_suffix("").parts
+    return ".".join((PACKAGE, *(part for part in parts if part != "__init__")))
+
+
+def python(program: str) -> set[str]:
+    """What is loaded when a process of its own has run it as a worker is."""
+    root = str(Path(__file__).parents[3])
+    text = f"import sys; sys.path.insert(0, {root!r}); {program}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=True)
+    return set(done.stdout.split()) - {"__main__"}

@@ -83,7 +83,7 @@ def test_a_refusal_names_the_field_as_the_model_knows_it(call: Any) -> None:
         ({"tasks": [{"task": "x", "read_first": ["a"] * 11}]}, "`tasks[0].read_first`"),
     ],
 )
-def test_unfitting_input_is_answered_with_what_to_change(arguments: Any, hint: str) -> None:
+def test_unfitting_tasks_are_answered_with_what_to_change(arguments: Any, hint: str) -> None:
     with pytest.raises(InvalidToolInputError) as refused:
         toolbox.parse(SPEC.name, json.dumps(arguments))
     assert hint in str(refused.value)

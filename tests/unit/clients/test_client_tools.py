@@ -1,16 +1,151 @@
-"""`bedrock download` and `bedrock export`: what becomes a file, and no file is overwritten unless that is wanted."""
+"""Functions as tools, and attachments that are downloaded."""
 
+import enum
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
 
+import msgspec
 import pytest
-from bedrock import Client, Conversation, Unavailable, v1
+from bedrock import Client, ClientTool, Conversation, ToolAnswer, ToolCall, Unavailable, v1
+from bedrock._shared.function_tools import answer_of, failure_of, tool_function
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from click.testing import CliRunner, Result
 
 from tests.support.fake_server import NAME, SLUG, FakeBedrock, stored
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Size(TypedDict):
+    height: float
+
+
+@dataclass
+class Item:
+    name: str
+    count: int = 1
+
+
+def order(
+    items: list[Item],
+    colour: Colour,
+    size: Size,
+    *,
+    due: date | None = None,
+    speed: Literal["slow", "fast"] = "slow",
+    tags: Sequence[str] = (),
+    most: Annotated[int, msgspec.Meta(ge=1, description="How many at most.")] = 3,
+) -> dict[str, Any]:
+    """Order things.
+
+    They come by post.
+    """
+    return {"items": items, "colour": colour, "size": size, "due": due, "speed": speed, "tags": tags, "most": most}
+
+
+def call(raw: str = "", /, **given: Any) -> ToolCall:
+    message = v1.ToolCall(tool_use_id="t1", tool="order", raw_input=raw)
+    if not raw:
+        message.input.update(given)
+    return ToolCall.from_proto(message)
+
+
+def test_the_schema_says_what_the_types_and_the_docstring_say() -> None:
+    made = tool_function(order).declaration
+    schema = made.input_schema
+    assert (made.name, made.description) == ("order", "Order things.\n\nThey come by post.")
+    assert (made.group, made.timeout, made.read_only, made.requires_approval) == (
+        "other",
+        timedelta(minutes=5),
+        False,
+        False,
+    )
+    assert (schema["type"], schema["required"], schema["additionalProperties"]) == (
+        "object",
+        ["items", "colour", "size"],
+        False,
+    )
+    assert schema["properties"]["items"] == {"type": "array", "items": {"$ref": "#/$defs/Item"}}
+    assert schema["properties"]["most"] == {"type": "integer", "minimum": 1, "description": "How many at most."}
+    assert set(schema["$defs"]) == {"Item", "Colour", "Size"}
+    assert schema["$defs"]["Item"]["required"] == ["name"]
+
+
+def test_arguments_have_the_types_of_the_parameters_and_defaults_are_the_function_s() -> None:
+    made = tool_function(order)
+    given = {"items": [{"name": "pen"}], "colour": "red", "size": {"height": 2}}
+    arguments = made.arguments(call(**given, due="2026-11-23"))
+    assert arguments == {
+        "items": [Item("pen")],
+        "colour": Colour.RED,
+        "size": {"height": 2.0},
+        "due": date(2026, 11, 23),
+    }
+    assert made.function(**arguments)["most"] == 3
+    assert made.arguments(call(msgspec.json.encode(given).decode()))["items"] == [Item("pen")]
+
+
+@pytest.mark.parametrize("given", [{}, {"items": [], "colour": "blue", "size": {"height": 1}}, {"other": 1}])
+def test_a_call_that_does_not_fit_is_an_error_that_the_model_can_read(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"`\$|missing required field|unknown field"):
+        tool_function(order).arguments(call(**given))
+
+
+def test_what_a_function_returns_and_raises_becomes_text() -> None:
+    values = ("text", None, Item("pen"), [1, None], ToolAnswer({"a": 1}, [b"x"]))
+    answers = [answer_of(value) for value in values]
+    assert [answer.value for answer in answers] == ["text", "", '{"name":"pen","count":1}', "[1,null]", '{"a":1}']
+    assert answers[-1].images == [b"x"]
+    assert (failure_of(KeyError("id")), failure_of(TimeoutError())) == ("KeyError: 'id'", "TimeoutError")
+    with pytest.raises(TypeError):
+        answer_of(object())
+
+
+def untyped(x): ...  # type: ignore[no-untyped-def]
+def many(*values: int) -> None: ...
+def mapped(**values: int) -> None: ...
+def strange(of: "threading_lock") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def custom(of: functools.partial[int]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (untyped, "the parameter x needs a type"),
+        (many, r"\*values: int has no name"),
+        (mapped, r"\*\*values: int has no name"),
+        (strange, "threading_lock"),
+        (custom, "no counterpart"),
+        (7, "must be a list of functions"),
+    ],
+)
+def test_what_no_model_could_call_is_refused_where_it_is_defined(function: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        tool_function(function)
+
+
+def test_an_asynchronous_function_is_for_an_event_loop(client: Client) -> None:
+    async def later() -> None: ...
+
+    with pytest.raises(TypeError, match="later is a coroutine function"):
+        client.create(client_tools=[later])
+    with pytest.raises(TypeError, match="client_tools: must be a list"):
+        client.create(client_tools="order")  # type: ignore[arg-type]
+    assert client.create(client_tools=[ClientTool("find")]).name
+
+
+def test_a_timeout_that_is_no_timedelta_is_told_by_its_name() -> None:
+    with pytest.raises(TypeError, match="timeout: must be a timedelta, not 6"):
+        ClientTool("find", timeout=6)  # type: ignore[arg-type]
+
 
 FIRST, SECOND = "a" * 64, "b" * 64
 

@@ -1,7 +1,9 @@
-"""How patch changes a file: wholly or not at all, where it should, and nothing else."""
+"""Files are opened beneath a directory and replaced as a whole, whatever others do meanwhile."""
 
+import ctypes
 import errno
 import fcntl
+import json
 import os
 import shutil
 import stat
@@ -11,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.tools.patch import MAX_INPUT, MAX_PATCHES, Clipboards, PatchTool
+from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.tools.workers import patch_files
 from actors.adapters.tools.workers.patch_files import MAX_FILE, PatchRefusedError, change
+from actors.ports import InvalidToolInputError, ToolTransientError
 
 Snapshot = dict[str, tuple[int, bytes | str | None]]
 
@@ -419,3 +424,268 @@ def test_a_file_that_is_mounted_by_itself_is_refused_with_advice(here: Path, mon
         change("a", [], add_x)
     assert os.listdir(here) == ["a"]
     assert (here / "a").read_text() == "1"
+
+
+# --- Directories that are opened beneath another: both ways agree, and neither is led out ---
+
+
+def has_openat2() -> bool:
+    root = os.open("/", patch_files.DIRECTORY)
+    try:
+        os.close(patch_files.by_openat2(root, "."))
+    except patch_files.UnsupportedFileError:
+        return False
+    finally:
+        os.close(root)
+    return True
+
+
+WAYS = [patch_files.by_walking, *([patch_files.by_openat2] if has_openat2() else [])]
+
+
+@pytest.fixture(params=WAYS, ids=lambda opening: opening.__name__)
+def opening(request: pytest.FixtureRequest) -> Callable[[int, str], int]:
+    chosen: Callable[[int, str], int] = request.param
+    return chosen
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[int]:
+    (tmp_path / "outside").mkdir()
+    inside = tmp_path / "root"
+    (inside / "a" / "b").mkdir(parents=True)
+    (inside / "file").touch()
+    links = {
+        "b": "a/b",
+        "a/up": "..",
+        "a/b/top": "../..",
+        "a/same": "./b/",
+        "a/out": "../../outside",
+        "absolute": str(inside / "a"),
+        "loop": "loop",
+        "dangling": "nowhere",
+        "a/magic": "/proc/self/cwd",
+        "chain": "b/top/a/same",
+    }
+    for name, target in links.items():
+        (inside / name).symlink_to(target)
+    opened = os.open(inside, patch_files.DIRECTORY)
+    before = set(os.listdir("/proc/self/fd"))
+    yield opened
+    assert set(os.listdir("/proc/self/fd")) <= before, "no descriptor is left"
+    os.close(opened)
+
+
+def test_this_machine_has_openat2_if_its_kernel_should() -> None:
+    major, minor = map(int, os.uname().release.split(".")[:2])
+    assert has_openat2() or (major, minor) < (5, 6), "openat2 is refused here: only the other way would be tested"
+
+
+@pytest.mark.parametrize(
+    ("path", "real"),
+    [
+        ("", "."),
+        (".", "."),
+        ("a", "a"),
+        ("a//b/", "a/b"),
+        ("a/../a/./b/..", "a"),
+        ("b", "a/b"),
+        ("b/..", "a"),
+        ("a/up/a/b/top", "."),
+        ("a/same", "a/b"),
+        ("chain", "a/b"),
+    ],
+)
+def test_what_is_beneath_is_opened(opening: Callable[[int, str], int], root: int, path: str, real: str) -> None:
+    opened = opening(root, path)
+    try:
+        assert os.path.samestat(os.fstat(opened), os.stat(real, dir_fd=root))
+        assert not os.get_inheritable(opened)
+    finally:
+        os.close(opened)
+
+
+@pytest.mark.parametrize(
+    "path", ["..", "a/../..", "b/../../..", "a/out", "absolute", "a/magic", "/", "/etc", "a/up/..", "a/b/top/../root"]
+)
+def test_what_leads_out_is_refused(opening: Callable[[int, str], int], root: int, path: str) -> None:
+    with pytest.raises(patch_files.PathEscapesError):
+        opening(root, path)
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("nothing", errno.ENOENT),
+        ("dangling", errno.ENOENT),
+        ("a/nothing/b", errno.ENOENT),
+        ("file", errno.ENOTDIR),
+        ("file/x", errno.ENOTDIR),
+        ("loop", errno.ELOOP),
+        ("x" * 300, errno.ENAMETOOLONG),
+    ],
+)
+def test_what_is_no_directory_fails(opening: Callable[[int, str], int], root: int, path: str, error: int) -> None:
+    with pytest.raises(OSError, match=os.strerror(error)) as failed:
+        opening(root, path)
+    assert failed.value.errno == error
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EPERM])
+def test_without_openat2_it_walks(root: int, refusal: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch_files, "_syscall", lambda *arguments: -1)
+    monkeypatch.setattr(ctypes, "get_errno", lambda: refusal)
+    os.close(patch_files.open_directory(root, "chain"))
+    with pytest.raises(patch_files.PathEscapesError):
+        patch_files.open_directory(root, "a/out")
+
+
+def test_a_rename_on_the_way_is_tried_again_and_not_for_ever(root: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[int] = []
+
+    def busy(*arguments: object) -> int:
+        answers.append(-1)
+        return -1
+
+    monkeypatch.setattr(patch_files, "_syscall", busy)
+    monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EAGAIN)
+    with pytest.raises(BlockingIOError):
+        patch_files.open_directory(root, "a")
+    assert len(answers) == patch_files.ATTEMPTS
+
+
+# --- patch as a tool: what its worker is told, and what becomes of the answer ---
+
+
+PATCHES = [{"operation": "overwrite", "newText": "ä"}]
+
+
+@pytest.fixture
+def clipboards() -> Clipboards:
+    return Clipboards()
+
+
+def run(call: Any, clipboards: Clipboards, **arguments: Any) -> Any:
+    return PatchTool(clipboards).run({"path": "a file", "patches": PATCHES} | arguments, call.context)
+
+
+def answers(call: Any, **answer: Any) -> None:
+    call.sandbox.ends(head=b"ok\n" + json.dumps({"clipboards": {}, "notes": [], "diff": ""} | answer).encode())
+
+
+def kept(clipboards: Clipboards) -> dict[str, str]:
+    return dict(clipboards.of("c-1"))
+
+
+def test_the_worker_gets_everything_by_stdin(call: Any, clipboards: Clipboards) -> None:
+    call.sandbox.protected = ("/data",)
+    clipboards.store("c-1", clipboards.of("c-1"), {"c": "text"})
+    answers(call)
+    run(call, clipboards, path="-ä")
+    (launch,) = call.sandbox.launches
+    assert launch.argv[1:] == ()
+    assert json.loads(launch.stdin) == {
+        "path": "-ä",
+        "patches": PATCHES,
+        "clipboards": {"c": "text"},
+        "protected": ["/data"],
+    }
+
+
+def test_the_answer_has_notes_for_the_model_and_a_diff_for_people(call: Any, clipboards: Clipboards) -> None:
+    answers(call, notes=["<note>n</note>"], diff="--- ä\n")
+    output = run(call, clipboards)
+    assert output.text == "<patches_applied>all</patches_applied>\n<note>n</note>"
+    assert json.loads(output.display) == {"path": "a file", "diff": "--- ä\n"}
+    assert not output.is_error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"path": "a\0b"}, "NUL"),
+        ({"path": "~/a"}, "~ has no meaning"),
+        ({"patches": [{"operation": "append_eof", "newText": "x" * MAX_INPUT}]}, "longer than 240 KiB"),
+        ({"patches": [{"operation": "append_eof", "newText": "ä" * (MAX_INPUT // 2)}]}, "longer than 240 KiB"),
+    ],
+)
+def test_what_cannot_be_done_is_not_started(call: Any, clipboards: Clipboards, arguments: Any, why: str) -> None:
+    output = run(call, clipboards, **arguments)
+    assert output.is_error
+    assert why in output.text
+    assert not call.sandbox.launches
+
+
+def test_clipboards_are_kept_by_conversation_and_only_if_the_worker_succeeded(
+    call: Any, clipboards: Clipboards
+) -> None:
+    answers(call, clipboards={"c": "1"})
+    run(call, clipboards)
+    answers(call, clipboards={"d": "2"})
+    run(call, clipboards)
+    assert kept(clipboards) == {"c": "1", "d": "2"}
+    call.sandbox.ends(head=b"error\nno")
+    assert run(call, clipboards).is_error
+    call.sandbox.ends(killed=True)
+    assert run(call, clipboards).is_error
+    call.sandbox.ends(killed=False, exit_code=1)
+    with pytest.raises(ToolTransientError):
+        run(call, clipboards)
+    assert kept(clipboards) == {"c": "1", "d": "2"}
+    assert clipboards.of("c-2") == {}
+
+
+def test_a_forgotten_conversation_keeps_nothing_not_even_from_a_running_call(clipboards: Clipboards) -> None:
+    before = clipboards.of("c-1")
+    clipboards.store("c-1", before, {"c": "1"})
+    under_way = clipboards.of("c-1")
+    clipboards.forget("c-1")
+    clipboards.store("c-1", under_way, {"d": "2"})
+    assert kept(clipboards) == {}
+    clipboards.forget("c-3")
+
+
+def test_the_toolbox_forgets_the_clipboards_of_a_deleted_conversation(call: Any) -> None:
+    toolbox = StandardToolbox()
+    tool = toolbox.get("patch")
+    assert tool is not None
+    arguments = {"path": "f", "patches": PATCHES}
+    answers(call, clipboards={"c": "1"})
+    tool.run(arguments, call.context)
+    toolbox.forget("c-1")
+    tool.run(arguments, call.context)
+    told = [json.loads(launch.stdin)["clipboards"] for launch in call.sandbox.launches]
+    assert told == [{}, {}]
+    tool.run(arguments, call.context)
+    assert json.loads(call.sandbox.launches[-1].stdin)["clipboards"] == {"c": "1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ({"path": "f"}, '"patches" is a required property'),
+        ({"path": "f", "patches": []}, "`patches`"),
+        ({"path": "", "patches": PATCHES}, "`path`"),
+        ({"path": "f", "patches": PATCHES * (MAX_PATCHES + 1)}, "`patches`"),
+        ({"path": "f", "patches": [{"operation": "delete"}]}, '"delete" is not one of'),
+        ({"path": "f", "patches": [{"operation": "replace", "old_text": "x"}]}, "'old_text' was unexpected"),
+        ({"path": "f", "patches": [{"operation": "replace", "reindent": {"by": 1}}]}, "'by' was unexpected"),
+    ],
+)
+def test_unfitting_input_is_refused(arguments: Any, hint: str) -> None:
+    with pytest.raises(InvalidToolInputError) as refused:
+        StandardToolbox().parse("patch", json.dumps(arguments))
+    assert hint in str(refused.value)
+
+
+def test_every_field_of_the_specification_is_taken() -> None:
+    patch = {
+        "operation": "replace",
+        "oldText": "a",
+        "newText": "b",
+        "toClipboard": "c",
+        "fromClipboard": "d",
+        "reindent": {"strip": " ", "add": "\t"},
+    }
+    arguments = {"path": "f", "patches": [patch]}
+    assert StandardToolbox().parse("patch", json.dumps(arguments)) == arguments

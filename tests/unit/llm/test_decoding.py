@@ -1,0 +1,438 @@
+"""What is read of an answer: events, JSON that is not quite JSON, calls, counts, and large ones in bounded time."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from sseclient import SSEClient
+
+from actors.adapters.llm.protocols.answer_builder import (
+    MAX_BLOCKS,
+    ContentSize,
+    accepted_calls,
+    call_arguments,
+    call_name,
+    prompt_tokens,
+)
+from actors.adapters.llm.protocols.lenient_json import replace_lone_surrogates
+from actors.adapters.llm.transport.sse import MAX_EVENT_BYTES, SseEvent, SseParser, SseTooLargeError
+from actors.core.content import (
+    Content,
+    Image,
+    Reasoning,
+    Text,
+    ToolSuccess,
+    ToolUse,
+    Usage,
+    call_id,
+    distinct_calls,
+    tool_uses,
+)
+from actors.core.errors import ErrorKind
+from actors.core.history import Turn
+from actors.core.thresholds import IMAGE_TOKENS
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, CancelToken, ModelAbortedError
+from tests.support.model_requests import ask, assistant, failure, model, request, user
+from tests.support.scripted_server import ScriptedServer, ServedConnection, named, plain, stream
+from tests.unit.llm.test_outcomes import PROTOCOLS, Said, ask_in_memory
+
+
+def parsed(*chunks: bytes) -> list[tuple[str, bytes]]:
+    parser = SseParser()
+    return [(event.name, event.data) for chunk in chunks for event in parser.feed(chunk)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"data: a\n\n", [("", b"a")]),
+        (b"data: a\r\rdata: b\r\r", [("", b"a"), ("", b"b")]),
+        (b"event: x\r\ndata: a\r\n\r\n", [("x", b"a")]),
+        (b"data: a\ndata:b\ndata:  c\n\n", [("", b"a\nb\n c")]),
+        (b": note\n\ndata: a\n\n", [("", b"a")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [("", b"a")]),
+        (b"data\n\n", [("", b"")]),
+        (b"event: x\n\ndata: a\n\n", [("", b"a")]),
+        (b"id: 1\nretry: 5\nnonsense\ndata: a\n\n", [("", b"a")]),
+        (b"data: a\xe2\x80\xa8b\xc2\x85c\x0bd\n\n", [("", "a\u2028b\u0085c\x0bd".encode())]),
+        (b"data: a\n\ndata: [DONE]", [("", b"a")]),
+        (b"data: a\n\ndata: b\n", [("", b"a")]),
+        (b"", []),
+    ],
+)
+def test_events_of_a_stream(stream: bytes, events: list[tuple[str, bytes]]) -> None:
+    assert parsed(stream) == events
+    assert parsed(*(stream[i : i + 1] for i in range(len(stream)))) == events
+
+
+def test_an_event_is_dispatched_as_soon_as_its_blank_line_is_there() -> None:
+    parser = SseParser()
+    assert parser.feed(b"data: a\r\n\r") == [SseEvent("", b"a")]
+    assert parser.feed(b"\ndata: b\r\n\r\n") == [SseEvent("", b"b")]
+
+
+@pytest.mark.parametrize("event", [b"data: " + b"x" * 200, b"data: x\n" * 30, b": x\n" * 60])
+def test_an_event_that_outgrows_the_cap_is_refused(event: bytes) -> None:
+    parser = SseParser(max_event_bytes=100)
+    pieces = [event[i : i + 7] for i in range(0, len(event), 7)]
+    with pytest.raises(SseTooLargeError, match="100 bytes"):
+        list(map(parser.feed, pieces))
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 999, 4096, 70_000, 10**6])
+def test_long_events_among_short_ones(ending: bytes, size: int) -> None:
+    """Longer than what is kept as it is, in pieces that end anywhere, also inside of a blank line."""
+    lengths = [1, 65_530, 65_536, 3, 200_000, 0, 7] if size > 1 else [1, 300, 0, 7]
+    wanted = [("delta", b"x" * length) for length in lengths]
+    whole = b"".join(b"event: delta" + ending + b"data: " + data + ending * 2 for _, data in wanted)
+    assert parsed(*(whole[i : i + size] for i in range(0, len(whole), size))) == wanted
+
+
+def test_the_cap_is_per_event() -> None:
+    parser = SseParser(max_event_bytes=100)
+    assert sum(len(parser.feed(b"data: " + b"x" * 50 + b"\n\n")) for _ in range(50)) == 50
+
+
+LINES = st.one_of(
+    st.builds(
+        lambda text: b"data: " + text.encode(),
+        st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=8),
+    ),
+    st.builds(
+        lambda text: b"data:" + text.encode(),
+        st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=3),
+    ),
+    st.sampled_from([b"", b"", b"", b"event: named", b": comment", b"data", b"id: 7", b"unknown: x", b"retry: 1"]),
+)
+
+
+@st.composite
+def cut_streams(draw: st.DrawFn, endings: st.SearchStrategy[bytes]) -> tuple[bytes, list[bytes]]:
+    """A stream and the chunks it arrives in."""
+    stream = b"".join(line + draw(endings) for line in draw(st.lists(LINES, max_size=20)))
+    stream += draw(st.sampled_from([b"", b"data: tail", b"data: tail\n"]))
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    return stream, [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+
+@settings(deadline=None)
+@given(cut_streams(st.sampled_from([b"\n", b"\r", b"\r\n"])))
+def test_any_chunking_gives_the_same_events(case: tuple[bytes, list[bytes]]) -> None:
+    stream, chunks = case
+    assert parsed(*chunks) == parsed(stream)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([b"\n", b"\r\n"]).flatmap(lambda ending: cut_streams(st.just(ending))))
+def test_an_independent_parser_agrees(case: tuple[bytes, list[bytes]]) -> None:
+    """sseclient-py; it keeps a default event name, and dispatches a tail that no blank line has ended."""
+    stream, chunks = case
+    whole = stream[: max(stream.rfind(b"\n\n") + 2, stream.rfind(b"\r\n\r\n") + 4, 0)]
+    if not whole.endswith((b"\n\n", b"\r\n\r\n")):
+        whole = b""
+    expected = [(event.event, event.data) for event in SSEClient(iter([whole])).events()]
+    assert [(name or "message", data.decode()) for name, data in parsed(*chunks)] == expected
+
+
+# --- Lone surrogates in what a provider sends: replaced, whatever the protocol, and never a failed attempt ---
+
+
+@given(st.text(st.characters(codec=None, categories=None)))
+@example("\ud800\ud800\udc00\udc00")
+@example("\\ud800")
+@example("\\\\\ud83d")
+def test_text_decodes_with_a_replacement_for_each_lone_surrogate(text: str) -> None:
+    written = json.dumps({"text": text})
+    wanted = json.loads(written)["text"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert msgspec.json.decode(replace_lone_surrogates(written))["text"] == wanted
+    assert replace_lone_surrogates(replace_lone_surrogates(written)) == replace_lone_surrogates(written)
+
+
+# --- Ids that are unique and fit every provider; inputs that are JSON objects ---
+
+
+IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_size=50))
+
+
+@settings(deadline=None)
+@given(st.lists(IDS, max_size=6), st.lists(IDS, max_size=4))
+def test_ids_end_up_unique_and_fit_every_provider(new: list[str], old: list[str]) -> None:
+    asked = request(user("a"), assistant(*(ToolUse(identity, "bash", "{}") for identity in old)), user("b"))
+    calls = tuple(ToolUse(identity, "bash", str(i)) for i, identity in enumerate(new))
+    calls = tool_uses(accepted_calls((Text("first"), *calls), asked))
+    assert distinct_calls(calls, asked.request_id) == calls, "the core has nothing to change"
+    ids = [call.id for call in calls]
+    assert len(set(ids) | set(old)) == len(ids) + len(set(old))
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,40}", identity) for identity in ids)
+    assert [call.input for call in calls] == [str(i) for i in range(len(new))]
+
+
+def test_a_good_id_stays() -> None:
+    content: tuple[Content, ...] = (Text("a"), ToolUse("toolu_01", "bash", "{}"))
+    assert accepted_calls(content, request()) == content
+
+
+def test_made_ids_are_deterministic_and_short() -> None:
+    assert call_id("c1:r7", 0) == "c1-r7-0"
+    long = call_id("conversation-" * 10 + ":r7", 0)
+    assert long == call_id("conversation-" * 10 + ":r7", 0)
+    assert len(long) <= 40
+    assert long != call_id("conversation-" * 10 + ":r7", 1)
+
+
+@settings(deadline=None)
+@given(st.one_of(st.text(max_size=30), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2).map(json.dumps)))
+def test_arguments_are_always_an_object_and_verbatim_if_they_were(raw: str) -> None:
+    arguments = call_arguments(ToolUse("t", "bash", raw))
+    decoded = json.loads(arguments)
+    assert isinstance(decoded, dict)
+    assert arguments == raw.encode() or decoded in ({}, {"INVALID_JSON": raw})
+
+
+def test_a_good_name_stays_and_a_made_up_one_becomes_one_that_providers_take() -> None:
+    names = ["spawn_sub_agent", "functions.bash", "", "rm -rf /\n", "n" * 65]
+    told = [call_name(ToolUse("t", name, "{}")) for name in names]
+    assert told == ["spawn_sub_agent", "functions_bash", "unnamed", "rm_-rf___", "n" * 64]
+
+
+# --- What a cancelled request has used: what its provider told, and an estimate of what it did not tell in time ---
+
+
+SAID = "x" * 402
+
+
+class Cancelling(Said):
+    """Cancels as soon as a text arrives, or the stream begins."""
+
+    def __init__(self, cancel: CancelToken, *, at_once: bool) -> None:
+        super().__init__()
+        self._cancel, self._at_once = cancel, at_once
+
+    def started(self) -> None:
+        super().started()
+        if self._at_once:
+            self._cancel.cancel()
+
+    def text(self, text: str, *, reasoning: bool = False) -> None:
+        super().text(text, reasoning=reasoning)
+        self._cancel.cancel()
+
+
+def began(protocol: str) -> list[bytes]:
+    """The events with which a stream begins, usage included where the protocol has it there."""
+    match protocol:
+        case "anthropic":
+            usage = {"input_tokens": 11, "cache_read_input_tokens": 5, "output_tokens": 1}
+            return named({"type": "message_start", "message": {"usage": usage}})
+        case "openai-chat":
+            return plain({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+        case _:
+            return plain({"type": "response.created", "response": {}})
+
+
+def texts(protocol: str, reasoning: bool) -> list[bytes]:
+    match protocol:
+        case "anthropic":
+            kind, field = ("thinking", "thinking") if reasoning else ("text", "text")
+            return named({"type": "content_block_start", "index": 0, "content_block": {"type": kind, field: SAID}})
+        case "openai-chat":
+            return plain({"choices": [{"index": 0, "delta": {"reasoning" if reasoning else "content": SAID}}]})
+        case _:
+            item = {"type": "reasoning" if reasoning else "message", "id": "i"}
+            kind = "reasoning_text" if reasoning else "output_text"
+            return plain(
+                {"type": "response.output_item.added", "output_index": 0, "item": item},
+                {"type": f"response.{kind}.delta", "output_index": 0, "item_id": "i", "delta": SAID},
+            )
+
+
+def cut_off(protocol: str, pieces: list[bytes], *, at_once: bool = False) -> Usage | None:
+    cancel = CancelToken()
+    with pytest.raises(ModelAbortedError) as aborted:
+        ask_in_memory(protocol, pieces, Cancelling(cancel, at_once=at_once), cancel)
+    usage: Usage | None = aborted.value.usage
+    return usage
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("reasoning", [False, True])
+def test_the_prompt_and_what_has_arrived_count_although_the_provider_tells_it_at_the_end(
+    protocol: str, reasoning: bool
+) -> None:
+    usage = cut_off(protocol, [*began(protocol), *texts(protocol, reasoning)])
+    assert usage is not None
+    prompt = prompt_tokens(request())
+    assert prompt > 0
+    told = (11, 5) if protocol == "anthropic" else (prompt, 0)
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (*told, 101)
+    assert usage.cost_micros > 0
+
+
+@PROTOCOLS
+def test_nothing_counts_before_an_answer_has_begun(protocol: str) -> None:
+    cancel = CancelToken()
+    cancel.cancel()
+    with pytest.raises(ModelAbortedError) as aborted:
+        ask_in_memory(protocol, began(protocol), Said(), cancel)
+    assert aborted.value.usage is None
+
+
+def test_what_the_provider_has_told_of_a_whole_answer_is_not_estimated_again() -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    end = plain({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage}, "[DONE]")
+    cancel = CancelToken()
+
+    class Late(Cancelling):
+        def text(self, text: str, *, reasoning: bool = False) -> None:
+            Said.text(self, text, reasoning=reasoning)
+
+        def flush(self) -> None:
+            cancel.cancel()
+
+    pieces = [b"".join([*began("openai-chat"), *texts("openai-chat", False), *end[:1]]), *end[1:]]
+    with pytest.raises(ModelAbortedError) as aborted:
+        ask_in_memory("openai-chat", pieces, Late(cancel, at_once=False), cancel)
+    assert aborted.value.usage is not None
+    assert (aborted.value.usage.input_tokens, aborted.value.usage.output_tokens) == (7, 3)
+
+
+def test_a_prompt_counts_by_all_that_is_in_it_and_at_least_what_the_provider_counted_before() -> None:
+    image = Image("a", "image/png", 10, 10)
+    empty = prompt_tokens(request(user("")))
+    calls = Turn("assistant", (Reasoning("t" * 40, raw="r" * 400), ToolUse("t1", "bash", "i" * 396), Text("a" * 400)))
+    results: Any = Turn("user", (ToolSuccess("t1", "é" * 200, (image,)), Text("b" * 400), image))
+    full = prompt_tokens(request(calls, results))
+    assert full - empty == 500 + 2 * IMAGE_TOKENS
+    assert prompt_tokens(replace(request(calls, results), counted_tokens=full + 9)) == full + 9
+
+
+# --- Answers that are larger than a message may be: hung up on while they arrive, and never asked for again ---
+
+
+BYTES = MAX_MODEL_RESPONSE_BYTES
+PIECES = ["x" * (BYTES // 8)] * 9
+CHARACTERS = ["€" * (BYTES // 24)] * 9
+"""Nine eighths of the limit in bytes, three eighths in characters."""
+
+
+def _anthropic(block: str, delta: str, field: str, pieces: list[str]) -> list[bytes]:
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": block}}
+    deltas = ({"type": delta, field: piece} for piece in pieces)
+    usage = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 1}}}
+    return named(usage, start, *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas))
+
+
+def _chat(*deltas: dict[str, Any]) -> list[bytes]:
+    return plain(*({"choices": [{"index": 0, "delta": delta}]} for delta in deltas))
+
+
+def _call(arguments: str, index: int = 0) -> dict[str, Any]:
+    return {"tool_calls": [{"index": index, "id": f"call_{index}", "function": {"name": "t", "arguments": arguments}}]}
+
+
+def _responses(kind: str, pieces: list[str]) -> list[bytes]:
+    return named(*({"type": f"response.{kind}.delta", "item_id": "i", "delta": piece} for piece in pieces))
+
+
+ANSWERS = {
+    "anthropic text": ("anthropic", _anthropic("text", "text_delta", "text", PIECES)),
+    "anthropic characters": ("anthropic", _anthropic("text", "text_delta", "text", CHARACTERS)),
+    "anthropic reasoning": ("anthropic", _anthropic("thinking", "thinking_delta", "thinking", PIECES)),
+    "anthropic input": ("anthropic", _anthropic("tool_use", "input_json_delta", "partial_json", PIECES)),
+    "chat text": ("openai-chat", _chat(*({"content": piece} for piece in PIECES))),
+    "chat reasoning": ("openai-chat", _chat(*({"reasoning": piece} for piece in PIECES))),
+    "chat input": ("openai-chat", _chat(*map(_call, PIECES))),
+    "chat calls": ("openai-chat", _chat(*(_call("", index) for index in range(MAX_BLOCKS + 1)))),
+    "responses text": ("openai-responses", _responses("output_text", PIECES)),
+    "responses reasoning": ("openai-responses", _responses("reasoning_text", PIECES)),
+    "responses input": ("openai-responses", _responses("function_call_arguments", PIECES)),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(answer: str) -> None:
+    protocol, pieces = ANSWERS[answer]
+    with ScriptedServer(stream(pieces, then=lambda connection: connection.wait_for_close())) as server:
+        failed = failure(model(protocol, server.url))
+    limit = "2,048 parts" if answer == "chat calls" else "1 MiB"
+    assert (failed.failure.kind, failed.failure.message) == (
+        ErrorKind.RESPONSE_TOO_LARGE,
+        f"fake: the answer holds more than {limit}, which is the limit for one answer. "
+        "Ask for less at once: a long text or file in several parts.",
+    )
+    assert not failed.failure.retryable
+    assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider counted by then is kept"
+
+
+def test_a_json_body_is_hung_up_on_when_it_is_larger_than_an_event_may_be() -> None:
+    def flood(connection: ServedConnection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n[")
+        while True:
+            connection.send(b"1," * 30_000)
+
+    with ScriptedServer(flood) as server:
+        failed = failure(model("anthropic", server.url)).failure
+    assert failed.kind is ErrorKind.RESPONSE_TOO_LARGE
+    assert f"a body of more than {MAX_EVENT_BYTES} bytes" in failed.message
+
+
+EXACT = ["x" * (BYTES // 2), "é" * (BYTES // 4)]
+"""Exactly the limit, in UTF-8."""
+
+LARGEST = {
+    "anthropic text": ("anthropic", ("text", "text_delta", "text")),
+    "anthropic reasoning": ("anthropic", ("thinking", "thinking_delta", "thinking")),
+    "chat text": ("openai-chat", ("content",)),
+    "chat reasoning": ("openai-chat", ("reasoning",)),
+    "responses text": ("openai-responses", ("message", "output_text")),
+    "responses reasoning": ("openai-responses", ("reasoning", "reasoning_text")),
+}
+
+
+def _complete(protocol: str, how: tuple[str, ...], pieces: list[str]) -> list[bytes]:
+    if protocol == "anthropic":
+        stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+        return _anthropic(how[0], how[1], how[2], pieces) + named(stop, {"type": "message_stop"})
+    if protocol == "openai-chat":
+        said = [{how[0]: piece} for piece in pieces] + [{"content": ""}]
+        return _chat(*said) + plain({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, "[DONE]")
+    part = {"type": "output_text" if how[0] == "message" else "reasoning_text", "text": "".join(pieces)}
+    done = {"type": "response.output_item.done", "item": {"type": how[0], "id": "i", "content": [part]}}
+    return _responses(how[1], pieces) + named(done, {"type": "response.completed", "response": {}})
+
+
+@pytest.mark.parametrize("answer", LARGEST)
+def test_an_answer_of_exactly_the_limit_is_accepted_and_one_byte_more_is_refused(answer: str) -> None:
+    protocol, how = LARGEST[answer]
+    with ScriptedServer(stream(_complete(protocol, how, EXACT)), stream(_complete(protocol, how, [*EXACT, "x"]))) as up:
+        given = ask(model(protocol, up.url))
+        failed = failure(model(protocol, up.url))
+    told = "".join(block.text for block in given.content if isinstance(block, Text | Reasoning))
+    if "reasoning" not in answer:
+        assert told == "".join(EXACT)
+    assert failed.failure.kind is ErrorKind.RESPONSE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (Text("x" * BYTES),),
+        (Text("x" * (BYTES - 8)), ToolUse("c1", "bash", '{"a":1}'[:4])),
+        (Reasoning("\x01" * BYTES, "p", "m", '{"reasoning":"' + "\\u0001" * BYTES + '"}'),),
+        (Reasoning("", "p", "m", "x" * BYTES),),
+        (Reasoning("x", "p", "m", "x" * (BYTES + 6)),),
+        (Text(""),) * MAX_BLOCKS,
+    ],
+    ids=["text", "call", "escaped reasoning", "hidden reasoning", "signature", "blocks"],
+)
+def test_the_size_of_content_is_that_of_its_texts(content: tuple[Content, ...]) -> None:
+    more: tuple[Content, ...] = (Text("x"),)
+    assert ContentSize.of(content).excess == ""
+    assert ContentSize.of(content + more).excess
