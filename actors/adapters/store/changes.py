@@ -8,7 +8,7 @@ conversation.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from peewee import EXCLUDED, SQL, Select, fn
 
@@ -353,25 +353,16 @@ def begin_fork(session: Session, fork: EncodedCommit) -> None:
         removal.hide_unfinished(session, fork.id)
 
 
-class CopiedAttachment(NamedTuple):
-    """An attachment to copy from the origin of a fork; the database engine itself copies the bytes."""
-
-    to: str
-    origin: str
-    id: str
-    at: int  # the time of the copy, in milliseconds since 1970
-    digest: str  # the digest of the new row
-
-
 def copied_pieces(
     commit: Commit, attachment: Callable[[str, str], Attachment | None]
-) -> Iterator[list[CopiedAttachment]]:
+) -> Iterator[list[dict[str, object]]]:
     """Yield the attachments that a fork copies, in lists for one transaction each; missing attachments are left out.
 
-    Only one attachment is in memory at a time. The digests are computed here, because that takes long and would
-    otherwise delay other writers. Raises what `attachment` raises.
+    Each is the values that _COPY_ATTACHMENT binds: the database engine itself copies the bytes. Only one attachment is
+    in memory at a time. The digests are computed here, because that takes long and would otherwise delay other writers.
+    Raises what `attachment` raises.
     """
-    piece, size, fork, record = list[CopiedAttachment](), 0, commit.fork, commit.record
+    piece, size, fork, record = list[dict[str, object]](), 0, commit.fork, commit.record
     for attachment_id in () if fork is None else fork.attachments:
         found = None if fork is None else attachment(fork.origin, attachment_id)
         if fork is None or found is None:
@@ -379,22 +370,24 @@ def copied_pieces(
         if piece and size + len(found.data) > PIECE_BYTES:
             yield piece
             piece, size = [], 0
-        digest = rows.attachment_values(record.id, found, record.created_at)[-1]
-        piece.append(CopiedAttachment(record.id, fork.origin, attachment_id, record.created_at, digest))
+        to, at = record.id, record.created_at
+        digest = rows.attachment_values(to, found, at)[-1]
+        piece.append({"to": to, "origin": fork.origin, "id": attachment_id, "at": at, "digest": digest})
         size += len(found.data)
     if piece:
         yield piece
 
 
-def copy_attachments(session: Session, piece: Sequence[CopiedAttachment]) -> None:
+def copy_attachments(session: Session, piece: Sequence[dict[str, object]]) -> None:
     """Copy attachments into an unfinished fork, but those that the forked conversation no longer has.
 
     Raises FencedError if another server has abandoned the fork because it considered this server dead.
     """
-    if not removal.hold_unfinished(session, piece[0].to):
-        raise FencedError(f"{piece[0].to} has been abandoned")
+    to = str(piece[0]["to"])
+    if not removal.hold_unfinished(session, to):
+        raise FencedError(f"{to} has been abandoned")
     for copied in piece:
-        session.execute(_COPY_ATTACHMENT, **copied._asdict())
+        session.execute(_COPY_ATTACHMENT, **copied)
 
 
 # --- other changes ------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ rules of the state machine is verified elsewhere, by `actors.core.invariants`.
 
 from __future__ import annotations
 
-from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import DecodeError
 
@@ -39,27 +39,9 @@ _ALL_IDS = Statement(_IDS.order_by(models.Records.id))
 _RECORD = Statement(_IDS.select(*RECORD_COLUMNS).where(models.Records.id == Param("id")))
 _PROMPT = Statement(of_conversation(models.Prompts))
 _MESSAGES = Statement(of_conversation(models.Messages).order_by(models.Messages.sequence_id))
-_ENDS = Statement(of_conversation(models.Runs)), Statement(of_conversation(models.Fates))
+_RUNS, _FATES = Statement(of_conversation(models.Runs)), Statement(of_conversation(models.Fates))
 _OTHERS = [Statement(of_conversation(each)) for each in (models.Profiles, models.Commands, models.Attachments)]
 _CREATED = Statement(models.Commands.select().where(models.Commands.conversation_id.is_null()))
-
-
-class StoredRows(NamedTuple):
-    """The rows of one conversation.
-
-    Invalid UTF-8 in texts must already have been replaced by replacement characters.
-    """
-
-    conversation: Row  # the row of the conversation
-    prompt: Row | None  # the row of the system prompt
-    # The position after which the stored event log begins; older rows of the log may have been pruned.
-    begins: LogPosition
-    log: Iterable[LogRow]  # the rows of the event log, in order of their revisions
-    messages: Iterable[Row]  # the rows of the messages, by ascending sequence number
-    runs: Iterable[Row]  # the rows that record how runs ended
-    fates: Iterable[Row]  # the rows that record what became of queued messages (delivered, returned, withdrawn)
-    # Rows of further tables, such as attachments; the last column of each row is its digest.
-    others: Iterable[Row] = ()
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:
@@ -71,13 +53,7 @@ def check(session: Session, conversation_id: str) -> tuple[str, ...]:
     conversation = session.execute(_RECORD, id=conversation_id).fetchone()
     if conversation is None:
         return ()
-    prompt = session.execute(_PROMPT, id=conversation_id).fetchone()
-    begins = beginning(session, conversation_id)
-    log = map(LogRow._make, session.execute(LOGGED, id=conversation_id, after=0, limit=ALL))
-    messages, runs, fates = (session.execute(each, id=conversation_id) for each in (_MESSAGES, *_ENDS))
-    others = chain.from_iterable(session.execute(each, id=conversation_id) for each in _OTHERS)
-    stored = StoredRows(conversation, prompt, begins, log, messages, runs, fates, others)
-    return tuple(islice(violations(stored), MAX_FINDINGS))
+    return tuple(islice(_violations(session, conversation_id, conversation), MAX_FINDINGS))
 
 
 def check_all(session: Session) -> Iterator[tuple[str, str]]:
@@ -93,17 +69,18 @@ def check_all(session: Session) -> Iterator[tuple[str, str]]:
         yield "the remembered calls of CreateConversation", "one of them is not what was written"
 
 
-def violations(stored: StoredRows) -> Iterator[str]:
-    """Verify the rows of one conversation, and yield a sentence for each violation."""
-    conversation: dict[str, object] = dict(zip(RECORD, stored.conversation, strict=True))
-    yield from _conversation(conversation, stored.prompt)
-    log = _Log(stored.begins, stored.messages)
-    for row in stored.log:
-        yield from log.take(row)
+def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
+    """Verify a conversation with this row, and yield a sentence for each violation."""
+    conversation: dict[str, object] = dict(zip(RECORD, row, strict=True))
+    yield from _conversation(conversation, session.execute(_PROMPT, id=id_).fetchone())
+    begins = beginning(session, id_)
+    log = _Log(begins, session.execute(_MESSAGES, id=id_))
+    for logged in session.execute(LOGGED, id=id_, after=0, limit=ALL):
+        yield from log.take(LogRow._make(logged))
     yield from log.messages.rest()
-    yield from _ends("the end of a run", stored.runs, log.stops, stored.begins)
-    yield from _ends("the end of a wait", stored.fates, log.fates, stored.begins)
-    if not all(map(is_as_written, stored.others)):
+    yield from _ends("the end of a run", session.execute(_RUNS, id=id_), log.stops, begins)
+    yield from _ends("the end of a wait", session.execute(_FATES, id=id_), log.fates, begins)
+    if not all(is_as_written(other) for each in _OTHERS for other in session.execute(each, id=id_)):
         yield "an image, the profile or a remembered command is not what was written"
     if log.place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
         yield f"the log ends at step {log.place.step}, but the conversation is elsewhere"

@@ -14,7 +14,7 @@ import peewee
 import psycopg
 
 from actors.adapters.store.migrations import Migrations
-from actors.adapters.store.postgres.engine import FITNESS, Database, address_of, reached, refuse_unfit, words
+from actors.adapters.store.postgres.engine import FITNESS, Database, address_of, opened, reached, refuse_unfit, words
 from actors.adapters.store.postgres.nodes.node_statements import LEASED
 from actors.ports import StoreError, StoreUnusableError
 
@@ -94,22 +94,14 @@ def database_report(url: str, directory: Path = MIGRATIONS) -> DatabaseReport:
     """
     address = address_of(url)
     try:
-        with _connected(address) as connection:
+        with opened(address, _limit, connect_timeout=REPORT_SECONDS, application_name="bedrock report") as connection:
             return _looked_at(connection, address.shown, directory)
     except psycopg.Error as error:
         raise StoreUnusableError(f"{address.shown} cannot be opened: {words(error)}") from None
 
 
-def _connected(address: Address) -> psycopg.Connection[tuple[Any, ...]]:
-    limits = {"connect_timeout": str(REPORT_SECONDS), "application_name": "bedrock report"}
-    parameters: dict[str, Any] = address.parameters | limits
-    connection = psycopg.connect(autocommit=True, prepare_threshold=None, **parameters)
-    try:
-        connection.execute(f"SET statement_timeout = '{REPORT_SECONDS}s'".encode())
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _limit(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    connection.execute(f"SET statement_timeout = '{REPORT_SECONDS}s'".encode())
 
 
 def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], shown: str, directory: Path) -> DatabaseReport:

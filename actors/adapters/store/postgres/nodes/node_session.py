@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import FITNESS, address_of, database_outages, refuse_unfit, words
-from actors.ports import DatabaseAwayError, StoreError, StoreUnavailableError, StoreUnusableError
+from actors.adapters.store.postgres.engine import (
+    FITNESS,
+    address_of,
+    database_outages,
+    opened,
+    refuse_unfit,
+    words,
+)
+from actors.ports import DatabaseAwayError, StoreUnavailableError, StoreUnusableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -31,9 +38,10 @@ class NodeSession:
 
         Raises StoreUnusableError if the database URL is invalid.
         """
-        self._parameters: dict[str, Any] = dict(address_of(url).parameters)
+        self._address = address_of(url)
         self._name = name
         self._seconds = seconds
+        self._milliseconds = str(math.ceil(seconds * 1000))
         self._outages = outages or database_outages()
         self._guard = threading.Lock()  # held during a statement, and while the connection is opened or closed
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -103,36 +111,28 @@ class NodeSession:
         return self._connection
 
     def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
-        milliseconds = math.ceil(self._seconds * 1000)
         limits: dict[str, Any] = {
             "connect_timeout": max(2, math.ceil(self._seconds)),
             "application_name": self._name,
             "keepalives_idle": max(1, math.ceil(self._seconds)),
             "keepalives_interval": 1,
             "keepalives_count": 3,
-            "tcp_user_timeout": milliseconds,
+            "tcp_user_timeout": self._milliseconds,
         }
         try:
-            connection = psycopg.connect(autocommit=True, prepare_threshold=None, **self._parameters | limits)
-        except psycopg.Error as error:
+            return opened(self._address, self._greet, prepare_threshold=None, **limits)
+        except psycopg.OperationalError as error:
             raise DatabaseAwayError(f"the database can't be reached: {words(error)}") from None
-        try:
-            self._greet(connection, str(milliseconds))
         except psycopg.Error as error:
-            connection.close()
             raise DatabaseAwayError(f"the database does not answer: {words(error)}") from None
-        except StoreError:
-            connection.close()
-            raise
-        return connection
 
-    def _greet(self, connection: psycopg.Connection[tuple[Any, ...]], milliseconds: str) -> None:
+    def _greet(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()
         refuse_unfit(*fitness)
         # A pooler reports a different process id from that of the database process that runs the statement.
         self.direct = connection.info.backend_pid == process
         if self.direct:
-            connection.execute(_LIMITS, (milliseconds, milliseconds))
+            connection.execute(_LIMITS, (self._milliseconds, self._milliseconds))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
