@@ -158,7 +158,7 @@ def test_forks_at_the_same_time_copy_one_after_the_other(
 
     real = changes.copy_attachments
 
-    def counted(session: Session, piece: Sequence[changes.CopiedAttachment]) -> None:
+    def counted(session: Session, piece: Sequence[dict[str, object]]) -> None:
         copied.append(gate.hits.count("store.before_begin"))
         real(session, piece)
 
