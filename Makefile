@@ -71,7 +71,7 @@ coverage: $(STAMP)  ## Measure the lines and branches that unit and integration 
 
 .PHONY: test-peers
 test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, MCP servers, Node, Envoy) and the client's wheel; installs into .peers
-	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client installers mcp promtool envoy base-image
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client installers mcp promtool envoy browser base-image
 	BEDROCK_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/peers $(ARGS)
 
 .PHONY: format
@@ -125,6 +125,7 @@ client-sync: $(STAMP)  ## Write the blocking client, clients/bedrock/_sync, from
 .PHONY: core-readme
 core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code into actors/core/README.md
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.core_readme
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.console_machine
 
 .PHONY: message-ways
 message-ways: $(STAMP)  ## Draw the ways of a message and a cancel in docs/architecture.md, from a server that goes them

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bedrock.local_server import (
     ADDRESS_FILE,
+    GATEWAY_FILE,
     LONGEST_SOCKET_PATH,
     NotPrivateError,
     check_entries,
@@ -113,13 +114,18 @@ SPARE = "bedrock.sock.spare"
 
 
 @contextmanager
-def published(data_dir: Path, socket: Path) -> Generator[None]:
+def published(data_dir: Path, socket: Path, gateway: str = "") -> Generator[None]:
     """Publish the address of the server's Unix socket for clients on this machine while the `with` block runs.
 
-    A thread restores the socket and the address file if they are removed. Raises TokenUnusableError if the address file
-    cannot be written.
+    A thread restores the socket and the address file if they are removed. `gateway` is the URL of the server's gateway.
+    Raises TokenUnusableError if a file cannot be written.
     """
     kept = LocalSocket(data_dir, socket)
+    told = data_dir / GATEWAY_FILE
+    if gateway:
+        write_private(told, f"{gateway}\n")
+    else:
+        told.unlink(missing_ok=True)  # of a server that was killed: by now another program may listen there
     ended = threading.Event()
 
     def run() -> None:
@@ -133,6 +139,8 @@ def published(data_dir: Path, socket: Path) -> Generator[None]:
     finally:
         ended.set()
         thread.join()
+        with suppress(OSError):
+            told.unlink(missing_ok=True)
         kept.withdraw()
 
 

@@ -23,6 +23,8 @@ except ImportError:  # on Windows, where no server runs
 
 ADDRESS_FILE = "address"
 """Name of a file in the data directory, present while a server runs; contains `unix:` and the path of its socket."""
+GATEWAY_FILE = "gateway"
+"""Name of a file in the data directory, present while a server with a gateway runs; contains the gateway's URL."""
 LOCK_FILE = "lock"
 """Name of a file in the data directory, locked by the running server; contains its process id."""
 TOKEN_FILE = "token"  # noqa: S105 -- the name of a file, not a secret

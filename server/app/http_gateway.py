@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -38,8 +39,11 @@ class HttpGateway:
     Use in the event loop only; `close` ends the process.
     """
 
-    def __init__(self, config: Config, where: Listen, upstream: Listen) -> None:
-        """Bind the address. Raises CannotStartError, or ConfigError without the package extra `http`."""
+    def __init__(self, config: Config, where: Listen, upstream: Listen, token: str = "") -> None:
+        """Bind the address. Raises CannotStartError, or ConfigError without the package extra `http`.
+
+        `token`: what the browser that uses `link` signs in with; "" for no such link.
+        """
         config.check_extra("http_listen", "http", "starlette", "uvicorn")
         try:
             self._listening = bound(where)
@@ -49,6 +53,10 @@ class HttpGateway:
         where = Listen(where.host, self._listening.getsockname()[1])
         self.url = f"{'https' if config.encrypted else 'http'}://{where}"
         """Where clients find the gateway."""
+        code = secrets.token_urlsafe(24) if token else ""
+        self.link = f"{self.url}/#link={code}" if token else ""
+        """An address that signs a browser in, once within a minute of the start."""
+        self._first_words = f"{code} {token}\n".encode() if token else b""
         arguments = _arguments(config, where, upstream, self._listening.fileno())
         self._command = (sys.executable, "-m", "server.gateway", *arguments)
         self._environment = _environment(os.environ)
@@ -85,6 +93,9 @@ class HttpGateway:
             except OSError as error:  # no process, memory or file descriptor is left
                 log.error("the HTTP gateway cannot be started (%s); retry in %g s", error.strerror, pause)
             else:
+                if self._process.stdin is not None and self._first_words:
+                    self._process.stdin.write(self._first_words)
+                    self._first_words = b""
                 code = await self._process.wait()
                 pause = LEAST_PAUSE_SECONDS if loop.time() - began > WELL_SECONDS else pause
                 log.warning("the HTTP gateway has ended (%d) and is started again in %g s; streams resume", code, pause)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bedrock._interrupts import end_at_once, ending_at_once
+from bedrock.local_server import TOKEN_FILE, NotPrivateError, read_believed
 from msgspec.structs import replace
 
 from actors.conversation.supervisor import Supervisor
@@ -171,19 +172,23 @@ async def _serve(
     gateway: HttpGateway | None = None
     try:
         where = _listen(endpoint, config, wired.socket)
-        gateway = HttpGateway(config, config.http_listen, where[0].where) if config.http_listen else None
+        at_terminal = os.isatty(1)  # a link to sign in with does not belong into a journal
+        token = _local_token(config) if at_terminal else ""
+        gateway = HttpGateway(config, config.http_listen, where[0].where, token) if config.http_listen else None
         await endpoint.start()
         await asyncio.to_thread(wired.cluster.start)
         if not await asyncio.to_thread(wired.supervisor.wait_until_woken, WAKING_SECONDS):
             log.warning("some conversations of an earlier server are not idle yet: the store does not answer")
         _tell_of(wired.services.sandbox.report, wired.exposed)
-        with published(config.data_dir, Path(wired.socket.path)):
+        with published(config.data_dir, Path(wired.socket.path), gateway.url if gateway else ""):
             if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:
                 log.warning(
                     "insecure_behind_proxy: %s takes calls without TLS; anyone who can reach it can read the token",
                     " and ".join(exposed),
                 )
             announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_kept(config, gateway)})")
+            if gateway is not None and gateway.link:
+                announce(f"console: {gateway.link} (once, within a minute; `bedrock console` opens it at any time)")
             operating_system.notify(operating_system.READY)
             await asyncio.to_thread(_connect, wired)
             spare_what_stays()
@@ -204,6 +209,14 @@ async def _serve(
         await _stop(config, wired, endpoint, hurry)
         if gateway is not None:
             await gateway.close()
+
+
+def _local_token(config: Config) -> str:
+    """Return the token of this user's own clients; "" if there is none."""
+    try:
+        return read_believed(config.data_dir / TOKEN_FILE, most=4096).decode().strip()
+    except (OSError, NotPrivateError):
+        return ""
 
 
 def _kept(config: Config, gateway: HttpGateway | None) -> str:

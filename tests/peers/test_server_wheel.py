@@ -42,6 +42,7 @@ def test_the_two_wheels_have_no_file_in_common(wheels: tuple[zipfile.ZipFile, zi
     assert {name.partition("/")[0] for name in client} == {"bedrock"}
     shipped = ("bedrock.service", "bedrock.rules.yml", "envoy.yaml", "envoy-certificate.yaml")
     assert {f"server/deploy/{name}" for name in shipped} <= set(server)
+    assert {"server/gateway/page/index.html", "server/gateway/page/app.js"} <= set(server)
 
 
 def test_the_servers_wheel_says_what_it_is_made_of(wheels: tuple[zipfile.ZipFile, zipfile.ZipFile]) -> None:

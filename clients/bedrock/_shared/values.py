@@ -947,6 +947,10 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     """Whether the server ends by itself once no client is connected and no run is open, as one does that a terminal
     has started. Background jobs end with it.
     """
+    principal: str
+    """The principal of the caller."""
+    role: str
+    """What the caller may do: "reader" (read only), "user" or "operator", as in AuditEntry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ SERVERS = {
     "restore": "Make a backup the database of a stopped server.",
     "move": "Copy all conversations from the data directory to PostgreSQL.",
     "gateway": "Serve the API of a server as JSON over HTTP.",
+    "console": "Open the console: all conversations in a browser.",
 }
 
 #: The first sentences of the commands' help texts. A command that is missing here is imported to get its help text.

@@ -812,6 +812,8 @@ class GetServerInfoResponse(_message.Message):
     SQLITE_VERSION_FIELD_NUMBER: _builtins.int
     MCP_SERVERS_FIELD_NUMBER: _builtins.int
     ENDS_WHEN_UNUSED_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """The version of the server (semantic versioning)."""
     default_model: _builtins.str
@@ -827,6 +829,12 @@ class GetServerInfoResponse(_message.Message):
     ends_when_unused: _builtins.bool
     """Whether the server ends by itself once no client is connected and no run is open,
     as one does that a terminal has started. Background jobs end with it.
+    """
+    principal: _builtins.str
+    """The principal of the caller."""
+    role: _builtins.str
+    """What the caller may do: "reader" (read only), "user" or "operator", as in
+    AuditEntry.
     """
     @_builtins.property
     def sandbox(self) -> Global___GetServerInfoResponse.Sandbox:
@@ -853,10 +861,12 @@ class GetServerInfoResponse(_message.Message):
         sqlite_version: _builtins.str = ...,
         mcp_servers: _abc.Iterable[_common_pb2.McpServer] | None = ...,
         ends_when_unused: _builtins.bool = ...,
+        principal: _builtins.str = ...,
+        role: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sandbox", b"sandbox"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_mode", b"default_mode", "default_model", b"default_model", "ends_when_unused", b"ends_when_unused", "limits", b"limits", "mcp_servers", b"mcp_servers", "sandbox", b"sandbox", "sqlite_version", b"sqlite_version", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_mode", b"default_mode", "default_model", b"default_model", "ends_when_unused", b"ends_when_unused", "limits", b"limits", "mcp_servers", b"mcp_servers", "principal", b"principal", "role", b"role", "sandbox", b"sandbox", "sqlite_version", b"sqlite_version", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

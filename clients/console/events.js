@@ -1,0 +1,54 @@
+// @ts-check
+// The durable events of a conversation, for the views that look back: those before the page was opened are read once.
+
+import { lines } from './api.js';
+import { path } from './api.js';
+
+const MOST = 4_000;
+
+/** @type {WeakMap<import('./model.js').Conversation, Promise<{events: any[], cut: boolean}>>} */
+const read = new WeakMap();
+
+/**
+ * All events that are known, in order; `cut` if there are earlier ones.
+ * @param {import('./model.js').Conversation} conversation
+ */
+export async function history(conversation) {
+  const known = read.get(conversation) ?? before(conversation);
+  read.set(conversation, known);
+  const { events, cut } = await known;
+  const last = Number(events.at(-1)?.revision ?? 0);
+  return { events: [...events, ...conversation.log.filter((each) => Number(each.revision) > last)], cut };
+}
+
+/** @param {import('./model.js').Conversation} conversation */
+async function before(conversation) {
+  const after = Math.max(0, conversation.revision - MOST);
+  try {
+    return { events: await passed(conversation.name, after), cut: after > 0 };
+  } catch {
+    try { // the first events were pruned, or are those of the conversation that was forked
+      return { events: await passed(conversation.name, Math.max(0, conversation.revision - 200)), cut: true };
+    } catch {
+      return { events: [], cut: true };
+    }
+  }
+}
+
+/** @param {string} name @param {number} after @returns {Promise<any[]>} */
+async function passed(name, after) {
+  const stop = new AbortController();
+  /** @type {any[]} */
+  const found = [];
+  const response = await fetch(`/v1/${path(name)}:subscribe?afterRevision=${after}&omitDeltas=true`, { headers: { Accept: 'application/x-ndjson' }, signal: stop.signal });
+  if (!response.ok) throw new Error('these events are not kept');
+  try {
+    await lines(response, (event) => {
+      if (event.revision) found.push(event);
+      if (event.caughtUp) stop.abort();
+    });
+  } catch (error) {
+    if (/** @type {any} */ (error).name !== 'AbortError') throw error;
+  }
+  return found;
+}

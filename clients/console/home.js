@@ -1,0 +1,65 @@
+// @ts-check
+// The start page: what waits for a person, what runs, and for a new user what this is and what to try.
+
+import { get, path, post } from './api.js';
+import { fill, h } from './dom.js';
+import { feed } from './feed.js';
+import { lastPart, ms, duration, slugOf, stateWords } from './format.js';
+import { tried } from './keys.js';
+import { newConversation } from './new.js';
+import { server } from './server.js';
+
+/** What the demo model shows, and the view to see it in. @type {[string, string, string, string][]} */
+const TRIES = [
+  ['run sleep 2; echo it works', 'A tool that runs', 'It asks you first. Then watch the waterfall grow.', 'timeline'],
+  ['count', 'A long answer', 'It streams for a minute: steer it, queue something, cancel it.', ''],
+  ['retry', 'A failure', 'The first attempt fails and is tried again.', 'timeline'],
+  ['agents', 'Sub-agents', 'Three of them work side by side.', 'agents'],
+];
+
+/** @param {import('./dom.js').Scope} scope @param {HTMLElement} into @param {import('./list.js').ConversationList} list */
+export function drawHome(scope, into, list) {
+  const live = h('section.live', { 'aria-label': 'At work' });
+  fill(into, h('div.home', {},
+    h('h1', {}, 'What your agents are doing'),
+    live,
+    !server.readOnly && server.scripted && tries(),
+    h('section', {}, h('h2', {}, 'What this shows'), h('ul.what', {},
+      h('li', {}, h('b', {}, 'Chat'), ' – write, steer, queue, approve and cancel, as in the terminal; both see the same.'),
+      h('li', {}, h('b', {}, 'Timeline'), ' – where the time of a run went: waiting, first token, tools, retries, and how fast a cancel killed what ran.'),
+      h('li', {}, h('b', {}, 'Machine'), ' – the state machine itself, with the path that this run took.'),
+      h('li', {}, h('b', {}, 'Log'), ' – every step as it was stored, with the verdict of verify and replay.'),
+      h('li', {}, h('b', {}, 'Cost'), ' – tokens by kind, the cache, and what is left of window and budget.'))),
+    h('p.small', {}, 'Press ', h('kbd', {}, '?'), ' for all keys.')));
+  const draw = () => {
+    const busy = list.order.filter((each) => each.state?.busy || stateWords(each.state).tone === 'ask').slice(0, 24);
+    fill(live, busy.length ? h('div.cards', {}, busy.map(card))
+      : h('div.calm', {}, h('p', {}, list.order.length ? 'Nothing runs, and nothing waits for you.' : 'There is no conversation yet.'),
+        !server.readOnly && h('button.primary', { type: 'button', onclick: newConversation }, 'Start a conversation')));
+  };
+  draw();
+  scope.add(feed.watch(() => setTimeout(() => !scope.over && draw(), 60)));
+  scope.every(1_000, draw);
+}
+
+/** @param {any} each a Conversation */
+function card(each) {
+  const { text, tone } = stateWords(each.state);
+  return h(`a.card.${tone}`, { href: `#/c/${lastPart(each.name)}` }, h('span.state', {}, h('span.dot'), text), h('b', {}, each.title || slugOf(each)),
+    h('span.small', {}, `${duration(Date.now() - ms(each.state?.enterTime))} in this state`));
+}
+
+function tries() {
+  return h('section', {}, h('h2', {}, 'Try it'), h('p', {}, 'Without a key, a scripted model answers; everything around it is real.'),
+    h('div.cards', {}, TRIES.map(([text, title, about, view]) => h('button.card', { type: 'button', onclick: () => start(text, view) }, h('b', {}, title), h('code', {}, text), h('span.small', {}, about)))));
+}
+
+/** @param {string} text @param {string} view */
+async function start(text, view) {
+  await tried(async () => {
+    const { path: folder } = await get('directories:browse', { pageSize: 1 });
+    const { conversation } = await post('conversations', { workingDirectory: folder, approvalPolicy: text === 'agents' ? 'APPROVAL_POLICY_AUTO' : 'APPROVAL_POLICY_ASK_WRITES' });
+    await post(`${path(conversation.name)}:send`, { text });
+    location.hash = `#/c/${lastPart(conversation.name)}${view ? `/${view}` : ''}`;
+  });
+}

@@ -1,0 +1,95 @@
+// @ts-check
+// Keys: what each does is said where it is bound, and listed on `?`.
+
+import { h } from './dom.js';
+
+/** @typedef {{key: string, about: string, section: string, run: (event: KeyboardEvent) => void}} Binding */
+
+/** @type {Map<string, Binding>} */
+const bindings = new Map();
+
+/**
+ * Bind a key while a view is there. Single letters do nothing while text is typed.
+ * @param {import('./dom.js').Scope} scope @param {string} section
+ * @param {Record<string, [string, (event: KeyboardEvent) => void]>} keys
+ */
+export function bind(scope, section, keys) {
+  for (const [key, [about, run]] of Object.entries(keys)) {
+    const mine = { key, about, section, run };
+    bindings.set(key, mine);
+    scope.add(() => { if (bindings.get(key) === mine) bindings.delete(key); });
+  }
+}
+
+/** @param {EventTarget | null} target */
+const typing = (target) => target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+
+export function listen() {
+  document.addEventListener('keydown', (event) => {
+    if (event.defaultPrevented || event.isComposing || event.altKey) return;
+    const name = `${event.ctrlKey || event.metaKey ? 'Ctrl+' : ''}${event.key}`;
+    if (typing(event.target) && name.length === 1) return;
+    if (document.querySelector('dialog[open]')) return;
+    const found = bindings.get(name);
+    if (!found) return;
+    event.preventDefault();
+    found.run(event);
+  });
+}
+
+export function showKeys() {
+  const sections = Map.groupBy ? Map.groupBy(bindings.values(), (each) => each.section) : new Map([['Keys', [...bindings.values()]]]);
+  dialog('Keys', h('div.keys', {}, [...sections].map(([section, keys]) =>
+    h('section', {}, h('h3', {}, section), h('dl', {}, keys.map((/** @type {Binding} */ each) => [
+      h('dt', {}, h('kbd', {}, NAMES[each.key] ?? each.key)), h('dd', {}, each.about)]))))));
+}
+
+/** @type {Record<string, string>} */
+const NAMES = { Escape: 'Esc', ArrowUp: '↑', ArrowDown: '↓', 'Ctrl+Enter': 'Ctrl Enter' };
+
+/**
+ * Show a dialog, which Esc closes.
+ * @param {string} title
+ * @param {...any} content
+ * @returns {HTMLDialogElement}
+ */
+export function dialog(title, ...content) {
+  const shown = /** @type {HTMLDialogElement} */ (h('dialog', { 'aria-label': title, onclose: () => shown.remove() },
+    h('header', {}, h('h2', {}, title), h('button.plain', { type: 'button', 'aria-label': 'Close', onclick: () => shown.close() }, '✕')),
+    h('div.dialog-body', {}, ...content)));
+  document.body.append(shown);
+  shown.showModal();
+  return shown;
+}
+
+/** Say something for a moment, also to a screen reader. @param {string} text @param {string} [tone] */
+export function toast(text, tone = 'info') {
+  let box = document.querySelector('.toasts');
+  if (!box) {
+    box = h('div.toasts', { role: 'status', 'aria-live': 'polite' });
+    document.body.append(box);
+  }
+  const made = h(`div.toast.${tone}`, {}, text);
+  box.append(made);
+  setTimeout(() => made.remove(), tone === 'error' ? 8_000 : 3_500);
+}
+
+/** Run a call, and say why it failed. @template T @param {() => Promise<T>} action @returns {Promise<T | undefined>} */
+export async function tried(action) {
+  try {
+    return await action();
+  } catch (error) {
+    toast(/** @type {Error} */ (error).message, 'error');
+    return undefined;
+  }
+}
+
+/** Ask before something that cannot be undone. @param {string} title @param {string} text @param {string} verb */
+export function confirmed(title, text, verb) {
+  return new Promise((resolve) => {
+    const shown = dialog(title, h('p', {}, text), h('div.row.end', {},
+      h('button', { type: 'button', onclick: () => shown.close() }, 'Keep'),
+      h('button.danger', { type: 'button', autofocus: true, onclick: () => { resolve(true); shown.close(); } }, verb)));
+    shown.addEventListener('close', () => resolve(false));
+  });
+}

@@ -1,0 +1,112 @@
+// @ts-check
+// The log: each step with its event, context and effects as they were stored, and beside it the verdicts of verify and of
+// replay, which runs the log through the machine again.
+
+import { failure, get, lines, path } from './api.js';
+import { fill, h } from './dom.js';
+import { clock } from './format.js';
+import { tried } from './keys.js';
+import { code } from './markdown.js';
+
+const PAGE = 100;
+
+/** @type {import('./views.js').Draw} */
+export function drawLog(scope, into, conversation, rest, base) {
+  const filter = /** @type {HTMLSelectElement} */ (h('select', { 'aria-label': 'Kind of event', onchange: () => draw() })), verdict = h('p.verdict', { role: 'status' });
+  const body = h('ol.log'), more = h('button', { type: 'button', hidden: true, onclick: () => read() }, 'Earlier steps');
+  fill(into, h('div.inspector-head', {}, h('div.grow', {}, h('b', {}, 'Log'), verdict), filter,
+    h('button', { type: 'button', title: 'Check what is stored', onclick: () => verify() }, 'Verify'), h('button', { type: 'button', title: 'Run the log through the machine again', onclick: () => replay() }, 'Replay')), h('div.inspector-body', {}, body, more));
+  /** @type {Map<string, any>} */
+  const steps = new Map();
+  /** What replay says of each step. @type {Map<string, any>} */
+  const replayed = new Map();
+  let token = '', wanted = rest[0] ?? '', kinds = '';
+  async function read(anew = false) {
+    const page = await tried(() => get(`${path(conversation.name)}/transitions`, { pageSize: PAGE, descending: true, pageToken: anew ? '' : token }));
+    if (!page || scope.over) return;
+    for (const each of page.transitions ?? []) steps.set(each.step, each);
+    if (!anew || !token) token = page.nextPageToken ?? '';
+    more.hidden = !token;
+    draw();
+  }
+  function draw() {
+    const all = [...steps.values()].sort((one, two) => Number(two.step) - Number(one.step)), types = [...new Set(all.map((each) => each.eventType))].sort();
+    if (types.join() !== kinds) {
+      const before = filter.value;
+      kinds = types.join();
+      fill(filter, h('option', { value: '' }, 'all events'), types.map((each) => h('option', { value: each }, each)));
+      filter.value = types.includes(before) ? before : '';
+    }
+    const shown = all.filter((each) => !filter.value || each.eventType === filter.value), open = new Set([...body.querySelectorAll('details[open]')].map((each) => each.id));
+    fill(body, shown.length ? shown.map((each) => row(each, open)) : h('li.empty', {}, 'No step yet: the first message makes one.'));
+    if (wanted) {
+      const found = document.getElementById(`step-${wanted}`);
+      found?.setAttribute('open', '');
+      found?.scrollIntoView({ block: 'center' });
+      wanted = '';
+    }
+  }
+  /** @param {any} each a Transition @param {Set<string>} open */
+  function row(each, open) {
+    const id = `step-${each.step}`, said = replayed.get(each.step), content = h('div.log-body');
+    const details = /** @type {HTMLDetailsElement} */ (h('details', { id, open: open.has(id) || wanted === each.step, ontoggle: () => { if (details.open && !content.childElementCount) unfold(each, content); } },
+      h('summary', {}, h('span.num', {}, each.step), h('b', {}, each.eventType), h('span.small', {}, each.revision ? `revision ${each.revision}` : 'no revision'), h('span.grow'),
+        said && h(`span.state.${said.difference ? 'error' : 'done'}`, {}, h('span.dot'), said.difference ? 'differs' : 'as stored'), h('time', { title: each.time }, clock(each.time))), content));
+    if (details.open) unfold(each, content);
+    return h('li', {}, details);
+  }
+  /** @param {any} each @param {HTMLElement} content */
+  function unfold(each, content) {
+    const said = replayed.get(each.step), after = h('div');
+    fill(content, part('event', each.eventJson), part('effects', each.effectsJson), part('context', each.contextJson), said?.difference && part('difference', said.difference), said && part('state after it, by replay', said.stateJson),
+      h('div.row', {}, h('a', { href: `${base}/log/${each.step}` }, 'Link to this step'), each.digest && h('code.small', { title: 'The digest that chains the log' }, each.digest.slice(0, 16)),
+        Number(each.revision) > 0 && h('button.small', { type: 'button', onclick: () => until(each, after) }, 'Replay up to here')), after);
+  }
+  /** @param {any} each @param {HTMLElement} after */
+  async function until(each, after) {
+    /** @type {any} */
+    let last;
+    await tried(async () => {
+      await stream(`untilRevision=${each.revision}`, (line) => { last = line; });
+      fill(after, last && part(`state after step ${last.step}, as the machine makes it from the log`, last.stateJson));
+    });
+  }
+  /** @param {string} query @param {(line: any) => void} take */
+  async function stream(query, take) {
+    const response = await fetch(`/v1/${path(conversation.name)}:replay?${query}`, { headers: { Accept: 'application/x-ndjson' } });
+    if (!response.ok) throw await failure(response);
+    await lines(response, (line) => { if (line.error) throw new Error(line.error.message); if (!line.end) take(line); });
+  }
+  async function replay() {
+    fill(verdict, 'Replaying…');
+    let wrong = 0;
+    replayed.clear();
+    const done = await tried(async () => { await stream('', (line) => { replayed.set(line.step, line); wrong += line.difference ? 1 : 0; }); return true; });
+    fill(verdict, !done ? '' : h(`span.state.${wrong ? 'error' : 'done'}`, {}, h('span.dot'), wrong ? `${wrong} of ${replayed.size} steps differ from what was stored` : `The machine makes all ${replayed.size} steps again, exactly as they were stored.`));
+    draw();
+  }
+  async function verify() {
+    fill(verdict, 'Verifying…');
+    const found = await tried(() => get(`${path(conversation.name)}:verify`));
+    const violations = found?.violations ?? [];
+    fill(verdict, !found ? '' : h(`span.state.${violations.length ? 'error' : 'done'}`, {}, h('span.dot'), violations.length ? `${violations.length} violations: ${violations.slice(0, 3).join('; ')}` : `Nothing was changed behind the server’s back, up to revision ${found.revision ?? 0}.`));
+  }
+  read(true);
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let due;
+  scope.add(() => clearTimeout(due));
+  return {
+    update: (what) => { if (!due && (what.has('state') || what.has('messages') || what.has('log'))) due = setTimeout(() => { due = undefined; read(true); }, 300); },
+    go: (to) => { wanted = to[0] ?? ''; draw(); },
+  };
+}
+
+/** @param {string} name @param {string | undefined} json */
+function part(name, json) {
+  if (!json) return null;
+  let text = json;
+  try {
+    text = JSON.stringify(JSON.parse(json), null, 2);
+  } catch { /* shown as it is */ }
+  return code(text, name);
+}

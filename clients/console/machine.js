@@ -1,0 +1,96 @@
+// @ts-check
+// The state machine as the core has it (machine.json is made from its code), with the path that a run took and the live
+// state lit.
+
+import { fill, h, s } from './dom.js';
+import { history } from './events.js';
+import { lastPart } from './format.js';
+import { runsOf } from './runs.js';
+
+/** Where each state is drawn: column and row. @type {Record<string, [number, number]>} */
+const PLACES = {
+  Idle: [0, 1], Error: [0, 2], AwaitingLlm: [1, 1], LlmRequesting: [2, 1], AwaitingToolApproval: [3, 0], ToolExecuting: [3, 1], AwaitingSubAgents: [3, 2],
+  Cancelling: [1, 3], AwaitingContinuation: [2, 2], ContextExhausted: [2, 3], Completed: [1, 0], Failed: [2, 0],
+};
+const WIDE = 160, HIGH = 44, GAP_X = 225, GAP_Y = 108, LEFT = 20, TOP = 24;
+/** @type {Promise<any> | undefined} */
+let machine;
+
+/** @param {string} kind STATE_KIND_LLM_REQUESTING → LlmRequesting */
+const nameOf = (kind) => kind.replace('STATE_KIND_', '').toLowerCase().replaceAll(/(^|_)(\w)/g, (_, _bar, letter) => letter.toUpperCase());
+
+/** @type {import('./views.js').Draw} */
+export function drawMachine(scope, into, conversation, rest, base) {
+  const head = h('div.inspector-head'), body = h('div.inspector-body'), about = h('section', { 'aria-live': 'polite' });
+  fill(into, head, body);
+  let chosen = rest[0] ?? '', picked = '';
+  const draw = async () => {
+    machine ??= fetch('/console/machine.json').then((answer) => answer.json());
+    const [{ edges, matrix }, { events }] = await Promise.all([machine, history(conversation)]);
+    if (scope.over) return;
+    const runs = runsOf(events), found = runs.find((each) => lastPart(each.name) === chosen) ?? runs.at(-1);
+    const live = nameOf(conversation.state.kind ?? ''), path = ['Idle', ...(found?.path ?? []).map(nameOf)], taken = counted(path);
+    fill(head, h('div.grow', {}, h('b', {}, 'The machine'), h('p.small', {}, 'Every arrow is one that the core can take; the path of the run is lit, with how often it went there.')),
+      runs.length > 0 && h('select', { 'aria-label': 'Run', onchange: (/** @type {any} */ event) => { location.hash = `${base}/machine/${encodeURIComponent(event.target.value)}`; } },
+        runs.map((each, index) => h('option', { value: lastPart(each.name), selected: each === found }, `${index + 1}: ${each.text.slice(0, 40) || 'run'}`))));
+    const tell = (/** @type {string} */ state) => { picked = state; told(about, state, matrix); };
+    fill(body, h('div.scroll', {}, picture(edges, live, path, taken, tell)), found && h('p.path-words', {}, steps(path)), about);
+    told(about, picked || live, matrix);
+  };
+  draw();
+  return { update: (what) => { if (what.has('all') || what.has('state') || what.has('stops')) draw(); }, go: (to) => { chosen = to[0] ?? ''; draw(); } };
+}
+
+/** @param {string[]} path */
+function counted(path) {
+  /** @type {Map<string, number>} */
+  const found = new Map();
+  for (let at = 1; at < path.length; at += 1) if (path[at] !== path[at - 1]) found.set(`${path[at - 1]} ${path[at]}`, (found.get(`${path[at - 1]} ${path[at]}`) ?? 0) + 1);
+  return found;
+}
+
+/** The states in order, a repeated one once. @param {string[]} path */
+function steps(path) {
+  const turns = path.filter((each, index) => each !== path[index - 1]), shown = turns.slice(-40);
+  return [turns.length > shown.length && '… → ', ...shown.flatMap((each, index) => [index > 0 && ' → ', h('span.step', {}, each)])];
+}
+
+/** @param {any[]} edges @param {string} live @param {string[]} path @param {Map<string, number>} taken @param {(state: string) => void} tell */
+function picture(edges, live, path, taken, tell) {
+  const visited = new Set(path), all = edges.filter((/** @type {any} */ each) => PLACES[each.from] && PLACES[each.to] && each.from !== each.to);
+  const known = new Set(all.map((/** @type {any} */ each) => `${each.from} ${each.to}`));
+  for (const key of taken.keys()) if (!known.has(key)) { const [from, to] = key.split(' '); if (PLACES[from] && PLACES[to]) all.push({ from, to, events: ['several steps of one commit'] }); }
+  all.sort((/** @type {any} */ one, /** @type {any} */ two) => (taken.get(`${one.from} ${one.to}`) ?? 0) - (taken.get(`${two.from} ${two.to}`) ?? 0));
+  return s('svg.machine', { viewBox: `0 0 ${LEFT * 2 + 3 * GAP_X + WIDE} ${TOP * 2 + 3 * GAP_Y + HIGH}`, role: 'group', 'aria-label': 'State diagram' },
+    s('defs', {}, ['plain', 'lit'].map((each) => s('marker', { id: `arrow-${each}`, viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto-start-reverse' }, s(`path.arrow.${each}`, { d: 'M0 0 8 4 0 8z' })))),
+    all.map((/** @type {any} */ each) => edge(each, taken.get(`${each.from} ${each.to}`) ?? 0)),
+    Object.entries(PLACES).map(([name, [column, row]]) => s(`g.node${name === live ? '.live' : ''}${visited.has(name) ? '.visited' : ''}`, {
+      transform: `translate(${LEFT + column * GAP_X} ${TOP + row * GAP_Y})`, tabindex: 0, role: 'button', 'aria-label': `${name}${name === live ? ', now' : ''}`,
+      onclick: () => tell(name), onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); tell(name); } },
+    }, s('rect', { width: WIDE, height: HIGH, rx: 12 }), s('text', { x: WIDE / 2, y: HIGH / 2 + 4.5 }, name))));
+}
+
+/** @param {any} each @param {number} times */
+function edge(each, times) {
+  const [x1, y1] = centre(each.from), [x2, y2] = centre(each.to), dx = x2 - x1, dy = y2 - y1, far = Math.hypot(dx, dy);
+  const bend = 14 + (Math.abs(dx) > GAP_X * 1.5 || Math.abs(dy) > GAP_Y * 1.5 ? far * 0.16 : far * 0.06), mx = (x1 + x2) / 2 - (dy / far) * bend, my = (y1 + y2) / 2 + (dx / far) * bend;
+  const [ax, ay] = border(x1, y1, mx, my), [bx, by] = border(x2, y2, mx, my);
+  return s(`g.edge${times ? '.lit' : ''}`, {}, s('title', {}, `${each.from} → ${each.to}: ${each.events.join(', ')}`), s('path', { d: `M${ax} ${ay}Q${mx} ${my} ${bx} ${by}`, 'marker-end': `url(#arrow-${times ? 'lit' : 'plain'})` }),
+    times > 0 && s('g.times', { transform: `translate(${(ax + 2 * mx + bx) / 4} ${(ay + 2 * my + by) / 4})` }, s('circle', { r: 9 }), s('text', { y: 4 }, times)));
+}
+
+/** @param {string} name @returns {[number, number]} */
+const centre = (name) => [LEFT + PLACES[name][0] * GAP_X + WIDE / 2, TOP + PLACES[name][1] * GAP_Y + HIGH / 2];
+
+/** Where a line from the centre of a state leaves its box. @param {number} x @param {number} y @param {number} toX @param {number} toY @returns {[number, number]} */
+function border(x, y, toX, toY) {
+  const dx = toX - x, dy = toY - y, scale = Math.min((WIDE / 2 + 4) / Math.abs(dx || 1e-6), (HIGH / 2 + 4) / Math.abs(dy || 1e-6));
+  return [Math.round(x + dx * scale), Math.round(y + dy * scale)];
+}
+
+/** What a state does with each event. @param {HTMLElement} about @param {string} state @param {any} matrix */
+function told(about, state, matrix) {
+  const rows = Object.entries(matrix).map(([event, cells]) => /** @type {[string, string[]]} */ ([event, cells[state] ?? []])).filter(([, cells]) => cells.some((each) => each !== '·'));
+  fill(about, state && h('h3', {}, `${state}: what can happen here`), rows.length > 0 && h('table.data', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'event'), h('th', { scope: 'col' }, 'leads to'), h('th', { scope: 'col' }, 'is refused as'))), h('tbody', {}, rows.map(([event, cells]) => h('tr', {},
+    h('td', {}, event), h('td', {}, cells.filter((each) => /^[A-Z][a-z]|^stays/.test(each)).join(', ')), h('td', {}, h('span.small', {}, cells.filter((each) => /^[A-Z_]+$/.test(each)).join(', ').toLowerCase().replaceAll('_', ' '))))))));
+}

@@ -1,0 +1,179 @@
+// @ts-check
+// Markdown by an allow-list: what is not named here stays text. No markup, no images, no address but of the web and mail.
+
+import { h } from './dom.js';
+
+/** @typedef {{kind: string, text: string, info?: string, level?: number}} Block */
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.+?)\s*#*$/;
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
+const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
+const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const MOST_BLOCKS = 5_000;
+
+/** @param {string} source @returns {Block[]} */
+export function blocks(source) {
+  /** @type {Block[]} */
+  const found = [];
+  const lines = source.replaceAll('\r\n', '\n').split('\n');
+  for (let at = 0; at < lines.length && found.length < MOST_BLOCKS;) {
+    const line = lines[at];
+    const fence = FENCE.exec(line), heading = HEADING.exec(line);
+    if (!line.trim()) at += 1;
+    else if (fence) at = fenced(lines, at, fence, found);
+    else if (heading) {
+      found.push({ kind: 'heading', level: heading[1].length, text: heading[2] });
+      at += 1;
+    } else if (RULE.test(line)) {
+      found.push({ kind: 'rule', text: '' });
+      at += 1;
+    } else if (line.includes('|') && DIVIDER.test(lines[at + 1] ?? '')) at = taken('table', lines, at, found, (each) => each.includes('|'));
+    else if (ITEM.test(line)) at = taken('list', lines, at, found, (each) => ITEM.test(each) || /^\s{2,}\S/.test(each));
+    else if (/^ {0,3}>/.test(line)) at = taken('quote', lines, at, found, (each) => /^ {0,3}>/.test(each));
+    else at = taken('text', lines, at, found, (each) => each.trim() !== '' && !FENCE.test(each) && !HEADING.test(each) && !ITEM.test(each));
+  }
+  return found;
+}
+
+/** @param {string[]} lines @param {number} at @param {RegExpExecArray} fence @param {Block[]} found */
+function fenced(lines, at, fence, found) {
+  const end = lines.findIndex((each, index) => index > at && each.trim().startsWith(fence[1]) && !each.trim().slice(fence[1].length).trim());
+  const last = end < 0 ? lines.length : end;
+  found.push({ kind: 'code', info: fence[2], text: lines.slice(at + 1, last).join('\n') });
+  return last + 1;
+}
+
+/** @param {string} kind @param {string[]} lines @param {number} at @param {Block[]} found @param {(line: string) => boolean} more */
+function taken(kind, lines, at, found, more) {
+  let end = at + 1;
+  while (end < lines.length && more(lines[end])) end += 1;
+  found.push({ kind, text: lines.slice(at, end).join('\n') });
+  return end;
+}
+
+/** @param {Block} block @returns {HTMLElement} */
+function drawn(block) {
+  switch (block.kind) {
+    case 'code': return code(block.text, block.info);
+    case 'heading': return h(`h${Math.min(6, (block.level ?? 1) + 2)}`, {}, inline(block.text));
+    case 'rule': return h('hr');
+    case 'quote': return h('blockquote', {}, markdown(block.text.replaceAll(/^ {0,3}> ?/gm, '')));
+    case 'list': return list(block.text.split('\n'));
+    case 'table': return table(block.text.split('\n'));
+    default: return h('p', {}, inline(block.text));
+  }
+}
+
+/** @param {string} text @param {string} [info] */
+export function code(text, info = '') {
+  const copy = h('button.copy', { type: 'button', 'aria-label': 'Copy', onclick: () => copied(copy, text) }, 'Copy');
+  return h('div.code', {}, h('div.code-head', {}, h('span', {}, info || 'text'), copy), h('pre', { tabindex: 0 }, h('code', {}, text)));
+}
+
+/** @param {HTMLElement} button @param {string} text */
+export async function copied(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = 'Copied';
+  } catch {
+    button.textContent = 'Not allowed';
+  }
+  setTimeout(() => { button.textContent = 'Copy'; }, 1_500);
+}
+
+/** @param {string[]} lines @returns {HTMLElement} */
+function list(lines) {
+  const first = /** @type {RegExpExecArray} */ (ITEM.exec(lines[0]));
+  const indent = first[1].length, ordered = /\d/.test(first[2]);
+  const made = h(ordered ? 'ol' : 'ul', ordered ? { start: Number.parseInt(first[2], 10) } : {});
+  for (let at = 0; at < lines.length;) {
+    const item = ITEM.exec(lines[at]);
+    let end = at + 1;
+    while (end < lines.length && (ITEM.exec(lines[end])?.[1].length ?? Infinity) > indent) end += 1;
+    const rest = lines.slice(at + 1, end), text = item ? item[3] : lines[at].trim();
+    const nested = rest.findIndex((each) => ITEM.test(each));
+    const own = nested < 0 ? rest : rest.slice(0, nested), task = /^\[([ xX])\]\s+/.exec(text);
+    made.append(h('li', {}, task && (task[1] === ' ' ? '☐ ' : '☑ '),
+      inline([task ? text.slice(task[0].length) : text, ...own.map((each) => each.trim())].join('\n')),
+      nested >= 0 && list(rest.slice(nested))));
+    at = end;
+  }
+  return made;
+}
+
+/** @param {string[]} lines */
+function table(lines) {
+  const cells = (/** @type {string} */ line) => line.trim().replace(/^\||\|$/g, '').split('|').map((each) => inline(each.trim()));
+  return h('div.table', { tabindex: 0 }, h('table', {},
+    h('thead', {}, h('tr', {}, cells(lines[0]).map((each) => h('th', { scope: 'col' }, each)))),
+    h('tbody', {}, lines.slice(2).map((line) => h('tr', {}, cells(line).map((each) => h('td', {}, each)))))));
+}
+
+const INLINE = /(`+)([\s\S]*?[^`])\1(?!`)|\*\*([^*\n](?:[\s\S]*?[^*\n])?)\*\*|~~([^~\n]+)~~|(?<![\w*])[*_]([^*_\s](?:[^*_\n]*[^*_\s])?)[*_](?![\w*])|!?\[([^\]\n]{0,500})\]\(([^)\s]{1,2000})\)|\bhttps?:\/\/[^\s<>()`'"]+[^\s<>()`'".,;:!?]|\\([\\`*_{}[\]()#+.!|~-])/g;
+
+/** @param {string} text @param {number} [depth] @returns {(Node | string)[]} */
+export function inline(text, depth = 0) {
+  /** @type {(Node | string)[]} */
+  const parts = [];
+  let at = 0;
+  for (const found of text.matchAll(INLINE)) {
+    parts.push(text.slice(at, found.index));
+    at = found.index + found[0].length;
+    const [whole, , verbatim, strong, struck, emphasis, label, target, escaped] = found;
+    const inner = (/** @type {string} */ each) => (depth < 4 ? inline(each, depth + 1) : [each]);
+    if (verbatim !== undefined) parts.push(h('code', {}, verbatim.trim()));
+    else if (strong !== undefined) parts.push(h('strong', {}, inner(strong)));
+    else if (struck !== undefined) parts.push(h('s', {}, inner(struck)));
+    else if (emphasis !== undefined) parts.push(h('em', {}, inner(emphasis)));
+    else if (target !== undefined) parts.push(link(target, label || target));
+    else if (escaped !== undefined) parts.push(escaped);
+    else parts.push(link(whole, whole));
+  }
+  parts.push(text.slice(at));
+  return parts;
+}
+
+/** A link says where it leads; one that leads elsewhere than to the web or to mail stays text.
+ * @param {string} target @param {string} label */
+export function link(target, label) {
+  if (!/^(https?:\/\/|mailto:)/i.test(target) || !URL.canParse(target)) return h('span', {}, label, label === target ? '' : ` (${target})`);
+  const { host, protocol } = new URL(target);
+  const where = protocol === 'mailto:' ? target.slice(7) : host;
+  return h('a', { href: new URL(target).href, target: '_blank', rel: 'noopener noreferrer', title: target },
+    label, !label.includes(where) && h('span.where', {}, ` (${where})`));
+}
+
+/** @param {string} source */
+export function markdown(source) {
+  return h('div.markdown', {}, blocks(source).map(drawn));
+}
+
+/** Markdown that grows: only the blocks that have changed are drawn again. */
+export class Growing {
+  constructor() {
+    this.element = h('div.markdown.growing');
+    /** @type {string[]} */
+    this.drawn = [];
+  }
+
+  /** @param {string} source */
+  show(source) {
+    const found = blocks(source), keys = found.map((each) => `${each.kind} ${each.info ?? ''} ${each.text}`);
+    let same = 0;
+    while (same < keys.length && keys[same] === this.drawn[same]) same += 1;
+    while (this.element.childNodes.length > same) this.element.lastChild?.remove();
+    for (const each of found.slice(same)) this.element.append(drawn(each));
+    this.drawn = keys;
+  }
+}
+
+/** A unified diff, by lines. @param {string} text */
+export function diff(text) {
+  const lines = text.replace(/\n$/, '').split('\n');
+  return h('div.diff', { tabindex: 0, role: 'figure', 'aria-label': 'Changes' }, lines.slice(0, 2_000).map((line) => {
+    const kind = /^(\+\+\+|---)/.test(line) ? 'file' : line[0] === '+' ? 'added' : line[0] === '-' ? 'removed' : line.startsWith('@@') ? 'hunk' : 'same';
+    return h(`div.${kind}`, {}, line || ' ');
+  }), lines.length > 2_000 && h('div.hunk', {}, `… ${lines.length - 2_000} more lines`));
+}
+

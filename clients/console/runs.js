@@ -1,0 +1,130 @@
+// @ts-check
+// Runs as rows of spans, from the durable events: each request, tool, question and sub-agent with its times.
+
+import { callSummary, lastPart, ms, seconds, short, stopWords, toolName, word } from './format.js';
+
+/**
+ * @typedef {{kind: string, from: number, to: number | null, title: string}} Span
+ * @typedef {{key: string, label: string, about: string, spans: Span[], href?: string}} Row
+ * @typedef {{name: string, text: string, from: number, to: number | null, stop: any, rows: Map<string, Row>, marks: {at: number, text: string}[], path: string[]}} Run
+ */
+
+/** @param {any[]} events @returns {Run[]} */
+export function runsOf(events) {
+  /** @type {Map<string, Run>} */
+  const runs = new Map();
+  /** @type {Run | undefined} */
+  let run;
+  /** @type {Map<string, Span>} */
+  let open = new Map();
+  /** @type {Map<string, {run: Run, row: Row}>} */
+  const tools = new Map();
+  for (const event of events) {
+    const at = ms(event.time);
+    if (event.stateChanged) {
+      const { state } = event.stateChanged;
+      if (state.run) run = known(runs, state.run, at);
+      if (!run) continue;
+      run.path.push(state.kind);
+      open = moved(run, state, at, open);
+      const current = state.toolExecuting?.current;
+      if (current) tools.set(current.toolUseId, { run, row: /** @type {Row} */ (run.rows.get(`tool ${current.toolUseId}`)) });
+    } else if (event.messageAdded) {
+      const message = event.messageAdded;
+      if (!message.requestCycle || message.role !== 'ROLE_USER') continue;
+      const of = known(runs, message.requestCycle, at), text = short((message.content ?? []).map((/** @type {any} */ each) => each.text ?? '').join(' '), 100);
+      if (!of.text) of.text = text;
+      else of.marks.push({ at, text: `steer: ${text}` });
+    } else if (event.runStopped) {
+      const of = known(runs, event.runStopped.requestCycle, at);
+      of.to = at;
+      of.stop = event.runStopped;
+      for (const span of open.values()) span.to ??= at;
+      open = new Map();
+      run = undefined;
+    } else if (event.toolTreeReaped) {
+      const { toolUseId, pids = [], duration, leaked } = event.toolTreeReaped, found = tools.get(toolUseId);
+      if (!found?.row) continue;
+      const took = seconds(duration);
+      found.row.spans.push({ kind: leaked ? 'leak' : 'kill', from: at - took, to: at, title: leaked ? 'some processes may still run' : `${pids.length} process${pids.length === 1 ? '' : 'es'} ended in ${Math.max(1, Math.round(took))} ms` });
+    } else if (event.retrying && run) run.marks.push({ at, text: `failed: ${event.retrying.error?.message ?? ''}` });
+    else if (event.subAgentsChanged && run) {
+      for (const report of event.subAgentsChanged.reports ?? []) {
+        const span = open.get(`agent ${report.conversation}`);
+        if (!span || span.to !== null) continue;
+        span.to = at;
+        span.title = word(report.state, 'STATE_KIND');
+      }
+    }
+  }
+  return [...runs.values()];
+}
+
+/** @param {Map<string, Run>} runs @param {string} name @param {number} at @returns {Run} */
+function known(runs, name, at) {
+  const found = runs.get(name) ?? { name, text: '', from: at, to: null, stop: undefined, rows: new Map(), marks: [], path: [] };
+  runs.set(name, found);
+  return found;
+}
+
+/**
+ * Begin the spans of a state, and end those that it does not go on with.
+ * @param {Run} run @param {any} state @param {number} at @param {Map<string, Span>} open
+ */
+function moved(run, state, at, open) {
+  /** @type {Map<string, Span>} */
+  const now = new Map();
+  for (const [key, row, kind, title] of wanted(run, state)) {
+    const before = open.get(key);
+    if (before && before.kind === kind && before.to === null) now.set(key, before);
+    else {
+      const span = { kind, from: at, to: null, title };
+      row.spans.push(span);
+      now.set(key, span);
+    }
+  }
+  for (const [key, span] of open) if (now.get(key) !== span) span.to ??= at;
+  return now;
+}
+
+/** @param {Run} run @param {any} state @returns {[string, Row, string, string][]} key, row, kind and title of each span */
+function wanted(run, state) {
+  const request = state.llmRequesting, tool = state.toolExecuting;
+  if (request) {
+    const key = `request ${request.llmRequestId}`, kind = { PHASE_STREAMING: 'stream', PHASE_BACKOFF: 'backoff' }[/** @type {'PHASE_STREAMING'} */ (request.phase)] ?? 'connect';
+    const title = { stream: 'writing', backoff: `waits before attempt ${request.attempt}`, connect: `attempt ${request.attempt}: until the first token` }[kind] ?? '';
+    return [[key, row(run, key, 'model', lastPart(request.llmRequestId.replace(':', '/'))), kind, title]];
+  }
+  if (tool?.current) {
+    const { toolUseId, tool: name } = tool.current, key = `tool ${toolUseId}`;
+    return [[key, row(run, key, toolName(name), callSummary(tool.current)), tool.retryTime ? 'backoff' : 'tool', tool.retryTime ? 'waits before another attempt' : `attempt ${tool.attempt}`]];
+  }
+  if (state.awaitingApproval) return [['ask', row(run, `ask ${run.path.length}`, 'approval', state.awaitingApproval.pending.map((/** @type {any} */ each) => toolName(each.toolCall?.tool) || 'mode').join(', ')), 'ask', 'waits for a person']];
+  if (state.awaitingSubAgents) return state.awaitingSubAgents.pending.map((/** @type {any} */ each) => {
+    const key = `agent ${each.conversation}`;
+    const made = row(run, key, `agent ${(each.taskIndex ?? 0) + 1}`, each.task);
+    made.href = `#/c/${lastPart(each.conversation)}/timeline`;
+    return [key, made, 'agents', 'at work'];
+  });
+  if (state.kind === 'STATE_KIND_CANCELLING') return [['cancel', row(run, 'cancel', 'cancel', 'until all has ended'), 'cancel', 'cancelling']];
+  if (state.kind === 'STATE_KIND_AWAITING_CONTINUATION') return [['summary', row(run, 'summary', 'summary', 'of the conversation'), 'stream', 'summarizing']];
+  return [];
+}
+
+/** @param {Run} run @param {string} key @param {string} label @param {string} about @returns {Row} */
+function row(run, key, label, about) {
+  const found = run.rows.get(key) ?? { key, label, about, spans: [] };
+  run.rows.set(key, found);
+  return found;
+}
+
+/** How long a run was doing what. @param {Run} run @param {number} now @returns {Record<string, number>} */
+export function shares(run, now) {
+  /** @type {Record<string, number>} */
+  const found = {};
+  for (const { spans } of run.rows.values()) for (const { kind, from, to } of spans) if (kind !== 'kill' && kind !== 'leak') found[kind] = (found[kind] ?? 0) + ((to ?? now) - from);
+  return found;
+}
+
+/** @param {Run} run */
+export const ended = (run) => (run.stop ? stopWords(run.stop) : { text: 'running', tone: 'model' });

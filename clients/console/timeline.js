@@ -1,0 +1,94 @@
+// @ts-check
+// Where the time of a run went, as a waterfall.
+
+import { fill, h } from './dom.js';
+import { history } from './events.js';
+import { clock, duration, lastPart } from './format.js';
+import { bind } from './keys.js';
+import { ended, runsOf, shares } from './runs.js';
+
+/** @type {Record<string, string>} */
+export const KINDS = { connect: 'until the first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' };
+const REDRAW_MS = 200;
+
+/** @type {import('./views.js').Draw} */
+export function drawTimeline(scope, into, conversation, rest, base) {
+  const head = h('div.inspector-head'), body = h('div.inspector-body');
+  fill(into, head, body);
+  let chosen = rest[0] ?? '', zoom = 1, drawn = 0;
+  /** @type {import('./runs.js').Run[]} */
+  let runs = [];
+  const at = () => { const found = runs.findIndex((each) => lastPart(each.name) === chosen); return found < 0 ? runs.length - 1 : found; };
+  const step = (/** @type {number} */ by) => { const next = runs[at() + by]; if (next) location.hash = `${base}/timeline/${encodeURIComponent(lastPart(next.name))}`; };
+  const scale = (/** @type {number} */ by) => { zoom = Math.max(1, Math.min(64, zoom * by)); draw(); };
+  const read = async () => {
+    const { events, cut } = await history(conversation);
+    if (scope.over) return;
+    runs = runsOf(events);
+    draw(cut);
+  };
+  const draw = (cut = false) => {
+    drawn = Date.now();
+    const run = runs[at()];
+    if (!run) return fill(body, h('div.blank', {}, h('h2', {}, 'No run yet'), h('p', {}, 'Send a message: each request, tool, wait and cancel becomes a bar here, as it happens.')));
+    const now = Date.now(), { text, tone } = ended(run), total = (run.to ?? now) - run.from;
+    fill(head, h('button', { type: 'button', disabled: at() === 0, onclick: () => step(-1), title: 'Earlier run ([)' }, '←'), h('button', { type: 'button', disabled: at() === runs.length - 1, onclick: () => step(1), title: 'Later run (])' }, '→'),
+      h('div.grow', {}, h('b', {}, run.text || 'Run'), h('p.small', {}, `run ${at() + 1} of ${runs.length}${cut ? ' that are kept here' : ''} · ${clock(new Date(run.from).toISOString())} · `, h(`span.state.${tone}`, {}, text))),
+      h('span.big', {}, duration(total)), h('button', { type: 'button', 'aria-label': 'Zoom out', onclick: () => scale(1 / 2) }, '−'), h('button', { type: 'button', 'aria-label': 'Zoom in', onclick: () => scale(2) }, '+'));
+    const kept = body.querySelector('.waterfall-scroll')?.scrollLeft ?? 0;
+    fill(body, split(run, now), waterfall(run, now, zoom));
+    const scroller = body.querySelector('.waterfall-scroll');
+    if (scroller) scroller.scrollLeft = kept;
+  };
+  bind(scope, 'Timeline', { '[': ['earlier run', () => step(-1)], ']': ['later run', () => step(1)], '+': ['zoom in', () => scale(2)], '-': ['zoom out', () => scale(1 / 2)] });
+  read();
+  scope.every(REDRAW_MS, () => { const run = runs[at()]; if (run && !run.to && Date.now() - drawn >= REDRAW_MS) draw(); });
+  return {
+    update: (what) => { if (['all', 'state', 'messages', 'stops', 'results'].some((each) => what.has(each))) read(); },
+    go: (to) => { chosen = to[0] ?? ''; draw(); },
+  };
+}
+
+/** @param {import('./runs.js').Run} run @param {number} now */
+function split(run, now) {
+  const parts = Object.entries(shares(run, now)).sort(([, one], [, two]) => two - one), all = parts.reduce((sum, [, each]) => sum + each, 0) || 1;
+  return h('section', { 'aria-label': 'Where the time went' }, h('div.split', {}, parts.map(([kind, each]) => h(`div.k-${kind}`, { style: { 'flex-grow': String(each / all) }, title: `${KINDS[kind]}: ${duration(each)}` }))),
+    h('ul.legend', {}, parts.map(([kind, each]) => h('li', {}, h(`span.swatch.k-${kind}`), KINDS[kind], h('b', {}, duration(each))))));
+}
+
+/** @param {import('./runs.js').Run} run @param {number} now @param {number} zoom */
+function waterfall(run, now, zoom) {
+  const rows = [...run.rows.values()], ends = rows.flatMap((each) => each.spans.map((span) => span.to ?? now));
+  const from = run.from, to = Math.max(run.to ?? now, ...ends), long = Math.max(1, to - from);
+  const place = (/** @type {number} */ time) => `${(100 * (time - from)) / long}%`;
+  return h('div.waterfall-scroll', { tabindex: 0, role: 'group', 'aria-label': 'Waterfall' }, h('div.waterfall', { style: { width: zoom === 1 ? '100%' : `calc(170px + (100% - 170px) * ${zoom})` } },
+    h('div.axis', {}, ticks(long, zoom).map((each) => h('span', { style: { left: place(from + each) } }, each ? duration(each) : '0'))),
+    rows.map((row) => h('div.fall-row', {},
+      h('div.fall-label', { title: row.about }, row.href ? h('a', { href: row.href }, row.label) : h('b', {}, row.label), h('span', {}, row.about)),
+      h('div.track', {}, row.spans.map((span) => {
+        const end = span.to ?? now, text = `${span.title} · ${duration(end - span.from)}`;
+        return h(`div.span.k-${span.kind}${span.to === null ? '.open' : ''}`, { style: { left: place(span.from), width: `max(3px, ${(100 * (end - span.from)) / long}%)` }, title: text, role: 'img', 'aria-label': `${row.label}: ${text}` });
+      }), row.spans.length > 0 && h('span.took', { style: tookPlace(row, now, from, long) }, took(row, now))))),
+    run.marks.map((each) => h('div.mark', { style: { left: `calc(170px + (100% - 170px) * ${(each.at - from) / long})` }, title: each.text }, h('span', {}, each.text)))));
+}
+
+/** @param {import('./runs.js').Row} row @param {number} now */
+function took(row, now) {
+  const kill = row.spans.find((each) => each.kind === 'kill' || each.kind === 'leak');
+  const sum = row.spans.filter((each) => each !== kill).reduce((all, each) => all + (each.to ?? now) - each.from, 0);
+  return kill ? `${duration(sum)} · ${kill.title}` : duration(sum);
+}
+
+/** Beside the last bar: after it where there is room, else before the first. @param {import('./runs.js').Row} row @param {number} now @param {number} from @param {number} long */
+function tookPlace(row, now, from, long) {
+  const end = Math.max(...row.spans.map((each) => each.to ?? now)), begin = Math.min(...row.spans.map((each) => each.from));
+  if ((end - from) / long < 0.75) return { left: `calc(${(100 * (end - from)) / long}% + 8px)` };
+  if ((begin - from) / long > 0.25) return { right: `calc(${100 - (100 * (begin - from)) / long}% + 8px)` };
+  return { right: '8px' };
+}
+
+/** @param {number} long @param {number} zoom */
+function ticks(long, zoom) {
+  const least = long / (6 * zoom), ten = 10 ** Math.floor(Math.log10(least)), step = [1, 2, 5, 10].map((each) => each * ten).find((each) => each >= least) ?? ten;
+  return Array.from({ length: Math.min(400, Math.floor(long / step) + 1) }, (_, index) => index * step);
+}

@@ -1,0 +1,5 @@
+// @ts-check
+import { Hub } from './hub.js';
+
+const hub = new Hub();
+/** @type {any} */ (globalThis).onconnect = (/** @type {MessageEvent} */ event) => hub.connect(event.ports[0]);

@@ -1,0 +1,237 @@
+"""Serves the console, a web page, and signs browsers in: a token is exchanged for a cookie that pages cannot read.
+
+Sessions are in this process' memory and end with it. A call with the cookie of a session is passed on with its token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+
+from server.contract.errors import MalformedRequestError
+from server.gateway.answers import JSON, HttpError, encoded, error_response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_INSTALLED = Path(__file__).with_name("page")
+PAGE = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "clients" / "console"
+"""The files of the page: in a wheel beside this module, in a checkout where they are written."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types worker"
+)
+HEADERS = {
+    b"content-security-policy": POLICY.encode(),
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cache-control": b"no-cache",  # a page of another version would not fit its modules
+}
+LINK_SECONDS = 60.0
+MAX_LINKS, MAX_SESSIONS = 100, 1_000
+"""How many are kept; the oldest go first."""
+MAX_BODY_BYTES = 16 * 1024
+BODY_SECONDS = 10.0
+SAFE = frozenset({"GET", "HEAD"})
+
+
+class Links:
+    """One-time links to sign in with: each is good for one browser, for a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tokens: dict[str, tuple[str, float]] = {}
+
+    def make(self, token: str, code: str = "") -> str:
+        """Return the code of a new link that signs in with a token."""
+        code = code or secrets.token_urlsafe(24)
+        self._tokens[code] = token, self._clock() + LINK_SECONDS
+        while len(self._tokens) > MAX_LINKS:
+            del self._tokens[next(iter(self._tokens))]
+        return code
+
+    def take(self, code: str) -> str:
+        """Return the token of a link, which is used up then; "" if there is no such link any more."""
+        token, until = self._tokens.pop(code, ("", 0.0))
+        return token if self._clock() < until else ""
+
+
+class SignIn(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request to sign in: one of the two."""
+
+    token: str = ""
+    link: str = ""
+
+
+class Console:
+    """An ASGI application in front of another: the page, signing in, and calls with a cookie.
+
+    `known` asks the server whether it knows the caller of a request, and raises AioRpcError if it does not.
+    """
+
+    def __init__(self, app: ASGIApp, known: Callable[[Request], Awaitable[None]], links: Links) -> None:
+        self._app = app
+        self._known = known
+        self._links = links
+        self._sessions: dict[str, str] = {}
+        self._page = GZipMiddleware(StaticFiles(directory=PAGE, follow_symlink=False, check_dir=False))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or pass it on, with the token of its session if it has one."""
+        path = scope["path"]
+        try:
+            if path == "/" or path.startswith("/console/"):
+                await self._served(path.removeprefix("/console/").strip("/"), scope, receive, send)
+            else:
+                await self._app(self._with_token(scope), receive, send)
+        except (HttpError, MalformedRequestError, grpc.aio.AioRpcError) as error:
+            await error_response(error)(scope, receive, send)
+        except ClientDisconnect:
+            return
+
+    async def _served(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        http = Request(scope, receive)
+        match path, http.method:
+            case "session", "POST":
+                response = await self._sign_in(http)
+            case "session", "DELETE":
+                self._sessions.pop(_cookie(http), None)
+                response = Response(status_code=204, headers={"Set-Cookie": _set(http, "", "Max-Age=0; ")})
+            case "links", "POST":
+                await self._known(http)
+                code = self._links.make(_bearer(http))
+                told = {"link": code, "seconds": int(LINK_SECONDS)}
+                response = Response(encoded(told) + b"\n", 200, {"Cache-Control": "no-store"}, JSON)
+            case _:
+                await self._file(path, scope, receive, send)
+                return
+        await response(scope, receive, send)
+
+    async def _file(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                ours = [each for each in message["headers"] if each[0] not in HEADERS]
+                message["headers"] = [*ours, *HEADERS.items()]
+            await send(message)
+
+        try:
+            await self._page({**scope, "path": f"/{path or 'index.html'}", "root_path": ""}, receive, with_headers)
+        except HTTPException as error:
+            raise HttpError(
+                error.status_code, "there is no such file of the console", _CODE[error.status_code]
+            ) from None
+
+    async def _sign_in(self, http: Request) -> Response:
+        """Return a response with the cookie of a new session, if the token or the link is right."""
+        _check_origin(http.scope, http)
+        try:
+            given = msgspec.json.decode(await _body(http), type=SignIn)
+        except msgspec.MsgspecError:
+            raise HttpError(400, "the body must be a JSON object with token or link") from None
+        token = self._links.take(given.link) if given.link else given.token.strip()
+        if not token:
+            text = f"the link was used, or is older than {LINK_SECONDS:g} seconds: `bedrock console` makes another one"
+            raise HttpError(401, text if given.link else "token: is missing", grpc.StatusCode.UNAUTHENTICATED)
+        if not (token.isascii() and token.isprintable()):
+            raise HttpError(401, "token: has characters that no token has", grpc.StatusCode.UNAUTHENTICATED)
+        await self._known(Request(_authorized(http.scope, token)))
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = token
+        while len(self._sessions) > MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        return Response(status_code=204, headers={"Set-Cookie": _set(http, session)})
+
+    def _with_token(self, scope: Scope) -> Scope:
+        """Return a request with the token of its session. Raises HttpError if another page than the console asks."""
+        http = Request(scope)
+        if "authorization" in http.headers or (token := self._sessions.get(_cookie(http))) is None:
+            return scope
+        if http.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+            raise _foreign()
+        if http.method not in SAFE:
+            _check_origin(scope, http)
+        return _authorized(scope, token)
+
+
+_CODE = {405: grpc.StatusCode.UNIMPLEMENTED}
+
+
+def _authorized(scope: Scope, token: str) -> Scope:
+    headers = [each for each in scope["headers"] if each[0] not in (b"authorization", b"cookie")]
+    return {**scope, "headers": [*headers, (b"authorization", f"Bearer {token}".encode())]}
+
+
+def _check_origin(scope: Scope, http: Request) -> None:
+    """Raise HttpError unless a request says that a page of this origin has made it."""
+    host, origin = http.headers.get("host", "").lower(), http.headers.get("origin", "").lower()
+    if origin not in {f"{scheme}://{host}" for scheme in _schemes(scope)}:
+        raise _foreign()
+
+
+def _schemes(scope: Scope) -> set[str]:
+    """Return the schemes that a page of this origin can have: behind a proxy that encrypts, this process sees http."""
+    return {scope["scheme"], "https"}
+
+
+def _foreign() -> HttpError:
+    text = "a page of another origin may not use the console's session: send the token in Authorization"
+    return HttpError(403, text, grpc.StatusCode.PERMISSION_DENIED)
+
+
+def _bearer(http: Request) -> str:
+    return http.headers.get("authorization", "").partition(" ")[2].strip()
+
+
+def _name(http: Request) -> str:
+    """Return the name of the cookie, with the port: browsers keep cookies by host, and each gateway has its own."""
+    port = http.headers.get("host", "").rpartition(":")[2]
+    return f"{'__Host-' if _secure(http) else ''}bedrock{f'-{port}' if port.isdecimal() else ''}"
+
+
+def _secure(http: Request) -> bool:
+    return http.scope["scheme"] == "https" or http.headers.get("origin", "").startswith("https://")
+
+
+def _cookie(http: Request) -> str:
+    try:
+        found = SimpleCookie(http.headers.get("cookie", ""))
+    except CookieError:
+        return ""
+    name = _name(http)
+    return next((found[each].value for each in (f"__Host-{name}", name) if each in found), "")
+
+
+def _set(http: Request, value: str, more: str = "") -> str:
+    return f"{_name(http)}={value}; {more}Path=/; HttpOnly; SameSite=Strict{'; Secure' if _secure(http) else ''}"
+
+
+async def _body(http: Request) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in http.stream():
+                body += piece
+                if len(body) > MAX_BODY_BYTES:
+                    raise HttpError(
+                        413, f"the body is larger than {MAX_BODY_BYTES} bytes", headers={"Connection": "close"}
+                    )
+    except TimeoutError:
+        raise HttpError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
+    return bytes(body)

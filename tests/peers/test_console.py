@@ -1,0 +1,164 @@
+"""The console in a real browser: sign in, chat, approve, cancel, steer, and what others do on the same conversation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.peers.browser import Page, call, chromium, link
+from tests.support.server_process import ServerProcess, Servers, clean_environment, http_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    servers = Servers()
+    yield servers(tmp_path_factory.mktemp("server"), "--http", "127.0.0.1:0")
+    servers.close()
+
+
+@pytest.fixture
+def page(browser: Any, server: ServerProcess) -> Iterator[Page]:
+    found = Page(browser, server)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def conversation(server: ServerProcess, tmp_path: Path) -> Callable[..., str]:
+    """Create a conversation; returns its id."""
+
+    def create(**fields: Any) -> str:
+        made = call(server, "POST", "/v1/conversations", {"workingDirectory": str(tmp_path), **fields})
+        return str(made["conversation"]["name"]).partition("/")[2]
+
+    return create
+
+
+def test_a_link_signs_in_once_and_the_token_is_nowhere_in_the_page(browser: Any, server: ServerProcess) -> None:
+    used = link(server)
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(used)
+    page.wait_for_selector(".shell")
+    assert page.url == http_url(server) + "/#/" or page.url == http_url(server) + "/"
+    seen = page.evaluate("[document.cookie, document.documentElement.outerHTML, JSON.stringify(localStorage)].join()")
+    assert server.token not in seen
+    assert "bedrock-" not in seen, "a script can read the cookie"
+    cookie = next(each for each in context.cookies() if each["name"].startswith("bedrock-"))
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    context.clear_cookies()
+    page.goto("about:blank")
+    page.goto(used)
+    page.wait_for_selector("text=the link was used")
+    page.fill("#token", server.token)
+    page.press("#token", "Enter")
+    page.wait_for_selector(".shell")
+    page.click("text=Sign out")
+    page.wait_for_selector("#token")
+    page.reload()
+    page.wait_for_selector("#token")
+    context.close()
+
+
+def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callable[..., str], tmp_path: Path) -> None:
+    page.go(f"c/{conversation(approvalPolicy='APPROVAL_POLICY_ASK_ALL')}")
+    at = page.page
+    at.wait_for_selector("textarea:focus")
+    at.keyboard.type("run echo it works")
+    at.keyboard.press("Enter")
+    at.wait_for_selector("section.ask >> text=May the agent run bash?")
+    at.keyboard.press("Escape")  # out of the field, as a question is open
+    at.keyboard.press("Escape")
+    at.wait_for_selector(".note.cancel")
+    at.keyboard.press("c")
+    at.keyboard.type("run echo it works")
+    at.keyboard.press("Enter")
+    at.wait_for_selector("section.ask")
+    at.keyboard.press("Escape")
+    at.keyboard.press("a")
+    at.wait_for_selector("text=bash answered with 2 lines")
+    at.keyboard.press("?")
+    at.wait_for_selector("dialog >> text=approve what is asked")
+    at.keyboard.press("Escape")
+    at.keyboard.press("c")
+    at.keyboard.type("count")
+    at.keyboard.press("Enter")
+    at.wait_for_selector(".live-text >> text=/five|5/")
+    at.keyboard.type("Only to ten.")
+    at.keyboard.press("Tab")
+    at.wait_for_selector(".queued >> text=Only to ten.")
+    at.click("text=Withdraw")
+    at.wait_for_selector(".queued", state="detached")
+    at.keyboard.press("Escape")
+    at.wait_for_selector(".note.cancel >> nth=1")
+
+
+def test_two_browsers_and_another_client_see_the_same_order(
+    browser: Any, page: Page, server: ServerProcess, conversation: Callable[..., str]
+) -> None:
+    name = conversation()
+    other = Page(browser, server)
+    for each in (page, other):
+        each.go(f"c/{name}")
+        each.page.wait_for_selector("textarea")
+    page.page.fill("textarea", "think")
+    page.page.press("textarea", "Enter")
+    for each in (page, other):
+        each.page.wait_for_selector("li.agent")
+        each.page.wait_for_selector(".conversation-head >> text=idle")
+    with server.client() as client:
+        client.conversation(name).ask("run echo by another client")
+    shown = []
+    for each in (page, other):
+        each.page.wait_for_selector("text=bash answered")
+        shown.append(each.page.eval_on_selector_all("ol.messages > li", "all => all.map(one => one.id)"))
+    other.close()
+    assert shown[0] == shown[1] == [f"m-{number}" for number in range(1, len(shown[0]) + 1)]
+
+
+def test_ten_tabs_share_one_stream(page: Page, conversation: Callable[..., str]) -> None:
+    tabs = [page.page, *(page.open() for _ in range(9))]
+    for number, tab in enumerate(tabs):
+        tab.goto(f"{page.url}/#/c/{conversation(title=f'Number {number}')}")
+        tab.wait_for_selector("textarea")
+    for tab in tabs:
+        tab.fill("textarea", "think")
+        tab.press("textarea", "Enter")
+    for tab in tabs:
+        tab.wait_for_selector("li.agent")
+
+
+def test_a_reader_sees_a_page_without_anything_that_changes(browser: Any, tmp_path: Path) -> None:
+    servers = Servers()
+    settings = tmp_path / "bedrock.toml"
+    settings.write_text(f"[principals.ann]\nroots = [{json.dumps(str(tmp_path))}]\n")
+    server = servers(tmp_path, "--http", "127.0.0.1:0", "--config", str(settings))
+    reader = issued(server, tmp_path)
+    page = Page(browser, server, token=reader)
+    page.page.wait_for_selector("text=read only")
+    assert page.page.query_selector("text=New") is None
+    page.close()
+    servers.close()
+
+
+def issued(server: ServerProcess, folder: Path) -> str:
+    """A token of a reader."""
+    command = [sys.executable, "-m", "bedrock.cli", "token", "create", "ann", "--role", "reader"]
+    places = ["--config", str(folder / "bedrock.toml"), "--data-dir", str(server.data)]
+    environment = clean_environment(folder)
+    made = subprocess.run([*command, *places], env=environment, capture_output=True, text=True, check=True)
+    return made.stdout.split()[-1]

@@ -1,0 +1,141 @@
+"""Every view of the console: by axe-core, with hostile text in every field, and as pictures to look at."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.generate import console_machine
+from tests.peers import installed
+from tests.peers.browser import Page, call, chromium
+from tests.support.patience import eventually
+from tests.support.server_process import ServerProcess, Servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.peers.conftest import Node
+
+CONSOLE = installed.ROOT / "clients" / "console"
+PICTURES = installed.ROOT / "reports" / "console"
+SIZES = {
+    "light": {"viewport": {"width": 1280, "height": 800}},
+    "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
+    "wide": {"viewport": {"width": 3840, "height": 2160}},
+    "phone": {"viewport": {"width": 400, "height": 800}},
+}
+VIEWS = ("", "timeline", "machine", "log", "usage", "agents")
+MOST_BYTES = 200_000
+SEEDS = json.loads((Path(__file__).parent / "hostile.json").read_text())
+BEFORE, AFTER = ("", "> ", "- ", "# ", "**x** "), ("", "\n", " **", "\n\n| a |")
+PAYLOADS = [f"{before}{seed}{after}" for seed in SEEDS for before in BEFORE for after in AFTER]
+DRAW = (Path(__file__).parent / "hostile.js").read_text().partition("\n")[2]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    servers = Servers()
+    yield servers(tmp_path_factory.mktemp("server"), "--http", "127.0.0.1:0")
+    servers.close()
+
+
+@pytest.fixture(scope="module")
+def shown(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A conversation with something in every view; its id."""
+    with server.client() as client:
+        conversation = client.create(str(tmp_path_factory.mktemp("work")))
+        for text in ("agents", "retry", "run sleep 0.3; ls /usr"):
+            conversation.ask(text)
+        conversation.send("sleep")
+        name = conversation.name
+        eventually(lambda: "toolExecuting" in state(server, name))
+        conversation.cancel()
+        conversation.update(approval_policy="ask_all")
+        conversation.send("run echo **what** waits for a person")
+        eventually(lambda: "awaitingApproval" in state(server, name))
+    return name.partition("/")[2]
+
+
+def state(server: ServerProcess, name: str) -> Any:
+    return call(server, "GET", f"/v1/{name}")["conversation"]["state"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_view_has_no_serious_finding_of_axe(browser: Any, server: ServerProcess, shown: str, size: str) -> None:
+    axe = (installed.NODE_PACKAGES / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    page = Page(browser, server, **SIZES[size], reduced_motion="reduce")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {}
+    for path in ("", *(f"c/{shown}/{view}" for view in VIEWS), "nodes", "audit"):
+        page.go(path)
+        page.page.wait_for_load_state("networkidle") if not path else page.page.wait_for_selector("main .view > *")
+        page.page.wait_for_timeout(700)
+        name = path.replace(shown, "").strip("c/") or ("chat" if path else "home")
+        page.page.screenshot(path=PICTURES / f"{size}-{name}.png")
+        page.page.evaluate(axe)  # by the debugger, which the policy of the page does not bind
+        result = page.page.evaluate("axe.run()")
+        found[name] = [
+            f"{each['id']}: {each['nodes'][0]['html'][:160]} {each['nodes'][0].get('failureSummary', '')[:200]}"
+            for each in result["violations"]
+            if each["impact"] in {"serious", "critical"}
+        ]
+    page.context.close()
+    assert {name: each for name, each in found.items() if each} == {}
+    assert page.faults == []
+
+
+def test_hostile_text_in_every_field_runs_nothing_and_asks_nobody(browser: Any, server: ServerProcess) -> None:
+    assert len(PAYLOADS) == 500
+    page = Page(browser, server)
+    result = page.page.evaluate(DRAW, [PAYLOADS])
+    assert result.pop("drawn") >= 5 * len(PAYLOADS)
+    assert result == {"hit": None, "violations": [], "odd": [], "links": [], "bidi": False}
+    page.close()
+
+
+def test_a_server_that_is_killed_and_started_again_under_an_open_page(browser: Any, tmp_path: Path) -> None:
+    servers = Servers()
+    first = servers(tmp_path, "--http", "127.0.0.1:0")
+    page = Page(browser, first)
+    created = call(first, "POST", "/v1/conversations", {"workingDirectory": str(tmp_path)})["conversation"]["name"]
+    page.go(f"c/{created.partition('/')[2]}")
+    page.page.fill("textarea", "count")
+    page.page.press("textarea", "Enter")
+    page.page.wait_for_selector(".live-text >> text=5")
+    first.kill()
+    page.page.wait_for_selector("text=The server cannot be reached")
+    second = servers(tmp_path, "--http", page.url.removeprefix("http://"))
+    page.page.wait_for_selector("text=The session has ended")
+    page.page.fill("#token", second.token)
+    page.page.press("#token", "Enter")
+    page.page.wait_for_selector("text=interrupted by a restart of the server")
+    assert page.page.locator("li.user").count() == 1
+    page.context.close()
+    servers.close()
+
+
+def test_all_that_is_served_is_small(server: ServerProcess) -> None:
+    files = [each for each in CONSOLE.iterdir() if each.suffix in {".js", ".css", ".html", ".svg", ".json"}]
+    packed = sum(len(gzip.compress(each.read_bytes())) for each in files)
+    assert packed < MOST_BYTES
+
+
+def test_the_diagram_is_that_of_the_core() -> None:
+    assert json.loads(console_machine.TARGET.read_text()) == json.loads(console_machine.render())
+
+
+def test_the_types_in_the_comments_hold(node: Node) -> None:
+    compiler = installed.NODE_PACKAGES / "node_modules" / "typescript" / "bin" / "tsc"
+    done = subprocess.run([node.program, compiler, "-p", CONSOLE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
