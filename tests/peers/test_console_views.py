@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CONSOLE = installed.ROOT / "clients" / "console"
 PICTURES = installed.ROOT / "reports" / "console"
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 800}},
     "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
     "wide": {"viewport": {"width": 3840, "height": 2160}},
@@ -59,11 +59,11 @@ def shown(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> st
             conversation.ask(text)
         conversation.send("sleep")
         name = conversation.name
-        eventually(lambda: "toolExecuting" in state(server, name))
+        eventually(lambda: "toolExecuting" in state(server, name), "a tool that runs")
         conversation.cancel()
         conversation.update(approval_policy="ask_all")
         conversation.send("run echo **what** waits for a person")
-        eventually(lambda: "awaitingApproval" in state(server, name))
+        eventually(lambda: "awaitingApproval" in state(server, name), "a question")
     return name.partition("/")[2]
 
 
