@@ -1,6 +1,9 @@
 // @ts-check
 // How times, sizes and the contract's words are said to people.
 
+/** A table without a prototype: a model can name anything, also `__proto__`. @template T @param {Record<string, T>} entries @returns {Record<string, T>} */
+export const words = (entries) => Object.assign(Object.create(null), entries);
+
 /** @param {string | undefined} time */
 export const ms = (time) => (time ? Date.parse(time) : NaN);
 
@@ -65,7 +68,7 @@ export function short(text, most = 80) {
 }
 
 /** What a state is called, and the colour class that it has everywhere. @type {Record<string, [string, string]>} */
-const STATES = {
+const STATES = words({
   STATE_KIND_IDLE: ['idle', 'idle'],
   STATE_KIND_AWAITING_LLM: ['starting a request', 'model'],
   STATE_KIND_LLM_REQUESTING: ['waiting for the model', 'model'],
@@ -78,7 +81,7 @@ const STATES = {
   STATE_KIND_ERROR: ['stopped by an error', 'error'],
   STATE_KIND_COMPLETED: ['completed', 'done'],
   STATE_KIND_FAILED: ['failed', 'error'],
-};
+});
 
 /** @param {any} state a ConversationState @returns {{text: string, tone: string}} */
 export function stateWords(state) {
@@ -98,12 +101,12 @@ export function stateWords(state) {
 export const toolName = (name) => (name ?? '').replace(/^tools\//, '');
 
 /** @type {Record<string, string>} */
-const DETAILS = {
+const DETAILS = words({
   restart: 'interrupted by a restart of the server', not_run: 'discarded before it began',
   round_cap: 'stopped: its limit of model requests is reached', budget: 'stopped: the budget is spent',
   context_exhausted: 'stopped: the context is used up', cancel_timeout: 'cancelled; some sub-agents did not end in time',
   max_tokens: 'the answer is cut off at the token limit', refusal: 'the model refused', empty: 'the answer is empty',
-};
+});
 
 /** How a run ended, in words. @param {any} stop a RunStopped or a RequestCycle */
 export function stopWords(stop) {

@@ -4,14 +4,14 @@
 
 import { fill, h, s } from './dom.js';
 import { history } from './events.js';
-import { lastPart } from './format.js';
+import { lastPart, words } from './format.js';
 import { runsOf } from './runs.js';
 
 /** Where each state is drawn: column and row. @type {Record<string, [number, number]>} */
-const PLACES = {
+const PLACES = words({
   Idle: [0, 1], Error: [0, 2], AwaitingLlm: [1, 1], LlmRequesting: [2, 1], AwaitingToolApproval: [3, 0], ToolExecuting: [3, 1], AwaitingSubAgents: [3, 2],
   Cancelling: [1, 3], AwaitingContinuation: [2, 2], ContextExhausted: [2, 3], Completed: [1, 0], Failed: [2, 0],
-};
+});
 const WIDE = 160, HIGH = 44, GAP_X = 225, GAP_Y = 108, LEFT = 20, TOP = 24;
 /** @type {Promise<any> | undefined} */
 let machine;

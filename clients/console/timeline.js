@@ -3,12 +3,12 @@
 
 import { fill, h } from './dom.js';
 import { history } from './events.js';
-import { clock, duration, lastPart } from './format.js';
+import { clock, duration, lastPart, words } from './format.js';
 import { bind } from './keys.js';
 import { ended, runsOf, shares } from './runs.js';
 
 /** @type {Record<string, string>} */
-export const KINDS = { connect: 'until the first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' };
+export const KINDS = words({ connect: 'until the first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
 const REDRAW_MS = 200;
 
 /** @type {import('./views.js').Draw} */

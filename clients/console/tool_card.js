@@ -2,14 +2,14 @@
 // A tool call in the conversation: what it does, what it says while it runs, how it ended, and what was killed for it.
 
 import { fill, h } from './dom.js';
-import { callSummary, duration, seconds, toolName } from './format.js';
+import { callSummary, duration, seconds, toolName, words } from './format.js';
 import { code, diff } from './markdown.js';
 
 /** @type {Record<string, [string, string]>} */
-const OUTCOMES = {
+const OUTCOMES = words({
   TOOL_OUTCOME_OK: ['done', 'done'], TOOL_OUTCOME_ERROR: ['failed', 'error'], TOOL_OUTCOME_CANCELLED: ['cancelled', 'cancel'],
   TOOL_OUTCOME_SKIPPED: ['not run', 'cancel'], TOOL_OUTCOME_DENIED: ['denied', 'error'], TOOL_OUTCOME_TIMED_OUT: ['timed out', 'error'],
-};
+});
 const SHOWN_LINES = 400, LIVE_CHARACTERS = 16_000;
 
 export class ToolCard {

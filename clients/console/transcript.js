@@ -1,19 +1,19 @@
 // @ts-check
 // The messages of a conversation, and what is being written. What has not changed is not drawn again.
 
-import { h, icon, ICONS } from './dom.js';
-import { clock, exactly, short, stopWords, tokens, word } from './format.js';
+import { h, icon, ICONS, shown as visible } from './dom.js';
+import { clock, exactly, short, stopWords, tokens, word, words } from './format.js';
 import { Growing, markdown } from './markdown.js';
 import { picture, ToolCard } from './tool_card.js';
 
 /** What system messages are, for people. @type {Record<string, string>} */
-const NOTICES = {
+const NOTICES = words({
   mode_restricted: 'Mode: restricted. Tools can read but change nothing, and have no network.',
   mode_workspace: 'Mode: workspace. Tools can change files beneath the working directory, and have no network.',
   mode_unrestricted: 'Mode: unrestricted. Tools may change files and run any command.',
   summary: 'Summary of the conversation', forked: 'This conversation is a fork', interrupted: 'The run before was interrupted',
   sub_agent_results: 'Results of the sub-agents', jobs_ended: 'Background jobs have ended', mcp_restarted: 'MCP servers were restarted',
-};
+});
 const NEAR = 120;
 
 export class Transcript {
@@ -167,7 +167,7 @@ export class Transcript {
       }
       shown.text.show(slot.text.text);
       shown.reasoning.hidden = !slot.reasoning.text;
-      shown.thought.data = slot.reasoning.text;
+      shown.thought.data = visible(slot.reasoning.text);
       if (slot.text.text) shown.reasoning.removeAttribute('open');
     }
     for (const [key, { element }] of this.slots) {

@@ -52,7 +52,7 @@ const left = (title, spent, all, say) => h('div', {}, h('p', {}, `${title}: ${sa
 /** @param {any[]} rounds @param {string} base */
 function chart(rounds, base) {
   const shown = rounds.slice(-80), sum = (/** @type {any} */ usage) => PARTS.reduce((all, [key]) => all + Number(usage[key] ?? 0), 0), most = Math.max(1, ...shown.map((each) => sum(each.usage)));
-  return [h('div.chart', { role: 'img', 'aria-label': `Tokens of the last ${shown.length} requests` }, shown.map((each) => h('a.column', { href: `${base}/timeline/${encodeURIComponent(lastPart(each.cycle))}`, tabindex: -1, 'aria-hidden': 'true',
+  return [h('div.chart', { role: 'group', 'aria-label': `Tokens of the last ${shown.length} requests` }, shown.map((each) => h('a.column', { href: `${base}/timeline/${encodeURIComponent(lastPart(each.cycle))}`, 'aria-label': `${clock(each.outputTime)}: ${tokens(sum(each.usage))} tokens`,
     title: `${clock(each.outputTime)}\n${PARTS.map(([key, name]) => `${name}: ${each.usage[key] ?? 0}`).join('\n')}\n${money(each.usage.costMicros)}` },
   PARTS.map(([key]) => h(`div.u-${key}`, { style: { height: `${(100 * Number(each.usage[key] ?? 0)) / most}%` } }))))),
   h('ul.legend', {}, PARTS.map(([key, name]) => h('li', {}, h(`span.swatch.u-${key}`), name, h('b', {}, tokens(shown.reduce((all, each) => all + Number(each.usage[key] ?? 0), 0))))))];

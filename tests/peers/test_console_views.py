@@ -79,7 +79,7 @@ def test_every_view_has_no_serious_finding_of_axe(browser: Any, server: ServerPr
     found: dict[str, Any] = {}
     for path in ("", *(f"c/{shown}/{view}" for view in VIEWS), "nodes", "audit"):
         page.go(path)
-        page.page.wait_for_load_state("networkidle") if not path else page.page.wait_for_selector("main .view > *")
+        page.page.wait_for_selector("main .view > *", state="attached")
         page.page.wait_for_timeout(700)
         name = path.replace(shown, "").strip("c/") or ("chat" if path else "home")
         page.page.screenshot(path=PICTURES / f"{size}-{name}.png")
