@@ -5,7 +5,7 @@
 import { failure, get, lines, path } from './api.js';
 import { fill, h } from './dom.js';
 import { clock } from './format.js';
-import { tried } from './keys.js';
+import { toast, tried } from './keys.js';
 import { code } from './markdown.js';
 
 const PAGE = 100;
@@ -22,12 +22,28 @@ export function drawLog(scope, into, conversation, rest, base) {
   const replayed = new Map();
   let token = '', wanted = rest[0] ?? '', kinds = '';
   async function read(anew = false) {
-    const page = await tried(() => get(`${path(conversation.name)}/transitions`, { pageSize: PAGE, descending: true, pageToken: anew ? '' : token }));
-    if (!page || scope.over) return;
+    let page;
+    try {
+      page = await get(`${path(conversation.name)}/transitions`, { pageSize: PAGE, descending: true, pageToken: anew ? '' : token });
+    } catch (error) {
+      if (/** @type {any} */ (error).status !== 404) return toast(/** @type {Error} */ (error).message, 'error');
+      page = { transitions: await fromReplay() }; // of a server that does not list them
+    }
+    if (scope.over) return;
     for (const each of page.transitions ?? []) steps.set(each.step, each);
     if (!anew || !token) token = page.nextPageToken ?? '';
     more.hidden = !token;
     draw();
+  }
+  /** The steps as replay has them, which knows no effects. @returns {Promise<any[]>} */
+  async function fromReplay() {
+    /** @type {any[]} */
+    const found = [];
+    await tried(() => stream('', (line) => {
+      const { type, at } = parsed(line.eventJson);
+      found.push({ ...line, eventType: type ?? 'event', time: typeof at === 'number' ? new Date(at).toISOString() : '' });
+    }));
+    return found;
   }
   function draw() {
     const all = [...steps.values()].sort((one, two) => Number(two.step) - Number(one.step)), types = [...new Set(all.map((each) => each.eventType))].sort();
@@ -99,6 +115,15 @@ export function drawLog(scope, into, conversation, rest, base) {
     update: (what) => { if (!due && (what.has('state') || what.has('messages') || what.has('log'))) due = setTimeout(() => { due = undefined; read(true); }, 300); },
     go: (to) => { wanted = to[0] ?? ''; draw(); },
   };
+}
+
+/** @param {string} json @returns {any} */
+function parsed(json) {
+  try {
+    return JSON.parse(json);
+  } catch {
+    return {};
+  }
 }
 
 /** @param {string} name @param {string | undefined} json */

@@ -29,7 +29,7 @@ def run(report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
         data = Path(folder) / "data"
         ids = [f"{number:026}" for number in range(STORED)]
-        _store(data, ids)
+        store_parked(data, ids)
         with running_server(data=data) as running:
             memory = rss_mib(running.process.pid)
             name = f"{STORED:,} stored"
@@ -40,7 +40,7 @@ def run(report: Report) -> None:
             report.add(f"{name}: a change of one that is awake", "ms", **spread(awake))
 
 
-def _store(data: Path, ids: list[str]) -> None:
+def store_parked(data: Path, ids: list[str]) -> None:
     """Put so many conversations at rest into a database, as their actors would."""
     store = open_store(data)
     rest = iter(ids)
