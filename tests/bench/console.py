@@ -19,7 +19,7 @@ LOADS = 5
 STREAMING, PIECES = 100, 50
 """How many conversations stream, and how many pieces a second each."""
 WATCH_SECONDS = 10
-SERVES = {"BEDROCK_HTTP_LISTEN": "127.0.0.1:0", "BEDROCK_TITLES": "false"}
+ANYWHERE = "127.0.0.1:0"
 FRAMES = """async (seconds) => {
   const found = [];
   let before = performance.now();
@@ -38,9 +38,9 @@ def run(report: Report) -> None:
         with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
             data = Path(folder) / "data"
             store_parked(data, [f"{number:026}" for number in range(STORED)])
-            with running_server(data=data, **SERVES) as running:
+            with running_server(data=data, BEDROCK_HTTP_LISTEN=ANYWHERE) as running:
                 _loads(report, browser, running)
-        with provider(flood=PIECES) as url, running_server(url, **SERVES) as running:
+        with provider(flood=PIECES) as url, running_server(url, BEDROCK_HTTP_LISTEN=ANYWHERE) as running:
             _streams(report, browser, running)
 
 
