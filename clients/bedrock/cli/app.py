@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 OURS = {
     "chat": ("chat", "Chat with an agent in a directory."),
     "ask": ("ask", "Ask and print the answer."),
+    "console": ("console", "Open the console: all conversations in a browser."),
     "new": ("manage", "Create a conversation and print its slug."),
     "list": ("inspect", "List conversations, the latest first."),
     "show": ("inspect", "Show a conversation: its state and settings, and its latest messages."),
@@ -80,7 +81,6 @@ SERVERS = {
     "restore": "Make a backup the database of a stopped server.",
     "move": "Copy all conversations from the data directory to PostgreSQL.",
     "gateway": "Serve the API of a server as JSON over HTTP.",
-    "console": "Open the console: all conversations in a browser.",
 }
 
 #: The first sentences of the commands' help texts. A command that is missing here is imported to get its help text.

@@ -1,0 +1,90 @@
+"""The command `bedrock console`: opens the console in a browser, signed in, with a gateway of its own if need be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import urllib.request
+import webbrowser
+from contextlib import suppress
+from functools import partial
+
+import click
+
+from bedrock._shared.settings import Settings, resolve
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.spawned_server import spawn_if_missing
+from bedrock.cli.text.output import print_text
+from bedrock.local_server import GATEWAY_FILE, NotPrivateError, data_directory, read_believed, server_process
+
+#: Maximum seconds for a gateway that runs to make a link.
+ASK_SECONDS = 5.0
+_READY = re.compile(r"\bready on (\S+)")
+
+
+@click.command()
+@click.option("--no-open", "quiet", is_flag=True, help="Only print the address.")
+@click.pass_context
+def console(ctx: click.Context, *, quiet: bool) -> None:
+    """Open the console: all conversations in a browser.
+
+    The link signs one browser in, within a minute. If the server of this machine serves HTTP, its gateway is used.
+    Otherwise this command runs a gateway until Ctrl-C, and a server if there is none.
+    """
+    address: str | None = ctx.find_root().obj
+    if address is None and (link := _link_of_running()):
+        _show(link, quiet=quiet)
+        return
+    starting = partial(print_text, "No server is running; starting one.", err=True)
+    spawned = spawn_if_missing(address, ctx.with_resource, starting)
+    _serve(resolve(spawned.address if spawned else address), quiet=quiet)
+
+
+def _link_of_running() -> str:
+    """Return a link of the gateway that the server of this machine runs; "" if it runs none."""
+    folder = data_directory()
+    if not server_process(folder):  # another program may listen at the address by now
+        return ""
+    with suppress(OSError, NotPrivateError, ValueError, KeyError):
+        url = read_believed(folder / GATEWAY_FILE, most=4096).decode().strip()
+        headers = {"Authorization": f"Bearer {resolve().token}"}
+        request = urllib.request.Request(f"{url}/console/links", b"", headers)
+        with urllib.request.urlopen(request, timeout=ASK_SECONDS) as answer:
+            return f"{url}/#link={json.load(answer)['link']}"
+    return ""
+
+
+def _serve(settings: Settings, *, quiet: bool) -> None:
+    """Run a gateway until Ctrl-C. Raises CommandError if it cannot be started."""
+    scheme = "https://" if settings.tls else ""
+    command = [sys.executable, "-P", "-m", "server.gateway", "--listen", "127.0.0.1:0", "--until-eof"]
+    command += ["--log-level", "warning", "--upstream", f"{scheme}{settings.target}"]
+    if settings.tls and (authorities := os.environ.get("BEDROCK_CA_FILE")):
+        command += ["--upstream-ca", authorities]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as gateway:
+        assert gateway.stdin is not None  # noqa: S101 -- both are pipes
+        assert gateway.stdout is not None  # noqa: S101
+        if (ready := _READY.search(gateway.stdout.readline())) is None:
+            raise exits.CommandError("the gateway could not be started", exit_code=exits.UNREACHABLE)
+        code = secrets.token_urlsafe(24)
+        if settings.token:
+            gateway.stdin.write(f"{code} {settings.token}\n")
+            gateway.stdin.flush()
+        _show(f"{ready[1]}/#link={code}" if settings.token else ready[1], quiet=quiet)
+        print_text("Ctrl-C ends the console; runs go on.", err=True)
+        with suppress(KeyboardInterrupt):
+            gateway.wait()
+        gateway.stdin.close()
+
+
+def _show(link: str, *, quiet: bool) -> None:
+    print_text(link)
+    screen = sys.platform == "darwin" or any(os.environ.get(each) for each in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    if screen and not quiet:
+        webbrowser.open(link)
