@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, reduce, wraps
 from itertools import islice
 from pathlib import Path
@@ -16,20 +16,14 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct, convert
 
-from bedrock import Client, Generation, Instructions, McpHttp, McpServer, McpStdio
+from bedrock import Client, Conversation, Generation, Instructions, McpHttp, McpServer, McpStdio
 from bedrock._shared.requests import read_file
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.errors import BedrockError, ModelUnavailable
-from bedrock.types import ApprovalPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bedrock import Conversation
-    from bedrock.types import ReasoningEffort
+from bedrock.types import ApprovalPolicy, ReasoningEffort
 
 if TYPE_CHECKING:
     NameType = click.ParamType[str]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
@@ -31,9 +31,6 @@ from bedrock.errors import (
     ServerNotRunning,
     Unavailable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 FOR_PROGRAMS = ": try again, with the same request_id"
 """The end of some of the server's error messages. It is meant for programs, so it is removed for people."""

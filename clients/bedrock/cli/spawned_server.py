@@ -10,16 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import IO, TYPE_CHECKING, Self
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import IO, Self
 
 from bedrock import Client
 from bedrock._shared.settings import no_listener_error, resolve
 from bedrock.cli import exit_codes as exits
 from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, ServerUnreachable, Unauthenticated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import TracebackType
 
 #: Maximum seconds until a started server is ready.
 START_SECONDS = 60.0

@@ -5,23 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
-from bedrock.cli.chat.session import message_of
+from bedrock.cli.chat.session import ChatSession, message_of
 from bedrock.cli.chat.slash_commands import COMMANDS, EFFORTS, MODES, POLICIES
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivateError, check_private, open_believed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from bedrock.cli.chat.session import ChatSession
 
 #: When the history file has become twice as large as this number of bytes, it is truncated to this size.
 HISTORY_BYTES = 256 * 1024

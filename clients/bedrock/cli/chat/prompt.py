@@ -9,7 +9,7 @@ import signal
 import string
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from prompt_toolkit import PromptSession
@@ -25,17 +25,16 @@ from prompt_toolkit.styles import Style
 
 from bedrock.cli import stdio as streams
 from bedrock.cli.chat.input_history import ChatCompleter
-from bedrock.cli.chat.session import message_of
+from bedrock.cli.chat.session import ChatSession, message_of
+from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.questions import Asked, QuestionForm, parse_reply, question_title, replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.live_block import reflows, rows_taken
 from bedrock.cli.text.output import print_line, window_title
 from bedrock.cli.text.safe_text import SafeText, without_colours
-from bedrock.cli.text.style import cells, one_line
+from bedrock.cli.text.style import Paint, cells, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from prompt_toolkit.application import Application
     from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.data_structures import Size
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
     from prompt_toolkit.layout import Layout
     from prompt_toolkit.output import Output
     from prompt_toolkit.styles import BaseStyle
-
-    from bedrock.cli.chat.session import ChatSession
-    from bedrock.cli.display.conversation_view import ConversationView
-    from bedrock.cli.text.style import Paint
 
 
 #: The bell rings at the end of a run that took at least this many seconds: the user may have stopped watching.

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from bedrock import AsyncClient, AsyncConversation, Event, v1
+from bedrock._shared.requests import ImageSource
+from bedrock.catalog import Model
+from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
 from bedrock.cli.display.labels import UNRECORDED, nothing_to_cancel
-from bedrock.cli.display.questions import Asked, Offer, QuestionForm, made_rule, parse_reply, rule_line
-from bedrock.cli.display.transcript import HOW_TO_SEE
+from bedrock.cli.display.questions import Asked, Offer, QuestionForm, Reply, made_rule, parse_reply, rule_line
+from bedrock.cli.display.transcript import HOW_TO_SEE, Transcript
 from bedrock.cli.exit_codes import what_happened, what_to_do
-from bedrock.cli.text.output import folding
+from bedrock.cli.text.output import Write, folding
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import BedrockError, ContextExhausted, ContinuationInProgress, ImageInvalid, ServerNotRunning
+from bedrock.messages import Message
 from bedrock.states import Approval
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from bedrock import AsyncClient, AsyncConversation, Event, v1
-    from bedrock._shared.requests import ImageSource
-    from bedrock.catalog import Model
-    from bedrock.cli.display.conversation_view import ConversationView
-    from bedrock.cli.display.questions import Reply
-    from bedrock.cli.display.transcript import Transcript
-    from bedrock.cli.text.output import Write
-    from bedrock.conversations import ConversationInfo
-    from bedrock.messages import Message
-    from bedrock.types import Delivery
+from bedrock.types import Delivery
 
 #: How many of the latest messages are shown when the chat enters a conversation.
 RECENT_MESSAGES = 20

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 
-from bedrock import Generation
+from bedrock import AsyncConversation, Generation
 from bedrock._shared.requests import image
+from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.display.labels import queue_lines, unoffered_notice
 from bedrock.cli.display.questions import Offer, rule_id, rule_title
-from bedrock.cli.text.safe_text import for_terminal
+from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import one_line
-from bedrock.types import ApprovalPolicy, ReasoningEffort
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bedrock import AsyncConversation
-    from bedrock.cli.chat.session import ChatSession  # noqa: TC004 -- the annotations are never evaluated
-    from bedrock.cli.text.safe_text import SafeText
-    from bedrock.conversations import ConversationInfo
-    from bedrock.types import Mode
+from bedrock.conversations import ConversationInfo
+from bedrock.types import ApprovalPolicy, Mode, ReasoningEffort
 
 EFFORTS = get_args(ReasoningEffort)
 MODES = ("restricted", "workspace", "unrestricted")

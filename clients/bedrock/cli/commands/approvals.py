@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import click
 
-from bedrock import v1
+from bedrock import Client, Conversation, ConversationInfo, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, NAME, connect
 from bedrock.cli.display.labels import counted
@@ -29,13 +30,7 @@ from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_listing,
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.errors import BedrockError, NotFound
 from bedrock.states import Approval, ApprovalRule, Question
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from bedrock import Client, Conversation, ConversationInfo
-    from bedrock.types import RuleAction
-
+from bedrock.types import RuleAction
 
 Asked = TypeVar("Asked", Approval, Question)
 

@@ -6,10 +6,10 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,12 +18,8 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, NAME, connect
 from bedrock.cli.display.labels import SHOWN, kind, short
 from bedrock.cli.text.output import print_json_line, print_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from bedrock.messages import Image
-    from bedrock.types import AuditOutcome
+from bedrock.messages import Image
+from bedrock.types import AuditOutcome
 
 
 def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link: bool = True) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import sys
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from bedrock import AsyncClient, Client
+from bedrock import AsyncClient, Client, Conversation
 from bedrock._interrupts import as_ctrl_c
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
@@ -22,17 +22,13 @@ from bedrock.cli.display.follower import Drawing
 from bedrock.cli.display.labels import counted
 from bedrock.cli.spawned_server import spawn_if_missing
 from bedrock.cli.stdio import typing_ahead
-from bedrock.cli.text.output import folding, print_line
+from bedrock.cli.text.output import Write, folding, print_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
-
-if TYPE_CHECKING:
-    from bedrock import Conversation
-    from bedrock.cli.text.output import Write
-    from bedrock.conversations import ConversationInfo
-    from bedrock.states import Approval
+from bedrock.states import Approval
 
 NOTIFY_OPTION = click.option(
     "--notify/--no-notify",

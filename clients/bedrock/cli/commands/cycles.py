@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import click
 
+from bedrock import Conversation, ConversationInfo
 from bedrock._shared.deadline import Deadline
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME, connect
 from bedrock.cli.display.labels import APPROVAL, ending, waits_for
 from bedrock.cli.text.output import JSON_OPTION, print_listing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bedrock import Conversation, ConversationInfo
-    from bedrock.request_cycles import RequestCycle
+from bedrock.request_cycles import RequestCycle
 
 
 def _asked(cycle: RequestCycle) -> str:

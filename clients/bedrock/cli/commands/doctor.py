@@ -7,26 +7,22 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import get_completion_class
 
 from bedrock import Client
 from bedrock._shared.settings import is_local, resolve
+from bedrock.catalog import Model, Sandbox
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.display.labels import counted
 from bedrock.cli.text.output import folding, print_json, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
 from bedrock.local_server import TOKEN_FILE, NotPrivateError, data_directory, open_believed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bedrock.catalog import Model, Sandbox
 
 #: The entry point group of the server package's check functions. Each function takes the path of the settings file, or
 #: None, and returns tuples of arguments for `Finding`.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import click
 
 from bedrock import AsyncClient
+from bedrock.catalog import McpServer, Model, Node, Quota, Tool
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model, connect, connect_or_spawn
 from bedrock.cli.display import conversation_view as sub_agents
@@ -38,16 +40,10 @@ from bedrock.cli.text.output import (
     print_text,
 )
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import NotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from importlib.metadata import EntryPoint
-
-    from bedrock.catalog import McpServer, Model, Node, Quota, Tool
-    from bedrock.conversations import ConversationInfo
-    from bedrock.messages import Message, Usage
-    from bedrock.states import ApprovalRule, ConversationState
+from bedrock.messages import Message, Usage
+from bedrock.states import ApprovalRule, ConversationState
 
 #: The width in columns of the labels that precede facts about a conversation or a model.
 _LABEL = 12

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from bedrock import Generation
+from bedrock import Conversation, Generation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import (
     NAME,
@@ -21,14 +22,9 @@ from bedrock.cli.arguments import (
 )
 from bedrock.cli.display.labels import QUEUE_COLUMNS, UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
 from bedrock.cli.text.output import JSON_OPTION, print_listing, print_text
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import AgentBusy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bedrock import Conversation
-    from bedrock.conversations import ConversationInfo
-    from bedrock.types import ApprovalPolicy, Mode
+from bedrock.types import ApprovalPolicy, Mode
 
 
 @click.command()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bedrock import Event, SubAgentStatus, v1
 from bedrock.cli.display.labels import counted, state_in_words
 from bedrock.cli.text.output import lasted
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import Paint, cells, cut, one_line
+from bedrock.conversations import ConversationInfo
 from bedrock.messages import Message
 from bedrock.states import Approval, AwaitingSubAgentsDetail, ConversationState, LlmRequestingDetail
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from bedrock.conversations import ConversationInfo
 
 _WORDS = {
     "": "…",

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from bedrock import AsyncConversation
+from bedrock.catalog import McpToolLeftOut
 from bedrock.cli.text.output import ago
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bedrock import AsyncConversation
-    from bedrock.catalog import McpToolLeftOut
-    from bedrock.cli.text.safe_text import SafeText
-    from bedrock.conversations import ContextUsage, ConversationInfo, Generation
-    from bedrock.messages import Image, QueuedMessage, ToolResult
-    from bedrock.request_cycles import RequestCycle
-    from bedrock.states import ConversationState
+from bedrock.conversations import ContextUsage, ConversationInfo, Generation
+from bedrock.messages import Image, QueuedMessage, ToolResult
+from bedrock.request_cycles import RequestCycle
+from bedrock.states import ConversationState
 
 #: The label of a queued follow-up that was discarded before its run began.
 NOT_RUN = "discarded before it began"

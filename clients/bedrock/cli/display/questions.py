@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.cli.text.style import Paint, changed_line, one_line
-from bedrock.states import Approval, ApprovalRule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import datetime
-
-    from bedrock.states import Question
+from bedrock.states import Approval, ApprovalRule, Question
 
 #: Names of a tool's arguments that describe a call best, the best first. Of these, the first one that a call has is
 #: shown, without its name.

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from bedrock import Event, events
 from bedrock.cli.display.conversation_view import AgentTree
 from bedrock.cli.display.labels import MODES, NOT_WHOLE, assumed_window, counted, described, for_people, interruption
 from bedrock.cli.display.questions import QuestionForm, call_title, headline, question_lines, question_title, telling
 from bedrock.cli.display.undelivered import Fate, fate_line, with_fates
-from bedrock.cli.text.output import flow_of, folding
+from bedrock.cli.text.output import Write, flow_of, folding
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import LineFlow, Paint, Width, diff_lines, extent, one_line
-from bedrock.messages import Message, ToolCall, ToolResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from bedrock import Event, events
-    from bedrock.cli.text.output import Write
-    from bedrock.conversations import ContextUsage, ConversationInfo
-    from bedrock.messages import QueuedMessage
-    from bedrock.states import Approval, Question
+from bedrock.conversations import ContextUsage, ConversationInfo
+from bedrock.messages import Message, QueuedMessage, ToolCall, ToolResult
+from bedrock.states import Approval, Question
 
 #: How many of the last lines of a tool's output are shown: they usually contain the result.
 OUTPUT_LINES = 12

@@ -6,19 +6,16 @@ Each is printed as one line that tells its outcome, in chronological order among
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from bedrock import AsyncConversation
 from bedrock.cli.display.labels import NOT_RUN, fate, interruption
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.messages import Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from bedrock import AsyncConversation
-    from bedrock.cli.text.safe_text import SafeText
 
 Fate: TypeAlias = QueuedMessage | RequestCycle
 """A queued message with its outcome, or an interrupted run."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,14 +23,10 @@ from rich.text import Text
 from rich.theme import Theme
 
 from bedrock.cli.text.safe_text import SafeText, for_terminal
-from bedrock.cli.text.style import cut_start
+from bedrock.cli.text.style import Paint, Width, cut_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from rich.segment import Segment
-
-    from bedrock.cli.text.style import Paint, Width
 
 #: How many lines of code are parsed to colour the last of them. A construct that began before these lines, such as a
 #: long string, is not recognised.

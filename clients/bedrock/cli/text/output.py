@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import click
 
+from bedrock._shared.wrapper import Wrapper
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal, json_text
 from bedrock.cli.text.style import LineFlow, Paint, Width, cells, columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from bedrock._shared.wrapper import Wrapper
     from bedrock.cli.text.drawing import MarkdownFlow
 
 T = TypeVar("T", bound="Wrapper[Any]")

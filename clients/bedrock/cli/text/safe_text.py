@@ -11,11 +11,9 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+from typing import Any, TextIO, cast
 
 #: Maximum combining marks on one character: no script needs more, and they would cover adjacent lines.
 MOST_COMBINING = 8

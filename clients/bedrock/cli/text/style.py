@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import click
 
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 Width: TypeAlias = Callable[[], int]
 """A function that returns the maximum columns of a line.
