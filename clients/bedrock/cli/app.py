@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.metadata import EntryPoint
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +12,9 @@ from bedrock import _interrupts
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.safe_text import safe_streams
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: The module of each command, which is imported only when the command is used, and the first sentence of its help.
 OURS = {

@@ -155,6 +155,16 @@ def connect(ctx: click.Context) -> Client:
     return ctx.with_resource(Client(ctx.find_root().obj))
 
 
+def on_conversation(run: Callable[..., None]) -> click.Command:
+    """Make a command of a function whose first argument is the conversation that the command line names."""
+
+    @wraps(run)
+    def command(name: str, **options: Any) -> None:
+        run(connect(click.get_current_context()).conversation(name), **options)
+
+    return click.command(run.__name__.rstrip("_"))(NAME(command))
+
+
 def connect_or_spawn(ctx: click.Context) -> Client:
     """Do the same as `connect`; if this user's server on this machine does not run, start one for the command."""
     # Imported here, because all other commands do without them.

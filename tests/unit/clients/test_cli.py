@@ -724,7 +724,7 @@ def test_cancelling_says_that_a_follow_up_runs_now(
     assert program("cancel", SLUG).stdout.splitlines() == [
         "cancelled",
         "not delivered: " + "and " * 100 + "on",
-        f"a queued follow-up runs now; to drop what is queued too: bedrock cancel --discard-queued {SLUG}",
+        f"a queued follow-up runs now; to drop queued messages too: bedrock cancel --discard-queued {SLUG}",
     ]
 
 

@@ -142,7 +142,10 @@ def test_a_question_is_answered(address: str, fake: FakeBedrock, reply: str, ans
     async def story(chat: Chat) -> None:
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
-        assert "? bash wants to run in /tmp\n    rm x\n  asked, because no rule allows it" in chat.screen
+        assert (
+            "? bash wants to run in /tmp\n    rm x\n  no rule allows it; one would: allow the command rm x"
+            in chat.screen
+        )
         chat.session.enter(reply, chat.session.question)
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
         if "rule" in answer:
@@ -736,7 +739,7 @@ def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(address: 
         fake.happen(job("b-1", "running"), job("b-2", "running"), job("b-3", "running"))
         await chat.until(lambda: "3 background jobs ·" in chat.session.status())
         fake.happen(job("b-1", "exited", 2))
-        await chat.shows("· the background job b-1 has ended with exit code 2: make all")
+        await chat.shows("· the background job b-1 exited with code 2: make all")
         assert "2 background jobs ·" in chat.session.status()
         fake.happen(job("b-2", "killed"), job("b-3", "lost"))
         await chat.shows("· the background job b-2 was killed: make all")

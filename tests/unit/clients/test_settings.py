@@ -466,7 +466,7 @@ def test_who_leaves_hears_what_goes_on_or_was_stopped(
     ends: bool, goes_on: bool | None, busy: bool, jobs: int, said: list[str]
 ) -> None:
     left = v1.Conversation(slug="s", state=v1.ConversationState(busy=busy), background_jobs=["b"] * jobs)
-    assert _farewell(ConversationInfo.from_proto(left), "again {}", ends=ends, goes_on=goes_on) == said
+    assert _farewell(ConversationInfo.from_proto(left), "again {}", "bedrock", ends=ends, goes_on=goes_on) == said
 
 
 def test_a_server_that_another_terminal_starts_at_the_same_moment_is_used(

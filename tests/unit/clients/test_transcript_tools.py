@@ -68,7 +68,7 @@ def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -
         "    + 2",
         "    + zwei\\u202e",
         "    append_eof (fromClipboard: c)",
-        "  asked, because no rule allows it",
+        "  no rule allows it",
     ]
 
 
@@ -91,7 +91,7 @@ def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -
                 origin=v1.ApprovalRule.ORIGIN_OPERATOR,
                 path="/etc",
             ),
-            "  a rule of the server might deny it, which cannot be told before it runs: deny files beneath /etc",
+            "  a rule of the server might deny it, which only running it would show: deny files beneath /etc",
         ),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from bedrock import AsyncClient, AsyncConversation, Event, v1
+from bedrock import AsyncClient, Event, v1
 from bedrock._shared.requests import ImageSource
 from bedrock.catalog import Model
 from bedrock.cli.display.conversation_view import ConversationView
@@ -29,101 +29,6 @@ from bedrock.types import Delivery
 RECENT_MESSAGES = 20
 
 
-class ConversationFollower:
-    """Shows one conversation at a time, and continues in another one on request. Use it only on one event loop."""
-
-    def __init__(
-        self,
-        conversation: Callable[[str], AsyncConversation],
-        paint: Paint,
-        write: Write,
-        *,
-        width: Width | None,
-        refresh: Callable[[], None],
-    ) -> None:
-        """Prepare to follow conversations; `move_to` selects the first one.
-
-        Args:
-            conversation: Returns a conversation by its name.
-            paint: How to colour lines.
-            write: Prints a line.
-            width: Returns the maximum columns of a line; None for no limit.
-            refresh: Called when the prompt, the status line or the tree of sub-agents may have changed.
-        """
-        self.write = write
-        """Prints a line. The prompt replaces this function."""
-        self.paint = paint
-        self.say = folding(self._print, width)
-        self.refresh = refresh
-        self.outage = Outage(lambda: self.conversation, self._tell_outage)
-        """Tracks whether the connection is lost. The client connects again by itself."""
-        self._find = conversation
-        self._width = width
-        self._moved = asyncio.Event()
-        self._server_ended = False
-        """Whether the user was already told, during the present loss of the connection, that the server has ended."""
-
-    def move_to(self, name: str) -> None:
-        """Select the conversation to show; a running `follow` switches to it."""
-        self.conversation = self._find(name)
-        self.drawing = Drawing(
-            self.paint, self._print, live=True, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
-        )
-        self._moved.set()
-
-    async def follow_events(self, observe: Callable[[Event], None]) -> None:
-        """Show the events of the selected conversation, and call `observe` with each event, until the stream ends.
-
-        When `move_to` selects another conversation, continue with that one. Raises BedrockError if the stream fails.
-        """
-        while self._moved.is_set():
-            self._moved.clear()
-            following = asyncio.create_task(self._show_events(observe))
-            moved = asyncio.create_task(self._moved.wait())
-            try:
-                await asyncio.wait((following, moved), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (following, moved):
-                    task.cancel()
-                results = await asyncio.gather(following, moved, return_exceptions=True)
-                self.outage.close()
-            if isinstance(results[0], BedrockError) and not self._moved.is_set():
-                raise results[0]
-
-    def agent_lines(self) -> list[SafeText]:
-        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
-        return self.drawing.agent_lines()
-
-    def status(self) -> SafeText:
-        """Return the status line of the conversation; while the connection is lost, a line that says so."""
-        return SafeText(TRYING_AGAIN) if self.outage.lasts else self.drawing.status()
-
-    def disconnected(self, error: BedrockError, delay: float) -> None:
-        """Record that the stream of events broke. If the server has ended, print how to continue the chat."""
-        self._server_ended = self._server_ended and self.outage.lasts
-        self.outage.begin(error, delay)
-        if isinstance(error, ServerNotRunning) and not self._server_ended:
-            self._server_ended = True
-            self._tell_outage(f"the server has ended. To go on: Ctrl-D, then bedrock chat -r {self.drawing.view.slug}")
-
-    async def _show_events(self, observe: Callable[[Event], None]) -> None:
-        events = self.conversation.events(recent_messages=RECENT_MESSAGES)
-        async for event in self.drawing.follow(events, self._find):
-            observe(event)
-
-    def _changed(self) -> None:
-        """Redraw after an event of the conversation or of a sub-agent; the event shows that the connection is back."""
-        self.outage.end()
-        self.refresh()
-
-    def _tell_outage(self, text: str) -> None:
-        self.say(self.paint.careful(f"· {text}"))
-        self.refresh()
-
-    def _print(self, line: SafeText) -> None:
-        self.write(line)
-
-
 T = TypeVar("T")
 
 
@@ -135,7 +40,7 @@ class Unsent(NamedTuple):
     images: Sequence[ImageSource]
 
 
-class ChatSession(ConversationFollower):
+class ChatSession:
     """The session of one user, in one conversation at a time. Use it only on one event loop."""
 
     def __init__(
@@ -160,7 +65,17 @@ class ChatSession(ConversationFollower):
             width: Returns the maximum columns of a line; None for no limit.
             refresh: Called when the prompt or the status line may have changed.
         """
-        super().__init__(client.conversation, paint, write, width=width, refresh=refresh)
+        self.write = write
+        """Prints a line. The prompt replaces this function."""
+        self.paint = paint
+        self.say = folding(self._print, width)
+        self.refresh = refresh
+        self.outage = Outage(lambda: self.conversation, self._tell_outage)
+        """Tracks whether the connection is lost. The client connects again by itself."""
+        self._width = width
+        self._moved = asyncio.Event()
+        self._server_ended = False
+        """Whether the user was already told, during the present loss of the connection, that the server has ended."""
         self.clear_screen: Callable[[], None] = lambda: None
         """Clears the screen. The prompt sets this function."""
         self.over = asyncio.Event()
@@ -216,11 +131,15 @@ class ChatSession(ConversationFollower):
         return self._filling
 
     def move_to(self, name: str) -> None:
-        """Continue in another conversation. Messages that wait are not sent to it."""
+        """Continue in another conversation; a running `follow` switches to it. Unsent messages are not sent to it."""
         self.tell_unsent()
         if self._offer is not None and self._offer is self._going_on:
             self._going_on = None
-        super().move_to(name)
+        self.conversation = self._client.conversation(name)
+        self.drawing = Drawing(
+            self.paint, self._print, live=True, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
+        )
+        self._moved.set()
         self._offer = None
         self._filling = None
         self._compacting = False
@@ -234,10 +153,50 @@ class ChatSession(ConversationFollower):
         Then print the error, if there was one, and end the chat.
         """
         try:
-            await self.follow_events(self._observe)
+            while self._moved.is_set():
+                self._moved.clear()
+                following = asyncio.create_task(self._show_events())
+                moved = asyncio.create_task(self._moved.wait())
+                try:
+                    await asyncio.wait((following, moved), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in (following, moved):
+                        task.cancel()
+                    results = await asyncio.gather(following, moved, return_exceptions=True)
+                    self.outage.close()
+                if isinstance(results[0], BedrockError) and not self._moved.is_set():
+                    raise results[0]
         except BedrockError as error:
             self.complain(error)
         self.over.set()
+
+    def agent_lines(self) -> list[SafeText]:
+        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
+        return self.drawing.agent_lines()
+
+    def status(self) -> SafeText:
+        """Return the status line of the conversation; while the connection is lost, a line that says so."""
+        return SafeText(TRYING_AGAIN) if self.outage.lasts else self.drawing.status()
+
+    def disconnected(self, error: BedrockError, delay: float) -> None:
+        """Record that the stream of events broke. If the server has ended, print how to continue the chat."""
+        self._server_ended = self._server_ended and self.outage.lasts
+        self.outage.begin(error, delay)
+        if isinstance(error, ServerNotRunning) and not self._server_ended:
+            self._server_ended = True
+            self._tell_outage(f"the server has ended. To go on: Ctrl-D, then bedrock chat -r {self.drawing.view.slug}")
+
+    async def _show_events(self) -> None:
+        events = self.conversation.events(recent_messages=RECENT_MESSAGES)
+        async for event in self.drawing.follow(events, self._client.conversation):
+            self._observe(event)
+
+    def _tell_outage(self, text: str) -> None:
+        self.say(self.paint.careful(f"· {text}"))
+        self.refresh()
+
+    def _print(self, line: SafeText) -> None:
+        self.write(line)
 
     @property
     def _goes_on(self) -> bool:
@@ -478,7 +437,8 @@ class ChatSession(ConversationFollower):
         if self.view.busy and not self._was_busy:
             self._armed = False
         self._was_busy = self.view.busy
-        super()._changed()
+        self.outage.end()  # the event shows that the connection is back
+        self.refresh()
 
     async def _do(self, text: str, asked: Asked | None) -> None:
         message, reply = message_of(text), parse_reply(text, asked)

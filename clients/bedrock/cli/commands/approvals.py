@@ -13,7 +13,7 @@ import click
 
 from bedrock import Client, Conversation, ConversationInfo, v1
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, NAME, connect
+from bedrock.cli.arguments import CONVERSATION, connect, on_conversation
 from bedrock.cli.display.labels import counted
 from bedrock.cli.display.questions import (
     RULE_KINDS,
@@ -38,37 +38,31 @@ ACTION = click.Choice(["allow", "ask", "deny"])
 KIND = click.Choice(list(RULE_KINDS))
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.argument("call", required=False)
 @click.option("--always", type=KIND, help="Also allow later calls like this one.")
 @click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
-@click.pass_context
-def approve(ctx: click.Context, name: str, call: str | None, always: str | None, everything: bool) -> None:
+def approve(conversation: Conversation, call: str | None, always: str | None, everything: bool) -> None:
     """Approve a tool call that waits for approval. CALL, an id of `bedrock approvals`, is needed if several wait.
 
     --always makes a rule for later calls of the conversation: `exact` for this command, `prefix` for commands that
     begin like it, `path` for its directory, `tool` or `server` for all calls of the tool or of its MCP server.
     `bedrock rules` lists the rules. Calls of one response run once all of them are approved; one denial skips them all.
     """
-    conversation = connect(ctx).conversation(name)
     for approval in _open_approvals(conversation, call, everything=everything):
         rule = _suggested(approval, always)
         now = conversation.approve(approval, rule=rule)
-        waits = f"; it waits for {counted(left, 'other answer')}" if (left := len(now.state.approvals)) else ""
+        waits = f"; waiting for {counted(left, 'other answer')}" if (left := len(now.state.approvals)) else ""
         print_text(f"approved {approval.tool} ({approval.tool_use_id}){waits}")
         _tell_rule(now, rule)
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.argument("call", required=False)
 @click.option("--note", default="", help="Why; the agent reads it.")
 @click.option("--always", type=KIND, help="Also deny later calls like this one, as for `bedrock approve`.")
-@click.pass_context
-def deny(ctx: click.Context, name: str, call: str | None, note: str, always: str | None) -> None:
+def deny(conversation: Conversation, call: str | None, note: str, always: str | None) -> None:
     """Deny a tool call that waits for approval. No call of the same response runs, and the agent is told."""
-    conversation = connect(ctx).conversation(name)
     (approval,) = _open_approvals(conversation, call)
     rule = _suggested(approval, always)
     now = conversation.deny(approval, note, rule=rule)
@@ -98,15 +92,13 @@ def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
         print_text(rule_line(made, f"`bedrock rules {now.slug} --revoke {{}}`"))
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.argument("question", required=False)
 @click.option("--set", "values", multiple=True, metavar="FIELD=VALUE", help="Fill in a field; can be repeated.")
 @click.option("--visited", is_flag=True, help="Say that you have opened the address that is asked for.")
 @click.option("--decline", is_flag=True, help="Refuse to answer.")
-@click.pass_context
 def answer(
-    ctx: click.Context, name: str, question: str | None, *, values: tuple[str, ...], visited: bool, decline: bool
+    conversation: Conversation, question: str | None, *, values: tuple[str, ...], visited: bool, decline: bool
 ) -> None:
     """Answer or decline a question of an MCP server. QUESTION is needed if it asks several.
 
@@ -115,7 +107,6 @@ def answer(
     """
     if decline and (values or visited):
         raise click.UsageError("--decline excludes --set and --visited")
-    conversation = connect(ctx).conversation(name)
     asked = _open_question(conversation, question)
     if decline:
         conversation.decline_question(asked)
@@ -329,14 +320,12 @@ def _slugs(client: Client) -> Callable[[str], str]:
     return slug
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("--add", type=(ACTION, KIND, str), multiple=True, metavar="ACTION KIND TEXT", help="Make a rule.")
 @click.option("--revoke", multiple=True, metavar="RULE", help="Revoke a rule, by its id.")
 @JSON_OPTION
-@click.pass_context
 def rules(
-    ctx: click.Context, name: str, *, add: tuple[tuple[str, str, str], ...], revoke: tuple[str, ...], output: str
+    conversation: Conversation, *, add: tuple[tuple[str, str, str], ...], revoke: tuple[str, ...], output: str
 ) -> None:
     """List, make and revoke the approval rules of a conversation.
 
@@ -349,7 +338,6 @@ def rules(
     bedrock rules NAME --add allow prefix "git status" --add deny prefix "git push"
     bedrock rules NAME --revoke r7
     """
-    conversation = connect(ctx).conversation(name)
     for rule in revoke:
         conversation.delete_approval_rule(rule)
         print_text(f"revoked {rule}", err=output == "json")

@@ -15,7 +15,7 @@ import click
 
 from bedrock import Client, Conversation, NotFound, v1
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, NAME, connect
+from bedrock.cli.arguments import CONVERSATION, connect, on_conversation
 from bedrock.cli.display.labels import SHOWN, kind, short
 from bedrock.cli.text.output import print_json_line, print_text
 from bedrock.messages import Image
@@ -127,18 +127,16 @@ def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
         yield from ((name, "") for name in page.unreadable)
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("--until", metavar="REVISION", type=click.IntRange(0), default=0, help="Stop after this revision.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every step.")
-@click.pass_context
-def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
+def replay(conversation: Conversation, until: int, verbose: bool) -> None:
     """Replay a log, and compare each step with what was stored.
 
     The log is what the state machine was told; nothing is changed, and no model or tool is called.
     """
     steps = differences = 0
-    for step in connect(ctx).conversation(name).replay(until):
+    for step in conversation.replay(until):
         steps += 1
         if verbose:
             print_json_line(f"{step.step}\t{step.revision}\t{step.event_json}\t{step.state_json}")
@@ -146,21 +144,19 @@ def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
             differences += 1
             print_text(f"step {step.step}: {step.difference}")
     print_text(f"{steps} steps, {differences} differences")
-    ctx.exit(exits.FAILED if differences else exits.OK)
+    click.get_current_context().exit(exits.FAILED if differences else exits.OK)
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("-o", "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="A file to write into.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite the file if it exists.")
-@click.pass_context
-def export(ctx: click.Context, name: str, path: Path | None, force: bool) -> None:
+def export(conversation: Conversation, path: Path | None, force: bool) -> None:
     """Print everything about a conversation as lines of JSON.
 
     First the conversation, then its messages, then its events. Images are named; `bedrock download` saves them. The
     file appears only once it is complete; an existing file is not overwritten without --force.
     """
-    lines = connect(ctx).conversation(name).export()
+    lines = conversation.export()
     if path is None:
         for line in lines:
             print_json_line(line)
@@ -239,8 +235,7 @@ def _id_of(client: Client, name: str) -> str:
         return name
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.argument("images", metavar="[IMAGE]...", nargs=-1)
 @click.option(
     "-o",
@@ -251,14 +246,12 @@ def _id_of(client: Client, name: str) -> str:
     help="Where to save them.",
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
-@click.pass_context
-def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: Path, force: bool) -> None:
+def download(conversation: Conversation, images: tuple[str, ...], directory: Path, force: bool) -> None:
     """Save the images of a conversation.
 
     They are saved as they were sent, or as a tool read them. IMAGE is what `bedrock show` prints behind an image;
     without one, all are saved. A file that exists is refused, unless it is the image already; the others are saved.
     """
-    conversation = connect(ctx).conversation(name)
     refused = []
     for identity, image in _chosen(_all(conversation), images).items():
         file = directory / f"{identity}.{kind(image)}"

@@ -167,13 +167,14 @@ def chat(
             client.close()
             goes_on = server.leave() if server else None
             say = folding(print_line, columns(sys.stdout))
-            for line in _farewell(left, back, ends=ends, goes_on=goes_on):
+            program = sys.argv[0] if again else "bedrock"  # what wraps a chat starts the program by its path
+            for line in _farewell(left, back, program, ends=ends, goes_on=goes_on):
                 say(paint.dim(line))
     ctx.exit(exit_code)
 
 
-def _farewell(left: ConversationInfo, again: str, *, ends: bool, goes_on: bool | None) -> list[str]:
-    """Return lines about what continues after the chat, and how to come back.
+def _farewell(left: ConversationInfo, again: str, program: str, *, ends: bool, goes_on: bool | None) -> list[str]:
+    """Return lines about what continues after the chat, how to stop it with `program`, and how to come back.
 
     `ends` says that the server ends when it is not used; `goes_on` whether it has not ended by now, None if the chat
     did not start it.
@@ -187,7 +188,7 @@ def _farewell(left: ConversationInfo, again: str, *, ends: bool, goes_on: bool |
     rest = [ENDS] if ends and (goes_on or jobs or left.state.busy) else []
     if not (work := [*(["its run"] if left.state.busy else []), *jobs]):
         return [f"Left {left.slug}. {back}", *rest]
-    stop = f"bedrock cancel {'--kill-jobs ' if count else ''}{left.slug}"
+    stop = f"{program} cancel {'--kill-jobs ' if count else ''}{left.slug}"
     return [f"Left {left.slug}. Still running: {', '.join(work)}. To stop: {stop}", back, *rest]
 
 

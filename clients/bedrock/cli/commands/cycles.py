@@ -11,7 +11,7 @@ import click
 from bedrock import Conversation, ConversationInfo
 from bedrock._shared.deadline import Deadline
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import NAME, connect
+from bedrock.cli.arguments import on_conversation
 from bedrock.cli.display.labels import APPROVAL, ending, waits_for
 from bedrock.cli.text.output import JSON_OPTION, print_listing
 from bedrock.request_cycles import RequestCycle
@@ -33,27 +33,23 @@ COLUMNS: dict[str, Callable[[RequestCycle], str]] = {
 LOOK_SECONDS = 5.0
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="Number of the latest.")
 @JSON_OPTION
-@click.pass_context
-def cycles(ctx: click.Context, name: str, *, limit: int, output: str) -> None:
+def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
     """List the runs of a conversation: what was asked, and how each run ended.
 
     With --output json: also the steps and the requests to the model, with their times, tool calls and tokens.
     """
-    found = list(islice(connect(ctx).conversation(name).cycles(view="full", newest_first=True), limit))[::-1]
+    found = list(islice(conversation.cycles(view="full", newest_first=True), limit))[::-1]
     print_listing(found, output, COLUMNS, none="It has no runs yet.")
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("--run", default="", metavar="RUN", help="The run to wait for. [the one in progress, else the last one]")
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer than this. [no limit]")
 @JSON_OPTION
-@click.pass_context
-def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, output: str) -> None:
+def wait(conversation: Conversation, *, run: str, timeout: float | None, output: str) -> None:
     """Wait until a run has ended, and print how.
 
     Nothing is changed, and a question stays open for others to answer; standard error says so. The exit code is 0 if
@@ -62,12 +58,11 @@ def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, outp
     """
     if timeout is not None and not isfinite(timeout):
         raise click.BadParameter("must be a number of seconds", param_hint="--timeout")
-    conversation = connect(ctx).conversation(name)
     chosen = run or conversation.get().state.run or _latest(conversation)
     cycle, waits = _waited(conversation, chosen, Deadline(timeout))
     print_listing([cycle], output, COLUMNS | {"ended": lambda cycle: waits or ending(cycle)}, none="")
     if cycle.stop_reason != "completed":
-        ctx.exit(exits.NEEDS_APPROVAL if waits == APPROVAL else exits.FAILED)
+        click.get_current_context().exit(exits.NEEDS_APPROVAL if waits == APPROVAL else exits.FAILED)
 
 
 def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[RequestCycle, str]:

@@ -11,10 +11,17 @@ from itertools import islice
 
 import click
 
-from bedrock import AsyncClient
+from bedrock import AsyncClient, Conversation
 from bedrock.catalog import McpServer, Model, Node, Quota, Tool
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model, connect, connect_or_spawn
+from bedrock.cli.arguments import (
+    CONVERSATION,
+    FILTER_OPTION,
+    complete_model,
+    connect,
+    connect_or_spawn,
+    on_conversation,
+)
 from bedrock.cli.display import conversation_view as sub_agents
 from bedrock.cli.display.labels import (
     APPROVAL,
@@ -108,15 +115,12 @@ def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
     return f"No {which}." if archived else f"No {which}. Start one: `bedrock chat`."
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="Number of messages.")
 @PLAIN_OPTION
 @JSON_OPTION
-@click.pass_context
-def show(ctx: click.Context, name: str, *, limit: int, plain: bool, output: str) -> None:
+def show(conversation: Conversation, *, limit: int, plain: bool, output: str) -> None:
     """Show a conversation: its state and settings, and its latest messages."""
-    conversation = connect(ctx).conversation(name)
     now = conversation.get()
     messages = list(islice(conversation.messages(newest_first=True), limit))[::-1]
     agents = list(conversation.sub_agents())
@@ -134,7 +138,9 @@ def show(ctx: click.Context, name: str, *, limit: int, plain: bool, output: str)
         for line in sub_agents.lines(agents, paint):
             say(line, indent=len("  ✓ "))
     transcript = Transcript(paint, print_line, width=columns(sys.stdout))
-    transcript.history(messages, asyncio.run(_fates(ctx.find_root().obj, conversation.name, messages)))
+    transcript.history(
+        messages, asyncio.run(_fates(click.get_current_context().find_root().obj, conversation.name, messages))
+    )
     if limit and not messages:
         print_none("It has no messages yet.")
     for pending in now.state.approvals:

@@ -12,13 +12,13 @@ import click
 from bedrock import Conversation, Generation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import (
-    NAME,
     POLICY,
     complete_model,
     connect,
     create_conversation,
     creating_options,
     generation_options,
+    on_conversation,
 )
 from bedrock.cli.display.labels import QUEUE_COLUMNS, UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
 from bedrock.cli.text.output import JSON_OPTION, print_listing, print_text
@@ -36,18 +36,15 @@ def new(ctx: click.Context, /, **creating: Any) -> None:
     print_text(create_conversation(connect(ctx), **creating).get().slug)
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("--discard-queued", is_flag=True, help="Drop queued follow-ups too.")
 @click.option("--kill-jobs", is_flag=True, help="Stop the background jobs of earlier calls too.")
-@click.pass_context
-def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool) -> None:
+def cancel(conversation: Conversation, discard_queued: bool, kill_jobs: bool) -> None:
     """Cancel the run of a conversation.
 
     A request to the model is aborted, and a running tool call is stopped with all its processes. Background jobs that
     earlier bash calls started continue, and are listed; --kill-jobs stops them, even if there is no run.
     """
-    conversation = connect(ctx).conversation(name)
     receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
     if receipt.no_op:
         print_text(nothing_to_cancel(jobs=kill_jobs))
@@ -65,18 +62,17 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
     for steer in receipt.returned_steers:
         print_text(f"not delivered: {steer.message.text}")
     if receipt.run and receipt.state.run not in ("", receipt.run):
-        print_text(f"a queued follow-up runs now; to drop what is queued too: bedrock cancel --discard-queued {name}")
+        drop = f"bedrock cancel --discard-queued {_name(conversation)}"
+        print_text(f"a queued follow-up runs now; to drop queued messages too: {drop}")
     _still_running(receipt.surviving_jobs, conversation)
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.argument(
     "mode", required=False, metavar="[MODE]", type=click.Choice(["restricted", "workspace", "unrestricted"])
 )
 @click.option("--stop-running", is_flag=True, help="Stop whatever still runs with more rights than the mode allows.")
-@click.pass_context
-def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -> None:
+def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> None:
     """Show or set the mode of a conversation: what its tools may do.
 
     \b
@@ -89,7 +85,6 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
     repeat the command, and the run continues without the call. The agent is told. A server that cannot enforce a
     mode refuses it; `bedrock doctor` says why.
     """
-    conversation = connect(ctx).conversation(name)
     if mode is None:
         if stop_running:
             raise click.UsageError("--stop-running stops what has wider rights than a mode: name the mode")
@@ -112,17 +107,14 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
         print_text(f"still running with more rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("--summary-only", is_flag=True, help="Only write the summary; `bedrock continue` continues later.")
-@click.pass_context
-def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
+def compact(conversation: Conversation, summary_only: bool) -> None:
     """Summarize a conversation now, and continue in a new one.
 
     The new one begins with the summary. The summarized one can still be read, but takes no more messages. If no summary
     is written, the conversation stays as it is. Ctrl-C stops waiting only; `bedrock cancel` stops the summary.
     """
-    conversation = connect(ctx).conversation(name)
     conversation.trigger_continuation()
     events = conversation.events(until_settled=True, omit_deltas=True, recent_messages=0)
     messages = [event.message for event in events if event.message is not None]
@@ -137,8 +129,7 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
         _tell_successor(conversation.continue_().get())
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("-m", "--model", metavar="MODEL", shell_complete=complete_model, help="The model; see `bedrock models`.")
 @click.option("--approval-policy", type=POLICY, help="Which tool calls ask first.")
 @generation_options
@@ -150,10 +141,8 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
     default=None,
     help="Whether to go on in a successor when the context is used up.",
 )
-@click.pass_context
 def update(
-    ctx: click.Context,
-    name: str,
+    conversation: Conversation,
     *,
     model: str | None,
     approval_policy: ApprovalPolicy | None,
@@ -171,24 +160,19 @@ def update(
         raise click.UsageError("nothing to change; give an option such as --effort high")
     if generation is not None and model_defaults:
         raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
-    changed = (
-        connect(ctx)
-        .conversation(name)
-        .update(
-            model=model,
-            approval_policy=approval_policy,
-            generation=Generation() if model_defaults else generation,
-            merge_generation=generation is not None,
-            auto_continue=auto_continue,
-        )
+    changed = conversation.update(
+        model=model,
+        approval_policy=approval_policy,
+        generation=Generation() if model_defaults else generation,
+        merge_generation=generation is not None,
+        auto_continue=auto_continue,
     )
     settings = f"{changed.model.removeprefix('models/')}{in_words(changed.generation)}"
     goes_on = ", continues automatically when its context is used up" if changed.auto_continue else ""
     print_text(f"{changed.slug}: {settings}, approvals: {changed.approval_policy}{goes_on}")
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option(
     "--at",
     "cycle",
@@ -199,8 +183,7 @@ def update(
 @click.option("--back", metavar="N", type=click.IntRange(1), help="Leave out so many of the latest runs.")
 @click.option("--slug", default="", help="The slug of the fork.")
 @click.option("--title", default="", help="The title of the fork. [that of the conversation]")
-@click.pass_context
-def fork(ctx: click.Context, name: str, *, cycle: str, back: int | None, slug: str, title: str) -> None:
+def fork(conversation: Conversation, *, cycle: str, back: int | None, slug: str, title: str) -> None:
     """Fork a conversation: create another one with its history up to the end of a run.
 
     The fork goes on by itself, with the same settings; the conversation is unchanged, and may be busy. Only the
@@ -208,7 +191,6 @@ def fork(ctx: click.Context, name: str, *, cycle: str, back: int | None, slug: s
     """
     if cycle and back:
         raise click.UsageError("--at and --back exclude each other")
-    conversation = connect(ctx).conversation(name)
     made = (
         conversation.rewind(back, slug=slug, title=title) if back else conversation.fork(cycle, slug=slug, title=title)
     )
@@ -216,53 +198,45 @@ def fork(ctx: click.Context, name: str, *, cycle: str, back: int | None, slug: s
     print_text(f"{its_slug} continues from there; files stay as they are: `bedrock chat -r {its_slug}`")
 
 
-@click.command("continue")
-@NAME
+@on_conversation
 @click.option("--without-summary", is_flag=True, help="Begin without the summary.")
-@click.pass_context
-def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
+def continue_(conversation: Conversation, without_summary: bool) -> None:
     """Continue a conversation whose context is used up in a new one. By default that begins with the summary."""
-    successor = connect(ctx).conversation(name).continue_(include_summary=not without_summary).get()
+    successor = conversation.continue_(include_summary=not without_summary).get()
     _tell_successor(successor)
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("--slug", help="The new slug.")
 @click.option("--title", help="The new title.")
-@click.pass_context
-def rename(ctx: click.Context, name: str, slug: str | None, title: str | None) -> None:
+def rename(conversation: Conversation, slug: str | None, title: str | None) -> None:
     """Give a conversation another slug or title."""
     if slug is None and title is None:
         raise click.UsageError("give --slug, --title or both")
-    now = connect(ctx).conversation(name).update(slug=slug, title=title)
+    now = conversation.update(slug=slug, title=title)
     print_text(f"{now.slug}  {now.title}".rstrip())
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("--undo", is_flag=True, help="Unarchive it.")
-@click.pass_context
-def archive(ctx: click.Context, name: str, undo: bool) -> None:
+def archive(conversation: Conversation, undo: bool) -> None:
     """Archive a conversation: it leaves the list, but can still be read.
 
     Its background jobs end; a busy one is refused.
     """
-    conversation = connect(ctx).conversation(name)
     try:
         now = conversation.unarchive() if undo else conversation.archive()
     except AgentBusy as error:
-        raise exits.CommandError(f"{name} is busy", f"Wait, or stop it first: `bedrock cancel {name}`.") from error
+        name = _name(conversation)
+        raise exits.CommandError(f"{name} is busy", f"Wait, or cancel the run: `bedrock cancel {name}`.") from error
     print_text(f"{now.slug} is {'active' if undo else 'archived'}")
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 @click.option("-f", "--force", is_flag=True, help="Cancel the run first, and do not ask.")
 @click.option("--etag", default="", help="Delete only if the etag in `bedrock show --output json` is still this one.")
-@click.pass_context
-def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> None:
+def rm(conversation: Conversation, *, yes: bool, force: bool, etag: str) -> None:
     """Delete a conversation and all that belongs to it.
 
     Its background jobs end; files in its directory stay. During a run, or while a question is open, it is
@@ -271,7 +245,6 @@ def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> N
     if not (yes or force or sys.stdin.isatty()):
         hint = "--yes deletes without asking; --force also cancels the run."
         raise exits.CommandError("there is no terminal to confirm the deletion at", hint, exits.USAGE)
-    conversation = connect(ctx).conversation(name)
     slug = conversation.get().slug
     if not (yes or force):
         click.confirm(f"Delete {slug} for good?", abort=True)
@@ -294,38 +267,37 @@ def _named(calls: Sequence[str], jobs: Sequence[str], servers: Sequence[str]) ->
     return ", ".join(f"the {kind} {name}" for kind, names in kinds for name in names)
 
 
+def _name(conversation: Conversation) -> str:
+    return conversation.name.removeprefix("conversations/")
+
+
 def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
     if jobs:
-        ends = f"`bedrock cancel --kill-jobs {conversation.name.removeprefix('conversations/')}` ends them"
+        ends = f"`bedrock cancel --kill-jobs {_name(conversation)}` ends them"
         print_text(f"still running in the background: {', '.join(jobs)} ({ends})")
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.option("--all", "everything", is_flag=True, help="Include messages that are no longer queued, with their fates.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="Number of the latest.")
 @JSON_OPTION
-@click.pass_context
-def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: str) -> None:
+def queue(conversation: Conversation, everything: bool, limit: int, output: str) -> None:
     """List the queued messages of a conversation."""
-    entries = connect(ctx).conversation(name).queue(include_settled=everything, newest_first=True)
+    entries = conversation.queue(include_settled=everything, newest_first=True)
     none = "Nothing has been queued yet." if everything else "The queue is empty."
     print_listing(list(islice(entries, limit))[::-1], output, QUEUE_COLUMNS, none=none)
 
 
-@click.command()
-@NAME
+@on_conversation
 @click.argument("messages", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Withdraw all queued messages.")
-@click.pass_context
-def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everything: bool) -> None:
+def withdraw(conversation: Conversation, messages: tuple[str, ...], everything: bool) -> None:
     """Withdraw messages from the queue, and print their texts.
 
     Without MESSAGES, the one that was sent last is withdrawn. `bedrock queue` shows the ids of messages.
     """
     if messages and everything:
         raise click.UsageError("give messages or --all, not both")
-    conversation = connect(ctx).conversation(name)
     chosen = [message if "/" in message else f"{conversation.name}/messages/{message}" for message in messages]
     if not chosen:
         waiting = [entry.message.name for entry in conversation.queue(newest_first=True)]

@@ -300,7 +300,7 @@ class AgentTree:
                 agent.end_printed = True
                 yield _ending(agent, paint)
 
-    def roll(self, paint: Paint) -> Iterator[SafeText]:
+    def running(self, paint: Paint) -> Iterator[SafeText]:
         """Yield a line for each running sub-agent, for a user who opens the conversation while sub-agents run."""
         for agent in self._in_order() if self.waiting else ():
             if not agent.status.outcome:

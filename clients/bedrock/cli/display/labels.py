@@ -99,9 +99,9 @@ def interruption(detail: str) -> str:
     return _LABELS.get(detail, f"interrupted: {detail}") if detail else "cancelled"
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun, e.g. "1 request" or "2 requests"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def waits_for(state: ConversationState) -> str:

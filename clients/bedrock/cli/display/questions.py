@@ -333,17 +333,18 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
     if "patches" in approval.input:
         lines = [paint.text(INDENT, changed_line(line.removeprefix(INDENT), paint, unmarked=literal)) for line in lines]
     asked = paint.text("? ", literal(approval.tool), " wants to run in ", literal(working_directory))
-    return [paint.careful(asked), *lines, paint.dim(OWN_INDENT + _why_asked(approval.rule))]
+    return [paint.careful(asked), *lines, paint.dim(OWN_INDENT + _why_asked(approval))]
 
 
-def _why_asked(rule: ApprovalRule | None) -> SafeText:
-    """Return why a person is asked: a rule demands it, a rule might deny the call, or no rule allows the call."""
-    if rule is None:
-        return SafeText("asked, because no rule allows it")
+def _why_asked(approval: Approval) -> SafeText:
+    """Return why a person is asked: a rule demands it or might deny the call, or no rule allows it, but one could."""
+    if (rule := approval.rule) is None:
+        could = next((one_line(rule_title(each), RULE_TITLE_COLUMNS) for each in approval.suggestions), None)
+        return SafeText("no rule allows it") + ("" if could is None else SafeText("; one would: allow ") + could)
     about = one_line(rule_title(rule), RULE_TITLE_COLUMNS)
     whose = SafeText("a rule of the server" if rule.origin == "operator" else "rule " + literal(rule_id(rule)))
     if rule.action == "deny":
-        return whose + " might deny it, which cannot be told before it runs: deny " + about
+        return whose + " might deny it, which only running it would show: deny " + about
     return whose + " asks for " + about
 
 

@@ -22,7 +22,7 @@ from bedrock.states import Approval, Question
 #: How many of the last lines of a tool's output are shown: they usually contain the result.
 OUTPUT_LINES = 12
 #: The number of latest outputs that are kept in full, so that the user can ask to see them.
-KEPT = 20
+OUTPUTS = 20
 
 HOW_TO_SEE = "Ctrl-O or /output shows all"
 
@@ -51,7 +51,7 @@ class ToolOutput:
         self._write = write
         self._width = None if width is None else lambda: max(width() - len("  │ "), 1)
         self._hint = f" ({hint})" if hint else ""
-        self._kept: deque[Output] = deque(maxlen=KEPT)
+        self._outputs: deque[Output] = deque(maxlen=OUTPUTS)
         self._begin()
 
     def _begin(self) -> None:
@@ -78,7 +78,7 @@ class ToolOutput:
         """
         diff = result.display.get("diff")
         text = self._with_streamed(self._paint.clean(for_people(result)))
-        self._kept.append(Output(call, text))
+        self._outputs.append(Output(call, text))
         if isinstance(diff, str) and diff:
             for line in diff_lines(diff, self._paint):
                 self._write(self._paint.text(self._paint.dim("  │"), " ", line))
@@ -106,10 +106,10 @@ class ToolOutput:
 
         The list is empty if there is no call with this number, or its output is no longer kept.
         """
-        kept = [*self._kept, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
-        if not 1 <= number <= len(kept):
+        outputs = [*self._outputs, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
+        if not 1 <= number <= len(outputs):
             return []
-        found = kept[-number]
+        found = outputs[-number]
         paint, call = self._paint, found.call
         first, *rest = paint.clean(telling(call.input, paint.clean, call.raw_input)).lines() if call else [SafeText()]
         return [
@@ -175,11 +175,11 @@ class Transcript:
     ) -> None:
         """Prepare to print. `hint` says how to show the omitted part of a long output; "" for no such hint."""
         self._paint = paint
-        self._say = write
+        self._print = write
         self._write = folding(write, width)
         self._live = live
-        self._said = flow_of(paint, width)
-        self._thought = LineFlow(width, paint.clean)
+        self._answer = flow_of(paint, width)
+        self._reasoning = LineFlow(width, paint.clean)
         self._output = ToolOutput(paint, self._write, width, hint)
         self._hint = hint
         self._calls: dict[str, ToolCall] = {}
@@ -188,15 +188,15 @@ class Transcript:
         """The ids of denied tool calls. That they were denied is printed already, so their results are not printed."""
         self._summing = False
         """Whether the model is writing the summary of a full conversation, below a heading that is already printed."""
-        self._assumed_shown = False
+        self._warned_of_window = False
         self.goes_on = False
         """Whether the chat continues in a successor conversation once the conversation is summarized."""
         self.agents = AgentTree()
 
     def unfinished(self, room: int) -> list[SafeText]:
         """Return the end of the text or tool output that is streaming in, in at most `room` lines."""
-        said = self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
-        return said[-room:] if said else self._output.unfinished(room)
+        text = self._answer.tail or [self._paint.dim(line) for line in self._reasoning.tail]
+        return text[-room:] if text else self._output.unfinished(room)
 
     def call_title(self, call: str) -> SafeText:
         """Return a short title of the tool call with the id `call`: only the id if the call is unknown or has ended."""
@@ -231,19 +231,39 @@ class Transcript:
             self._snapshot(event, fates)
             return
         self.print_agent_ends()
-        if show := getattr(self, f"_show_{event.kind}", None):  # all other kinds print nothing
-            show(event, getattr(event, event.kind, None))
+        match event:
+            case Event(message_added=Message() as message):
+                self.message(message)
+            case Event(state_changed=events.StateChanged() as changed):
+                self._state(changed.state.kind)
+            case Event(text_delta=events.TextDelta() as delta, kind="text_delta") if self._live:
+                self._dim(self._reasoning.flush())
+                for line in self._answer.feed(delta.text):
+                    self._print(line)
+            case Event(kind="reasoning_delta") if self._live:
+                self._dim(self._reasoning.feed(event.text))
+            case Event(tool_output_delta=events.ToolOutputDelta() as delta) if self._live:
+                self._output.feed(delta.text)
+            case Event(stream_discarded=events.StreamDiscarded()):
+                self._discard()
+            case Event(approval_changed=events.ApprovalChanged() as changed):
+                self._approval(changed)
+            case Event(conversation_updated=ConversationInfo() as updated):
+                self._warn_of_assumed_window(updated)
+            case _:
+                if notice := _notice(event, self._paint):
+                    self._write(notice)
 
     def message(self, message: Message) -> None:
         """Print a stored message."""
         match message.role:
             case "user":
                 self._write(SafeText())
-                said = "\n".join((*filter(None, [message.text]), *map(described, message.images)))
-                lines = said.split("\n")
+                text = "\n".join((*filter(None, [message.text]), *map(described, message.images)))
+                lines = text.split("\n")
                 folded = self._live and len(lines) > LONG_LINES
                 self._block(
-                    self._paint.bold(USER_MARK), "\n".join(lines[:FIRST_LINES]) if folded else said, self._paint.bold
+                    self._paint.bold(USER_MARK), "\n".join(lines[:FIRST_LINES]) if folded else text, self._paint.bold
                 )
                 if folded:
                     self._write(self._paint.dim(f"  … and {len(lines) - FIRST_LINES} more lines"))
@@ -278,10 +298,9 @@ class Transcript:
             self._write(line)
 
     def _agent(self, message: Message) -> None:
-        for line in self._thought.finish(message.reasoning if self._live else ""):
-            self._write(self._paint.dim(line))
-        for line in self._said.finish(message.text):
-            self._say(line)
+        self._dim(self._reasoning.finish(message.reasoning if self._live else ""))
+        for line in self._answer.finish(message.text):
+            self._print(line)
         for call in message.tool_calls:
             self._calls[call.tool_use_id] = call
             clean = self._paint.clean
@@ -310,8 +329,8 @@ class Transcript:
         """Print the summary of a full conversation, either in that conversation or as its successor's first message."""
         if not self._summing:
             self._heading("summary of the previous conversation" if of_another else SUMMED_UP)
-        for line in self._said.finish(text):
-            self._say(line)
+        for line in self._answer.finish(text):
+            self._print(line)
         if not (of_another or self.goes_on):
             self._write(self._paint.careful(f"■ {GO_ON}"))
 
@@ -323,43 +342,23 @@ class Transcript:
         self.history(event.messages, fates)
         self.print_agent_ends()
         if not self._live:
-            for line in self.agents.roll(self._paint):
+            for line in self.agents.running(self._paint):
                 self._write(line)
 
-    def _show_message_added(self, event: Event, message: Message) -> None:
-        self.message(message)
-
-    def _show_state_changed(self, event: Event, changed: events.StateChanged) -> None:
+    def _state(self, kind: str) -> None:
         """Print the heading of a summary when the model begins to write it."""
-        summing = self._live and changed.state.kind == "awaiting_continuation"
+        summing = self._live and kind == "awaiting_continuation"
         if summing and not self._summing:
             self._heading(SUMMED_UP)
         self._summing = summing
 
-    def _show_text_delta(self, event: Event, delta: events.TextDelta) -> None:
-        if self._live:
-            for line in self._thought.flush():
-                self._write(self._paint.dim(line))
-            for line in self._said.feed(delta.text):
-                self._say(line)
-
-    def _show_reasoning_delta(self, event: Event, _: None) -> None:
-        if self._live:
-            for line in self._thought.feed(event.text):
-                self._write(self._paint.dim(line))
-
-    def _show_tool_output_delta(self, event: Event, delta: events.ToolOutputDelta) -> None:
-        if self._live:
-            self._output.feed(delta.text)
-
-    def _show_stream_discarded(self, event: Event, _: events.StreamDiscarded) -> None:
-        shown = self._said.text or self._thought.text
-        for line in (*self._thought.finish(), *self._said.drop()):
-            self._write(self._paint.dim(line))
-        if shown:
+    def _discard(self) -> None:
+        unfinished = self._answer.text or self._reasoning.text
+        self._dim((*self._reasoning.finish(), *self._answer.drop()))
+        if unfinished:
             self._write(self._paint.dim("· the unfinished text above was discarded"))
 
-    def _show_approval_changed(self, event: Event, changed: events.ApprovalChanged) -> None:
+    def _approval(self, changed: events.ApprovalChanged) -> None:
         if not changed.decision:
             self._approvals[changed.approval.name] = changed.approval
             return
@@ -371,58 +370,55 @@ class Transcript:
             self._denied.add(changed.approval.tool_use_id)
         note = f": {changed.note}" if changed.note else ""
         about = "" if asked is None else question_title(asked) if several else asked.tool
-        waits = "; it waits for the other answers" if decision == "approved" and self._approvals else ""
+        waits = "; waiting for the other answers" if decision == "approved" and self._approvals else ""
         self._write(paint(f"  {decision} {about}".rstrip() + note + waits))
 
-    def _show_question_changed(self, event: Event, changed: events.QuestionChanged) -> None:
-        if (status := changed.question.status) != "pending":
-            paint = self._paint.good if status == "answered" else self._paint.careful
-            self._write(paint(f"  {_QUESTION_ENDS.get(status, status)}"))
-
-    def _show_queue_changed(self, event: Event, queued: QueuedMessage) -> None:
-        if queued.fate not in ("delivered", "discarded"):  # the message, or the end of its run, shows these
-            self._write(fate_line(queued, self._paint))
-
-    def _show_retrying(self, event: Event, retrying: events.Retrying) -> None:
-        seconds = max(0.0, (retrying.retry_time - event.time).total_seconds())
-        attempt = f"attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s"
-        self._write(self._paint.careful(f"↻ {attempt}: {one_line(retrying.error.message, 120)}"))
-
-    def _show_run_stopped(self, event: Event, stop: events.RunStopped) -> None:
-        if stop.reason == "interrupted":
-            self._write(self._paint.careful(f"■ {interruption(stop.detail)}"))
-        elif stop.reason == "completed" and stop.detail in NOT_WHOLE:
-            self._write(self._paint.careful(f"■ {NOT_WHOLE[stop.detail]}"))
-
-    def _show_conversation_updated(self, event: Event, updated: ConversationInfo) -> None:
+    def _warn_of_assumed_window(self, updated: ConversationInfo) -> None:
         """Print once, after the first answer, that the window is assumed: before it, the provider was not asked."""
         assumed = updated.context_usage.used_tokens and assumed_window(updated.context_usage, updated.model)
-        if assumed and not self._assumed_shown:
-            self._assumed_shown = True
+        if assumed and not self._warned_of_window:
+            self._warned_of_window = True
             self._write(self._paint.careful(f"· {assumed}"))
 
-    def _show_context_warning(self, event: Event, usage: ContextUsage) -> None:
-        if usage.usable_window_tokens:
-            share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} % of the context is used"
-            self._write(self._paint.careful(f"· {share}; the conversation is summarized when it is nearly full"))
-
-    def _show_background_job_changed(self, event: Event, job: events.BackgroundJobChanged) -> None:
-        if job.status != "running":
-            end = _JOB_ENDS.get(job.status, f"has ended with exit code {job.exit_code}")
-            self._write(self._paint.dim(f"· the background job {job.handle} {end}: {one_line(job.command, 100)}"))
-
-    def _show_tool_tree_reaped(self, event: Event, reaped: events.ToolTreeReaped) -> None:
-        if reaped.leaked:
-            self._write(self._paint.bad("· some processes could not be confirmed as ended; see the server log"))
-        else:
-            count, took = len(reaped.pids), reaped.duration // timedelta(milliseconds=1)
-            self._write(self._paint.dim(f"· {count} process{'' if count == 1 else 'es'} ended in {took} ms"))
-
-    def _show_deleted(self, event: Event, _: None) -> None:
-        self._write(self._paint.careful("■ the conversation was deleted"))
+    def _dim(self, lines: Iterable[SafeText]) -> None:
+        for line in lines:
+            self._write(self._paint.dim(line))
 
     def _block(self, mark: SafeText, text: str, paint: Callable[[str], SafeText]) -> None:
         first, *rest = self._paint.clean(text).lines()
         self._write(mark + paint(first))
         for line in rest:
             self._write(self._paint.text("  ", paint(line)))
+
+
+def _notice(event: Event, paint: Paint) -> SafeText | None:
+    """Return the line that an event is printed as; None for all other events."""
+    match event:
+        case Event(question_changed=events.QuestionChanged(question=question)) if question.status != "pending":
+            colour = paint.good if question.status == "answered" else paint.careful
+            return colour(f"  {_QUESTION_ENDS.get(question.status, question.status)}")
+        case Event(queue_changed=QueuedMessage() as queued) if queued.fate not in ("delivered", "discarded"):
+            return fate_line(queued, paint)  # the message, or the end of its run, shows the other two
+        case Event(retrying=events.Retrying() as retrying):
+            seconds = max(0.0, (retrying.retry_time - event.time).total_seconds())
+            attempt = f"attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s"
+            return paint.careful(f"↻ {attempt}: {one_line(retrying.error.message, 120)}")
+        case Event(run_stopped=events.RunStopped(reason="interrupted", detail=detail)):
+            return paint.careful(f"■ {interruption(detail)}")
+        case Event(run_stopped=events.RunStopped(reason="completed", detail=detail)) if detail in NOT_WHOLE:
+            return paint.careful(f"■ {NOT_WHOLE[detail]}")
+        case Event(context_warning=ContextUsage() as usage) if usage.usable_window_tokens:
+            share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} % of the context is used"
+            return paint.careful(f"· {share}; the conversation is summarized when it is nearly full")
+        case Event(background_job_changed=events.BackgroundJobChanged() as job) if job.status != "running":
+            end = _JOB_ENDS.get(job.status, f"exited with code {job.exit_code}")
+            return paint.dim(f"· the background job {job.handle} {end}: {one_line(job.command, 100)}")
+        case Event(tool_tree_reaped=events.ToolTreeReaped(leaked=True)):
+            return paint.bad("· some processes could not be confirmed as ended; see the server log")
+        case Event(tool_tree_reaped=events.ToolTreeReaped(pids=pids, duration=duration)):
+            ended = counted(len(pids), "process", "processes")
+            return paint.dim(f"· {ended} ended in {duration // timedelta(milliseconds=1)} ms")
+        case Event(kind="deleted"):
+            return paint.careful("■ the conversation was deleted")
+        case _:
+            return None

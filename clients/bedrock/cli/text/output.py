@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import click
 
-from bedrock._shared.wrapper import Wrapper
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal, json_text
 from bedrock.cli.text.style import LineFlow, Paint, Width, cells, columns
 
 if TYPE_CHECKING:
+    from bedrock._shared.wrapper import Wrapper
     from bedrock.cli.text.drawing import MarkdownFlow
 
 T = TypeVar("T", bound="Wrapper[Any]")
