@@ -112,6 +112,8 @@ def _arguments(config: Config, where: Listen, upstream: Listen, descriptor: int)
         yield f"--new-thread={_conversation(thread)}"
     if listener := config.encrypted:
         yield from (f"--tls-certificate={listener.certificate}", f"--tls-key={listener.key}")
+        if listener.client_ca:
+            yield f"--client-ca={listener.client_ca}"
     if config.behind_proxy:
         yield "--insecure-behind-proxy"
 

@@ -33,6 +33,7 @@ _HOST_PORT = re.compile(r"[^\s/]+:[0-9]{1,5}")
 @click.option("--allow-origin", "origins", multiple=True, help="An origin of web pages that may call, for CORS.")
 @click.option("--tls-certificate", "certificate", type=FILE, help="A PEM file; needed to listen beyond this machine.")
 @click.option("--tls-key", "key", type=FILE, help="The PEM file with its key.")
+@click.option("--client-ca", type=FILE, help="A PEM file: clients need a certificate that one of these has signed.")
 @click.option("--insecure-behind-proxy", "behind_proxy", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--new-thread", default="", help="The conversation that a new thread of AG-UI becomes, as JSON.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="What is logged to stderr. [info]")
@@ -93,6 +94,8 @@ def _checked(listen: str, options: Mapping[str, Any]) -> Listen:
         raise ConfigError("--listen: must be host:port, or a port") from None
     if (options["certificate"] is None) != (options["key"] is None):
         raise ConfigError("--tls-certificate and --tls-key are needed together")
+    if options["client_ca"] and not options["certificate"]:
+        raise ConfigError("--client-ca needs --tls-certificate and --tls-key")
     if not (where.local or options["certificate"] or options["behind_proxy"]):
         raise ConfigError(f"{unencrypted(where)}Set --tls-certificate and --tls-key, or listen on 127.0.0.1")
     return where

@@ -53,6 +53,8 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
+    client_ca: Path | None = None
+    """The authorities that sign clients' certificates; None if clients need none. They stand for nobody here."""
     behind_proxy: bool = False
     new_thread: v1.Conversation | None = None
     """The conversation that a new thread of AG-UI becomes; None if threads are created by other calls only."""
@@ -128,6 +130,8 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
         timeout_graceful_shutdown=STOP_SECONDS,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
+        ssl_ca_certs=str(settings.client_ca) if settings.client_ca else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.client_ca else ssl.CERT_NONE,
     )
     config.load()
     server = _Server(config, transcoder.stopping)

@@ -320,3 +320,30 @@ def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path, monke
 
     show("first")
     run(test, tmp_path, certificate=certificate, key=key)
+
+
+def test_without_a_certificate_of_the_authority_nobody_is_served(tmp_path: Path) -> None:
+    for authority in ("ours", "others"):
+        make_authority(tmp_path, authority)
+        make_certificate(tmp_path, f"client-of-{authority}", "DNS:ada.example.org", authority)
+    make_certificate(tmp_path, "shown", "IP:127.0.0.1", "ours")
+
+    async def served(port: int, shown: str) -> bool:
+        context = ssl.create_default_context(cafile=tmp_path / "ours.pem")
+        if shown:
+            context.load_cert_chain(tmp_path / f"{shown}.pem", tmp_path / f"{shown}.key")
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(get("/v1/models").encode())
+            found = await reader.read(4)
+        except (ssl.SSLError, ConnectionError):
+            return False
+        writer.close()
+        return found == b"HTTP"
+
+    async def test(_: Upstream, port: int) -> None:
+        for shown in ("", "client-of-others", "client-of-ours"):
+            assert await served(port, shown) == (shown == "client-of-ours")
+
+    certificate, key = tmp_path / "shown.pem", tmp_path / "shown.key"
+    run(test, tmp_path, certificate=certificate, key=key, client_ca=tmp_path / "ours.pem")
