@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.core.context import ConvContext, Rules
-from actors.core.effects import NotifyClient, PersistMessage
+from actors.core.effects import NotifyClient, PersistMessage, PersistState
 from actors.core.errors import InvalidTransition
 from actors.core.events import Event
 from actors.core.invariants import InvariantChecker
@@ -133,6 +133,8 @@ class ReplayedStep(Struct, frozen=True):
     """The row's input (a state machine event or another log entry) as JSON."""
     state: bytes
     """The new state as JSON; empty if unknown."""
+    effects: bytes
+    """The effects of the transition as a JSON array, except that the state is stored; empty if there was none."""
     difference: str
     """How the result of the replay differs from the log row, as text; "" if they are equal."""
 
@@ -144,13 +146,15 @@ class Replay:
         self._state: State | None = None
         self._context: ConvContext | None = None
         self._at = 0
+        self._effects = b""
 
     def step(self, row: StoredTransition) -> ReplayedStep:
         """Replay the next row. The first row must be the creation of the conversation."""
+        self._effects = b""
         differences = "; ".join(self._differences(row))
         state = b"" if self._state is None else _encode(self._state)
         revision = row.first_revision + len(row.notifications) - 1
-        return ReplayedStep(row.step, revision, row.event, state, differences)
+        return ReplayedStep(row.step, revision, row.event, state, self._effects, differences)
 
     def end(self, record: ConversationRecord) -> str:
         """Return how `record` differs from the state and mode that the replay has reached; "" if they are equal."""
@@ -223,6 +227,7 @@ class Replay:
             return
         if result.new_state is self._state and not result.effects:
             yield f"{_name(event)} changes nothing"
+        self._effects = _encode([each for each in result.effects if not isinstance(each, PersistState)])
         self._state, self._context = result.new_state, context_after(self._context, result.effects)
         yield from _unlike(_notifications(result), row.notifications)
 

@@ -20,6 +20,7 @@ from bedrock._shared.values import (
     ReplayStep,
     SetModeResult,
     ToolSelection,
+    Transition,
     UnofferedTool,
 )
 from bedrock._shared.wrapper import new_message, resource_name
@@ -37,6 +38,7 @@ __all__ = [
     "SetModeResult",
     "Task",
     "ToolSelection",
+    "Transition",
     "UnofferedTool",
 ]
 

@@ -49,6 +49,7 @@ NEEDED: dict[str, Role] = {
             f"{CONVERSATIONS}ListQuestions",
             f"{CONVERSATIONS}ListQueue",
             f"{CONVERSATIONS}ListRequestCycles",
+            f"{CONVERSATIONS}ListTransitions",
             f"{CONVERSATIONS}ReplayConversation",
             f"{CONVERSATIONS}Subscribe",
             f"{CONVERSATIONS}VerifyConversation",

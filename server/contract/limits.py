@@ -21,7 +21,7 @@ PAGE_BYTES = 3 * 1024 * 1024
 ATTACHMENT_PIECE_BYTES = 256 * 1024
 """Size in bytes of the chunks in which an image is downloaded."""
 REPLAY_JSON_BYTES = 1024 * 1024
-"""Maximum bytes of JSON of a replayed step's event, and of the state after the step; larger JSON is omitted."""
+"""Maximum bytes of each JSON text of a transition or a replayed step; a larger one is omitted."""
 SNAPSHOT_MESSAGES_BYTES = 1024 * 1024
 """The most bytes that the recent messages in a snapshot have together.
 
@@ -50,7 +50,7 @@ CONVERSATIONS_PAGE = (50, 1_000)
 
 The other constants whose names end with _PAGE are pairs like this one, for other lists.
 """
-MESSAGES_PAGE = QUEUE_PAGE = APPROVALS_PAGE = RULES_PAGE = AUDIT_PAGE = (100, 1_000)
+MESSAGES_PAGE = QUEUE_PAGE = APPROVALS_PAGE = RULES_PAGE = AUDIT_PAGE = TRANSITIONS_PAGE = (100, 1_000)
 CYCLES_PAGE = (20, 100)
 CATALOG_PAGE = (1_000, 1_000)
 """The default and the maximum number of models, tools or directory entries on a page."""

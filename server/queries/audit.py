@@ -1,10 +1,11 @@
-"""Serves VerifyConversation, ReplayConversation and ListAuditEntries, which check, replay and list stored logs."""
+"""Serves the calls about stored logs: VerifyConversation, ReplayConversation, ListTransitions and ListAuditEntries."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from bedrock import v1
 
 from actors.maintenance.verify import Replay, ReplayedStep, findings
@@ -84,7 +85,35 @@ def _decision(decision: CallDecision) -> v1.AuditEntry.Decision:
 
 
 ROWS = 50
-"""How many rows of a conversation's log are read and replayed at a time."""
+"""How many rows of a conversation's log are read at a time."""
+
+
+class _Step(msgspec.Struct):
+    """The position of a page of a log: behind this step."""
+
+    step: int
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+def transition(row: StoredTransition) -> v1.Transition:
+    """Return a row of a log as an API message."""
+    try:
+        kind = msgspec.json.decode(row.event, type=_Typed).type
+    except msgspec.DecodeError:
+        kind = ""
+    return v1.Transition(
+        step=row.step,
+        time=timestamp(row.at),
+        revision=row.first_revision + len(row.notifications) - 1,
+        event_type=kind,
+        event_json=_fitting(row.event),
+        context_json=_fitting(row.context or b""),
+        effects_json=_fitting(msgspec.json.encode(row.notifications)),
+        digest=row.hash,
+    )
 
 
 class AuditReader(StoreReader, AuditStore, Protocol):
@@ -121,6 +150,46 @@ class StoredAudits:
         if record is None or (violations and self._store.load(conversation_id) is None):
             raise ConversationNotFoundError(name)  # the conversation may have been deleted during the check
         return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
+
+    async def transitions(
+        self, record: ConversationRecord, request: v1.ListTransitionsRequest
+    ) -> v1.ListTransitionsResponse:
+        """Return a page of a conversation's log. Raises MalformedRequestError for a wrong page token, or StoreError."""
+        return await self._reads.long(self._transitions, record, request)
+
+    def _transitions(
+        self, record: ConversationRecord, request: v1.ListTransitionsRequest
+    ) -> v1.ListTransitionsResponse:
+        listing = ("transitions", record.id, request.after_step, request.descending)
+        place = position_of(request.page_token, _Step, *listing)
+        after, before = request.after_step, record.step + 1
+        if place is not None:
+            after, before = (after, place.step) if request.descending else (place.step, before)
+        rows = self._newest_first if request.descending else self._oldest_first
+        page = Page(size_of(request.page_size, limits.TRANSITIONS_PAGE), limits.PAGE_BYTES)
+        answer = v1.ListTransitionsResponse()
+        for row in rows(record.id, after, before):
+            shown = transition(row)
+            if not page.take(shown.ByteSize()):
+                answer.next_page_token = token_of(_Step(answer.transitions[-1].step), *listing)
+                break
+            answer.transitions.append(shown)
+        return answer
+
+    def _oldest_first(self, conversation_id: str, after: int, before: int) -> Iterator[StoredTransition]:
+        while rows := self._store.transitions(conversation_id, after_step=after, limit=ROWS):
+            yield from (row for row in rows if row.step < before)
+            after = rows[-1].step
+
+    def _newest_first(self, conversation_id: str, after: int, before: int) -> Iterator[StoredTransition]:
+        """Yield rows down to the step `after`, or to the pruned ones."""
+        while before > after + 1:
+            begin = max(after, before - 1 - ROWS)
+            rows = self._store.transitions(conversation_id, after_step=begin, limit=ROWS)
+            if not (found := [row for row in rows if row.step < before]):
+                return
+            yield from reversed(found)
+            before = begin + 1
 
     async def entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
         """Return a page of the audit trail. Raises MalformedRequestError for a wrong page token, or StoreError."""
@@ -225,6 +294,7 @@ class _Run:
             revision=step.revision,
             event_json=_fitting(step.event),
             state_json=_fitting(step.state),
+            effects_json=_fitting(step.effects),
             difference=difference,
         )
 

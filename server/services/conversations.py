@@ -384,6 +384,9 @@ class ConversationService(v1.ConversationServiceServicer):
         conversation_id = await self._resolver.locate(request.name)
         return await self._audits.verify(conversation_id, request)
 
+    async def ListTransitions(self, request: v1.ListTransitionsRequest, context: Context) -> v1.ListTransitionsResponse:
+        return await self._audits.transitions(await self._resolver.record(request.parent), request)
+
     async def ListAuditEntries(
         self, request: v1.ListAuditEntriesRequest, context: Context
     ) -> v1.ListAuditEntriesResponse:

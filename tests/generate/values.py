@@ -45,7 +45,7 @@ READ = (
     "GetServerInfoResponse=ServerInfo Quota Node AuditEntry.Decision=AuditDecision AuditEntry UnofferedTool "
     "Conversation=ConversationInfo WatchConversationsResponse=ConversationListEvent "
     "CancelConversationResponse=CancelConversationResult SetModeResponse=SetModeResult "
-    "ReplayConversationResponse=ReplayStep "
+    "ReplayConversationResponse=ReplayStep Transition "
     "Event.TextDelta Event.ToolOutputDelta Event.ClientToolCallChanged Event.QuestionChanged Event.CaughtUp "
     "Event.RunStopped Event.Retrying Event.StreamDiscarded Event.ToolTreeReaped Event.BackgroundJobChanged "
     "Event.ApprovalChanged Event.StateChanged Event.Snapshot Event"
@@ -75,7 +75,7 @@ ALWAYS_SET = (
     "Limits.watcher_stall_timeout Message.create_time PendingSubAgent.deadline Question.create_time "
     "Question.deadline QuestionChanged.question QueuedMessage.message RequestCycle.start_time Retrying.retry_time "
     "Retrying.error ServerInfo.limits ServerInfo.sandbox SetModeResult.conversation Snapshot.conversation "
-    "StateChanged.state ToolExecutingDetail.current ToolTreeReaped.duration"
+    "StateChanged.state ToolExecutingDetail.current ToolTreeReaped.duration Transition.time"
 ).split()
 """Messages in fields that are never None."""
 MAY_BE_EMPTY = (

@@ -727,6 +727,11 @@ class FakeBedrock:
     def ReplayConversation(self, request: v1.ReplayConversationRequest) -> Iterator[v1.ReplayConversationResponse]:
         yield v1.ReplayConversationResponse(step=1, revision=1)
 
+    def ListTransitions(self, request: v1.ListTransitionsRequest) -> v1.ListTransitionsResponse:
+        steps = [v1.Transition(step=step, event_type="user_message") for step in (1, 2)]
+        left = [step for step in steps if step.step > request.after_step]
+        return v1.ListTransitionsResponse(transitions=reversed(left) if request.descending else left)
+
     def DownloadAttachment(self, request: v1.DownloadAttachmentRequest) -> Iterator[v1.DownloadAttachmentResponse]:
         yield v1.DownloadAttachmentResponse(media_type="image/png", size_bytes=4, data=b"\x89P")
         yield v1.DownloadAttachmentResponse(data=b"NG")

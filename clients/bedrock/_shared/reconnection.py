@@ -168,6 +168,7 @@ READS = frozenset(
         v1.ListQueueRequest,
         v1.ListRequestCyclesRequest,
         v1.ListToolsRequest,
+        v1.ListTransitionsRequest,
         v1.VerifyConversationRequest,
         v1.WaitRequestCycleRequest,
     }

@@ -1341,6 +1341,39 @@ class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
     """The state after the step, as JSON in the form of the server's log. Empty if it is longer than 1 MiB."""
     difference: str
     """How the result differs from what was stored. Empty if there is no difference."""
+    effects_json: str
+    """The effects of the transition, except that the state is stored: a JSON array in the form of the server's log.
+    Empty if it is longer than 1 MiB, and for steps that are no transitions, such as changed settings.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Wrapper[v1.Transition]):
+    """A transition as the log of a conversation has it.
+
+    The JSON has the form of the server's log, which may change between versions.
+    """
+
+    step: int
+    """The number of the step, counted from 1."""
+    time: datetime
+    """When the transition was made."""
+    revision: int
+    """The newest revision after the step."""
+    event_type: str
+    """The type of the event that caused the transition, such as `user_message`. Empty if the event cannot be read."""
+    event_json: str
+    """That event, as JSON. Empty if it is longer than 1 MiB."""
+    context_json: str
+    """The facts on which transitions depend, such as the model, the mode and the approval rules, as a JSON object,
+    if they have changed since the step before. Empty if they have not, or if it is longer than 1 MiB.
+    """
+    effects_json: str
+    """The effects that the log has: the messages and notifications of the step, as a JSON array. The revision of the
+    last one is `revision`. Empty if it is longer than 1 MiB.
+    """
+    digest: str
+    """The SHA-256 digest of the step and of the digest before it, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)

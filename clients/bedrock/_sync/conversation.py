@@ -10,7 +10,15 @@ from bedrock._shared import requests
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.wrapper import enum_value
 from bedrock._sync.conversation_runs import ConversationBase, ConversationRuns, ConversationTools
-from bedrock.conversations import Budget, ClientTool, ConversationInfo, Generation, ReplayStep, SetModeResult
+from bedrock.conversations import (
+    Budget,
+    ClientTool,
+    ConversationInfo,
+    Generation,
+    ReplayStep,
+    SetModeResult,
+    Transition,
+)
 from bedrock.errors import NotForkable
 from bedrock.messages import Attachment, Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
@@ -154,6 +162,21 @@ class ConversationRecords(ConversationBase):
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
         steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
         return steps.map(ReplayStep.from_proto)
+
+    def transitions(
+        self, *, after_step: int = 0, newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[Transition]:
+        """Iterate over the log: each step with its event, what it changed, and its digest.
+
+        Args:
+            after_step: Begin after this step; earlier ones that were pruned are left out.
+            newest_first: Begin with the last step.
+            timeout: Time limit of each page in seconds; the client's if None.
+        """
+        request = v1.ListTransitionsRequest(parent=self.name, after_step=after_step, descending=newest_first)
+        for page in self._transport.pages(self._stub.ListTransitions, request, timeout):
+            for transition in page.transitions:
+                yield Transition.from_proto(transition)
 
     def export(self, *, timeout: float | None = None) -> Iterator[str]:
         """Iterate over the lines of an export: JSON objects for the conversation, its messages and its events."""

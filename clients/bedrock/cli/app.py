@@ -51,6 +51,7 @@ OURS = {
     "rm": ("manage", "Delete a conversation and all that belongs to it."),
     "verify": ("audit", "Check stored conversations and change nothing."),
     "replay": ("audit", "Replay a log, and compare each step with what was stored."),
+    "log": ("audit", "Print the log of a conversation as lines of JSON."),
     "export": ("audit", "Print everything about a conversation as lines of JSON."),
     "audit": ("audit", "Print who did what, as lines of JSON."),
     "download": ("audit", "Save the images of a conversation."),

@@ -1966,6 +1966,7 @@ class ReplayConversationResponse(_message.Message):
     EVENT_JSON_FIELD_NUMBER: _builtins.int
     STATE_JSON_FIELD_NUMBER: _builtins.int
     DIFFERENCE_FIELD_NUMBER: _builtins.int
+    EFFECTS_JSON_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The number of the step, counted from 1. Each transition of the state machine is
     one step.
@@ -1982,6 +1983,11 @@ class ReplayConversationResponse(_message.Message):
     """
     difference: _builtins.str
     """How the result differs from what was stored. Empty if there is no difference."""
+    effects_json: _builtins.str
+    """The effects of the transition, except that the state is stored: a JSON array in
+    the form of the server's log. Empty if it is longer than 1 MiB, and for steps that
+    are no transitions, such as changed settings.
+    """
     def __init__(
         self,
         *,
@@ -1990,14 +1996,143 @@ class ReplayConversationResponse(_message.Message):
         event_json: _builtins.str = ...,
         state_json: _builtins.str = ...,
         difference: _builtins.str = ...,
+        effects_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["difference", b"difference", "event_json", b"event_json", "revision", b"revision", "state_json", b"state_json", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["difference", b"difference", "effects_json", b"effects_json", "event_json", b"event_json", "revision", b"revision", "state_json", b"state_json", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplayConversationResponse: _TypeAlias = ReplayConversationResponse  # noqa: Y015
+
+@_typing.final
+class ListTransitionsRequest(_message.Message):
+    """The request of ListTransitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AFTER_STEP_FIELD_NUMBER: _builtins.int
+    DESCENDING_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """The conversation, `conversations/{conversation}`. Required."""
+    page_size: _builtins.int
+    """The maximum number of transitions to return. 100 if zero; 1000 at most."""
+    page_token: _builtins.str
+    """The `next_page_token` of the previous page. Empty for the first page."""
+    after_step: _builtins.int
+    """Return only transitions with a greater `step`. All if zero."""
+    descending: _builtins.bool
+    """Whether to list in the reverse order."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        after_step: _builtins.int = ...,
+        descending: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_step", b"after_step", "descending", b"descending", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTransitionsRequest: _TypeAlias = ListTransitionsRequest  # noqa: Y015
+
+@_typing.final
+class ListTransitionsResponse(_message.Message):
+    """The response of ListTransitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSITIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty on the last page."""
+    @_builtins.property
+    def transitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Transition]:
+        """One page of transitions."""
+
+    def __init__(
+        self,
+        *,
+        transitions: _abc.Iterable[Global___Transition] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "transitions", b"transitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTransitionsResponse: _TypeAlias = ListTransitionsResponse  # noqa: Y015
+
+@_typing.final
+class Transition(_message.Message):
+    """A transition as the log of a conversation has it. The JSON has the form of the
+    server's log, which may change between versions.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    EVENT_TYPE_FIELD_NUMBER: _builtins.int
+    EVENT_JSON_FIELD_NUMBER: _builtins.int
+    CONTEXT_JSON_FIELD_NUMBER: _builtins.int
+    EFFECTS_JSON_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """The number of the step, counted from 1."""
+    revision: _builtins.int
+    """The newest revision after the step."""
+    event_type: _builtins.str
+    """The type of the event that caused the transition, such as `user_message`.
+    Empty if the event cannot be read.
+    """
+    event_json: _builtins.str
+    """That event, as JSON. Empty if it is longer than 1 MiB."""
+    context_json: _builtins.str
+    """The facts on which transitions depend, such as the model, the mode and the
+    approval rules, as a JSON object, if they have changed since the step before.
+    Empty if they have not, or if it is longer than 1 MiB.
+    """
+    effects_json: _builtins.str
+    """The effects that the log has: the messages and notifications of the step, as a
+    JSON array. The revision of the last one is `revision`. Empty if it is longer than
+    1 MiB.
+    """
+    digest: _builtins.str
+    """The SHA-256 digest of the step and of the digest before it, in hexadecimal."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When the transition was made."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        revision: _builtins.int = ...,
+        event_type: _builtins.str = ...,
+        event_json: _builtins.str = ...,
+        context_json: _builtins.str = ...,
+        effects_json: _builtins.str = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_json", b"context_json", "digest", b"digest", "effects_json", b"effects_json", "event_json", b"event_json", "event_type", b"event_type", "revision", b"revision", "step", b"step", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Transition: _TypeAlias = Transition  # noqa: Y015
 
 @_typing.final
 class ExportConversationRequest(_message.Message):

@@ -267,6 +267,11 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ReplayConversationRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ReplayConversationResponse.FromString,
                 _registered_method=True)
+        self.ListTransitions = channel.unary_unary(
+                '/bedrock.v1.ConversationService/ListTransitions',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListTransitionsRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListTransitionsResponse.FromString,
+                _registered_method=True)
         self.ExportConversation = channel.unary_stream(
                 '/bedrock.v1.ConversationService/ExportConversation',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ExportConversationRequest.SerializeToString,
@@ -868,6 +873,18 @@ class ConversationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTransitions(self, request, context):
+        """Reads the log of a conversation: the transitions of its state machine, the oldest
+        first.
+
+        A log only grows, so a client can go on with `after_step`. Transitions that have
+        been pruned are missing. Effects that leave nothing in the log, such as model
+        requests and timers, are not in it: ReplayConversation computes them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportConversation(self, request, context):
         """Returns everything about a conversation as lines of JSON: first the conversation,
         then its messages, then its events. Attachments are named, but their bytes are
@@ -1211,6 +1228,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.ReplayConversation,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ReplayConversationRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ReplayConversationResponse.SerializeToString,
+            ),
+            'ListTransitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransitions,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListTransitionsRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListTransitionsResponse.SerializeToString,
             ),
             'ExportConversation': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportConversation,
@@ -2139,6 +2161,33 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/ReplayConversation',
             bedrock_dot_v1_dot_conversation__service__pb2.ReplayConversationRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.ReplayConversationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/ListTransitions',
+            bedrock_dot_v1_dot_conversation__service__pb2.ListTransitionsRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.ListTransitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -456,6 +456,14 @@ class ConversationServiceStub:
     A replay needs the whole log: once events have been pruned, the call is
     OUT_OF_RANGE with REVISION_TOO_OLD.
     """
+    ListTransitions: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListTransitionsRequest, _conversation_service_pb2.ListTransitionsResponse]
+    """Reads the log of a conversation: the transitions of its state machine, the oldest
+    first.
+
+    A log only grows, so a client can go on with `after_step`. Transitions that have
+    been pruned are missing. Effects that leave nothing in the log, such as model
+    requests and timers, are not in it: ReplayConversation computes them.
+    """
     ExportConversation: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.ExportConversationRequest, _conversation_service_pb2.ExportConversationResponse]
     """Returns everything about a conversation as lines of JSON: first the conversation,
     then its messages, then its events. Attachments are named, but their bytes are
@@ -1033,6 +1041,14 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     A replay needs the whole log: once events have been pruned, the call is
     OUT_OF_RANGE with REVISION_TOO_OLD.
+    """
+    ListTransitions: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListTransitionsRequest, _conversation_service_pb2.ListTransitionsResponse]  # type: ignore[assignment]
+    """Reads the log of a conversation: the transitions of its state machine, the oldest
+    first.
+
+    A log only grows, so a client can go on with `after_step`. Transitions that have
+    been pruned are missing. Effects that leave nothing in the log, such as model
+    requests and timers, are not in it: ReplayConversation computes them.
     """
     ExportConversation: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.ExportConversationRequest, _conversation_service_pb2.ExportConversationResponse]  # type: ignore[assignment]
     """Returns everything about a conversation as lines of JSON: first the conversation,
@@ -1782,6 +1798,20 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         A replay needs the whole log: once events have been pruned, the call is
         OUT_OF_RANGE with REVISION_TOO_OLD.
+        """
+
+    @_abc_1.abstractmethod
+    def ListTransitions(
+        self,
+        request: _conversation_service_pb2.ListTransitionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.ListTransitionsResponse, _abc.Awaitable[_conversation_service_pb2.ListTransitionsResponse]]:
+        """Reads the log of a conversation: the transitions of its state machine, the oldest
+        first.
+
+        A log only grows, so a client can go on with `after_step`. Transitions that have
+        been pruned are missing. Effects that leave nothing in the log, such as model
+        requests and timers, are not in it: ReplayConversation computes them.
         """
 
     @_abc_1.abstractmethod

@@ -102,6 +102,7 @@ READS: dict[str, Message] = {
     "Subscribe": v1.SubscribeRequest(name=NAME),
     "VerifyConversation": v1.VerifyConversationRequest(name=NAME),
     "ReplayConversation": v1.ReplayConversationRequest(name=NAME),
+    "ListTransitions": v1.ListTransitionsRequest(parent=NAME),
     "ExportConversation": v1.ExportConversationRequest(name=NAME),
 }
 METHODS = [

@@ -1,9 +1,10 @@
-"""VerifyConversation, ReplayConversation and ExportConversation over a real channel."""
+"""VerifyConversation, ReplayConversation, ListTransitions and ExportConversation over a real channel."""
 
 from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import Usage
 from actors.core.context import Mode
 from actors.core.notifications import ConversationUpdated, ModeChanged, UsageChanged
+from server.contract import limits
 from server.queries import audit as audits
 from server.queries import downloads as exports
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
@@ -126,6 +128,92 @@ def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
     monkeypatch.setattr(store, "transitions", read_and_prune)
     refusal = refused(lambda: replay(harness))
     assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
+
+
+def logged(harness: GrpcHarness, **fields: Any) -> list[v1.Transition]:
+    """All pages of the log, and each token is one that the next request takes."""
+    request, found = v1.ListTransitionsRequest(**{"parent": NAME, **fields}), list[v1.Transition]()
+    while True:
+        page = harness.stub.ListTransitions(request, metadata=AUTHORIZED, timeout=SECONDS)
+        assert len(page.transitions) <= (request.page_size or 100)
+        found += page.transitions
+        request.page_token = page.next_page_token
+        if not page.next_page_token:
+            return found
+
+
+def test_the_log_shows_each_step_as_it_was_stored(harness: GrpcHarness, store: Store) -> None:
+    lived(store)
+    steps = logged(harness, page_size=7)
+    stored = store.transitions("c", after_step=0, limit=10_000)
+    assert [(each.step, each.digest) for each in steps] == [(row.step, row.hash) for row in stored]
+    assert [each.event_json.encode() for each in steps] == [row.event for row in stored]
+    assert [each.context_json.encode() or None for each in steps] == [row.context for row in stored]
+    assert [each.time.ToMilliseconds() for each in steps] == [row.at for row in stored]
+    assert [each.revision for each in steps] == [step.revision for step in replay(harness)]
+    effects = [json.loads(each.effects_json) for each in steps]
+    assert [len(each) for each in effects] == [len(row.notifications) for row in stored]
+    assert {each.event_type for each in steps} == {json.loads(row.event)["type"] for row in stored}
+
+
+def test_the_log_is_read_in_both_orders_and_from_a_step_on(
+    harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audits, "ROWS", 5)
+    world = lived(store)
+    steps = [each.step for each in logged(harness)]
+    assert steps == list(range(1, world.record.step + 1))
+    assert [each.step for each in logged(harness, page_size=7, descending=True)] == steps[::-1]
+    assert [each.step for each in logged(harness, page_size=3, after_step=steps[-4])] == steps[-3:]
+    newest = [each.step for each in logged(harness, page_size=3, after_step=20, descending=True)]
+    assert newest == steps[:19:-1]
+    assert logged(harness, after_step=steps[-1]) == logged(harness, after_step=2**62, descending=True) == []
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_of_a_log_whose_beginning_was_pruned_the_rest_is_read(
+    harness: GrpcHarness, store: Store, descending: bool
+) -> None:
+    world = lived(store)
+    store.prune_log("c", world.record.last_seq // 2)
+    left = [row.step for row in store.transitions("c", after_step=0, limit=10_000)]
+    assert left[0] > 1
+    steps = [each.step for each in logged(harness, page_size=9, descending=descending)]
+    assert steps == (left[::-1] if descending else left)
+
+
+def test_a_page_of_the_log_is_limited_in_bytes_and_leaves_out_what_is_too_long(
+    harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived(store)
+    monkeypatch.setattr(limits, "PAGE_BYTES", 4_000)
+    request = v1.ListTransitionsRequest(parent=NAME)
+    page = harness.stub.ListTransitions(request, metadata=AUTHORIZED, timeout=SECONDS)
+    assert sum(each.ByteSize() for each in page.transitions) <= 4_000
+    assert page.next_page_token
+    whole = logged(harness)
+    monkeypatch.setattr(limits, "REPLAY_JSON_BYTES", 120)
+    assert [each.event_json for each in logged(harness)] == [
+        each.event_json if len(each.event_json) <= 120 else "" for each in whole
+    ]
+
+
+def test_a_token_of_the_log_belongs_to_its_conversation_and_order(harness: GrpcHarness, store: Store) -> None:
+    lived(store)
+    request = v1.ListTransitionsRequest(parent=NAME, page_size=1)
+    request.page_token = harness.stub.ListTransitions(request, metadata=AUTHORIZED, timeout=SECONDS).next_page_token
+    for changed in ({"descending": True}, {"after_step": 1}):
+        other = v1.ListTransitionsRequest(parent=NAME, page_token=request.page_token, **changed)  # type: ignore[arg-type]
+        call = partial(harness.stub.ListTransitions, other, metadata=AUTHORIZED, timeout=SECONDS)
+        assert refused(call).fields == ["page_token"]
+
+
+def test_a_replay_computes_the_effects_that_the_log_has_not(harness: GrpcHarness, store: Store) -> None:
+    lived(store)
+    effects = [{each["type"] for each in json.loads(step.effects_json or "[]")} for step in replay(harness)]
+    assert effects[0] == set()
+    assert {"request_llm", "execute_tool", "notify_client"} <= set().union(*effects)
+    assert "persist_state" not in set().union(*effects)
 
 
 @pytest.mark.parametrize(("call", "read"), [(replay, "transitions"), (export, "messages"), (export, "events")])

@@ -168,7 +168,20 @@ def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(program:
 @pytest.mark.parametrize(
     "command",
     [
-        *("show", "export", "watch", "cancel", "queue", "cycles", "replay", "download", "approve", "continue", "rm -y"),
+        *(
+            "show",
+            "export",
+            "watch",
+            "cancel",
+            "queue",
+            "cycles",
+            "replay",
+            "log",
+            "download",
+            "approve",
+            "continue",
+            "rm -y",
+        ),
         *("verify", "withdraw", "archive", "rename --title x", "mode", "list --parent", "chat -r", "ask Hi -r"),
     ],
 )
@@ -776,6 +789,9 @@ def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock
     assert program("verify", "--all").stdout == f"{SLUG}: ok\n"
     assert program("verify").exit_code == exits.USAGE
     assert program("replay", SLUG).stdout == "1 steps, 0 differences\n"
+    logged = map(json.loads, program("log", SLUG, "--reverse").stdout.splitlines())
+    assert [(each["step"], each["event_type"]) for each in logged] == [("2", "user_message"), ("1", "user_message")]
+    assert len(program("log", SLUG, "--after", "1").stdout.splitlines()) == 1
     assert json.loads(program("export", SLUG).stdout) == {"kind": "conversation"}
     assert program("export", SLUG, "-o", str(tmp_path / "out.jsonl")).stdout == ""
     assert (tmp_path / "out.jsonl").read_text() == '{"kind": "conversation"}\n'

@@ -530,6 +530,8 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert conversation.verify() == []
     assert list(conversation.export()) == ['{"kind": "conversation"}']
     assert [step.step for step in conversation.replay()] == [1]
+    assert [step.step for step in conversation.transitions(newest_first=True)] == [2, 1]
+    assert [step.event_type for step in conversation.transitions(after_step=1)] == ["user_message"]
     assert conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
     assert list(conversation.cycles(view="full")) == []
     assert conversation.message("m1").name == conversation.message(f"{NAME}/messages/m1").name == f"{NAME}/messages/m1"

@@ -77,6 +77,7 @@ COMMANDS = [
     ("verify", "--all"),
     ("verify", NAME),
     ("replay", NAME, "--verbose"),
+    ("log", NAME),
     ("export", NAME),
     ("download", NAME, "--force"),
 ]

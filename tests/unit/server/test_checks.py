@@ -71,6 +71,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.SubscribeRequest: {"name": NAME},
     v1.VerifyConversationRequest: {"name": NAME},
     v1.ReplayConversationRequest: {"name": NAME},
+    v1.ListTransitionsRequest: {"parent": NAME, "after_step": 7},
     v1.ExportConversationRequest: {"name": NAME},
     v1.WatchConversationsRequest: {},
     v1.BrowseDirectoryRequest: {},
@@ -209,6 +210,12 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     },
     v1.VerifyConversationRequest: {"name": BAD_NAMES},
     v1.ReplayConversationRequest: {"name": BAD_NAMES, "until_revision": (-1,)},
+    v1.ListTransitionsRequest: {
+        "parent": BAD_NAMES,
+        "page_size": (-1,),
+        "page_token": BAD_TOKENS,
+        "after_step": (-1,),
+    },
     v1.ExportConversationRequest: {"name": BAD_NAMES},
     v1.BrowseDirectoryRequest: {
         "path": ("/x\0y", "/" + "x" * 4_096),

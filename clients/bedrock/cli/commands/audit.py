@@ -148,6 +148,19 @@ def replay(conversation: Conversation, until: int, verbose: bool) -> None:
 
 
 @on_conversation
+@click.option("--after", metavar="STEP", type=click.IntRange(0), default=0, help="Begin after this step.")
+@click.option("-r", "--reverse", is_flag=True, help="Begin with the last step.")
+def log(conversation: Conversation, after: int, reverse: bool) -> None:
+    """Print the log of a conversation as lines of JSON.
+
+    Each line is a step of the state machine: its event, the facts that have changed, the effects that are stored, the
+    revision and the digest. Steps that were pruned are missing.
+    """
+    for step in conversation.transitions(after_step=after, newest_first=reverse):
+        print_json_line(json.dumps(step.to_dict(), ensure_ascii=False))
+
+
+@on_conversation
 @click.option("-o", "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="A file to write into.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite the file if it exists.")
 def export(conversation: Conversation, path: Path | None, force: bool) -> None:
