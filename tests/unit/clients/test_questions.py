@@ -193,6 +193,14 @@ def test_events_of_a_conversation_that_does_not_exist_are_an_error_at_once(clien
         client.conversation("nowhere").events()
 
 
+def test_so_it_is_when_asyncio_enters_them(address: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        with pytest.raises(NotFound):
+            await client.conversation("nowhere").events().__aenter__()
+
+    aio(address, story)
+
+
 def test_a_call_that_takes_too_long_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
