@@ -203,7 +203,7 @@ def test_a_token_of_the_log_belongs_to_its_conversation_and_order(harness: GrpcH
     request = v1.ListTransitionsRequest(parent=NAME, page_size=1)
     request.page_token = harness.stub.ListTransitions(request, metadata=AUTHORIZED, timeout=SECONDS).next_page_token
     for changed in ({"descending": True}, {"after_step": 1}):
-        other = v1.ListTransitionsRequest(parent=NAME, page_token=request.page_token, **changed)  # type: ignore[arg-type]
+        other = v1.ListTransitionsRequest(parent=NAME, page_token=request.page_token, **changed)
         call = partial(harness.stub.ListTransitions, other, metadata=AUTHORIZED, timeout=SECONDS)
         assert refused(call).fields == ["page_token"]
 
