@@ -67,7 +67,9 @@ ENVELOPES = {
     ),
     *(
         f"List{what}Response"
-        for what in "Conversations Messages RequestCycles Queue Approvals Models Tools ApprovalRules Questions Transitions".split()
+        for what in (
+            "Conversations Messages RequestCycles Queue Approvals Models Tools ApprovalRules Questions Transitions".split()
+        )
     ),
     *("CreateApprovalRuleResponse", "DeleteApprovalRuleResponse"),
     "WaitRequestCycleResponse",
