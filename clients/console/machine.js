@@ -34,7 +34,7 @@ export function drawMachine(scope, into, conversation, rest, base) {
       runs.length > 0 && h('select', { 'aria-label': 'Run', onchange: (/** @type {any} */ event) => { location.hash = `${base}/machine/${encodeURIComponent(event.target.value)}`; } },
         runs.map((each, index) => h('option', { value: lastPart(each.name), selected: each === found }, `${index + 1}: ${each.text.slice(0, 40) || 'run'}`))));
     const tell = (/** @type {string} */ state) => { picked = state; told(about, state, matrix); };
-    fill(body, h('div.scroll', {}, picture(edges, live, path, taken, tell)), found && h('p.path-words', {}, steps(path)), about);
+    fill(body, h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Diagram' }, picture(edges, live, path, taken, tell)), found && h('p.path-words', {}, steps(path)), about);
     told(about, picked || live, matrix);
   };
   draw();

@@ -7,7 +7,7 @@ import { exactly, lastPart, short, word } from './format.js';
 
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into */
 export function drawNodes(scope, into) {
-  const body = h('div.scroll'), quotas = h('div.scroll');
+  const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), quotas = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' });
   fill(into, h('div.page', {}, h('h1', {}, 'Nodes'), h('p.lead', {}, 'The servers that share the database. Each conversation has one owner; a lease that is not renewed frees what it owns.'), body, h('h2', {}, 'Quotas'), quotas));
   const read = async () => {
     try {
@@ -29,7 +29,7 @@ export function drawNodes(scope, into) {
 
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into */
 export function drawAudit(scope, into) {
-  const body = h('div.scroll'), more = h('button', { type: 'button', hidden: true, onclick: () => read() }, 'Earlier');
+  const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), more = h('button', { type: 'button', hidden: true, onclick: () => read() }, 'Earlier');
   const principal = /** @type {HTMLInputElement} */ (h('input', { placeholder: 'principal', 'aria-label': 'Principal', onchange: () => read(true) }));
   const outcome = /** @type {HTMLSelectElement} */ (h('select', { 'aria-label': 'Outcome', onchange: () => read(true) }, h('option', { value: '' }, 'accepted and refused'), h('option', { value: 'OUTCOME_ACCEPTED' }, 'accepted'), h('option', { value: 'OUTCOME_REFUSED' }, 'refused')));
   fill(into, h('div.page', {}, h('h1', {}, 'Audit'), h('p.lead', {}, 'Who did what, and what was refused.'), h('div.row', {}, principal, outcome), body, more));

@@ -36,7 +36,7 @@ async ([payloads]) => {
     transcript.update(new Set(['all']));
     for (const details of transcript.element.querySelectorAll('details')) details.open = true;
     for (const run of runsOf(events)) box.append(table([text], [[run.text, ...[...run.rows.values()].flatMap((row) => [row.label, row.about])]]));
-    box.append(markdown(text), ruleText({ action: text, commandPrefix: text }));
+    box.append(markdown(text), table([''], [[ruleText({ action: text, commandPrefix: text })]]));
   });
   await new Promise((done) => setTimeout(done, 500));
   const odd = [...box.querySelectorAll('script, iframe, object, embed, base, meta, link, style, form[action], [onerror], [onload], img:not([src^="/v1/"])')].map((each) => each.outerHTML);
