@@ -68,7 +68,8 @@ ENVELOPES = {
     *(
         f"List{what}Response"
         for what in (
-            "Conversations Messages RequestCycles Queue Approvals Models Tools ApprovalRules Questions Transitions".split()
+            *"Conversations Messages RequestCycles Queue Approvals Models Tools".split(),
+            *"ApprovalRules Questions Transitions".split(),
         )
     ),
     *("CreateApprovalRuleResponse", "DeleteApprovalRuleResponse"),
