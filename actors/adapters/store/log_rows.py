@@ -23,7 +23,6 @@ from actors.core.states import QueuedInput
 from actors.ports import (
     Commit,
     LogEntry,
-    RevisionTooOldError,
     SettledInput,
     StoppedRun,
     StoreDamagedError,
@@ -166,26 +165,6 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
             yield StoredEvent(revision, at, notification)
         if limit <= 0:
             return
-
-
-def events_after(
-    rows: Iterable[tuple[int, int, str]], conversation_id: str, after: int, limit: int
-) -> tuple[StoredEvent, ...]:
-    """Return at most `limit` events after the revision `after`; `rows` are as in `events_of`.
-
-    Raises RevisionTooOldError if the event after revision `after` is pruned, and the errors of `events_of`.
-    """
-    found = tuple(events_of(rows, after, limit))
-    if found and found[0].revision != after + 1:
-        first = found[0].revision
-        raise RevisionTooOldError(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
-    return found
-
-
-def refuse_before(begins: int, conversation_id: str, after: int) -> None:
-    """Raise RevisionTooOldError if `after` is less than `begins`, the last revision pruned from the event log."""
-    if after < begins:
-        raise RevisionTooOldError(f"the events of {conversation_id} begin after revision {begins}", oldest=begins)
 
 
 def stored_transition(row: LogRow) -> StoredTransition:

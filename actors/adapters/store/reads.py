@@ -21,6 +21,7 @@ from actors.ports import (
     Attachment,
     CommandRecord,
     ConversationRecord,
+    RevisionTooOldError,
     SettledInput,
     Snapshot,
     Spending,
@@ -342,9 +343,11 @@ class StoreReads(ABC):
 
         def body(session: Session) -> tuple[StoredEvent, ...]:
             logged = session.execute(_EVENTS, id=conversation_id, next=after + 1, limit=limit)
-            found = log_rows.events_after(logged, conversation_id, after, limit)
-            if not found:
-                log_rows.refuse_before(log_rows.beginning(session, conversation_id).revision, conversation_id, after)
+            found = tuple(log_rows.events_of(logged, after, limit))
+            begins = found[0].revision - 1 if found else log_rows.beginning(session, conversation_id).revision
+            if after < begins:
+                text = f"the events of {conversation_id} begin after revision {begins}"
+                raise RevisionTooOldError(text, oldest=begins)
             return found
 
         return self._read(body)

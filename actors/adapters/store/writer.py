@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.adapters.store.changes import EncodedCommit, write_together
+from actors.adapters.store.removal import remove_slice
 from actors.ports import (
     CommandExistsError,
     FaultPoints,
@@ -148,9 +149,9 @@ class Writer(ABC):
     def _committed(self) -> None:
         """Check that the transaction was written to where it belongs. Raises StoreUnavailableError."""
 
-    @abstractmethod
     def _remove_slice(self, session: Session) -> bool:
         """Do some background work in a transaction; return whether any is left."""
+        return remove_slice(session)
 
     @abstractmethod
     def _not_removed(self, error: Exception) -> None:

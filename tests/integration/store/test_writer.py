@@ -13,7 +13,6 @@ import pytest
 
 from actors.adapters.store import writer
 from actors.adapters.store.sqlite import disk as write_ahead_log
-from actors.adapters.store.sqlite import store as sqlite_store
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store
 from actors.core.content import Usage
@@ -166,7 +165,7 @@ def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_
     monkeypatch.setattr(write_ahead_log, "MOVE_EVERY", 5)
     monkeypatch.setattr(writer, "TIDY_SECONDS", 0.0)
     monkeypatch.setattr(write_ahead_log.WriteAheadLog, "move", move)
-    monkeypatch.setattr(sqlite_store, "remove_slice", tidy)
+    monkeypatch.setattr(writer, "remove_slice", tidy)
     with closing(open_store(tmp_path)) as store:
         until(lambda: len(done) == 3)
         for number in range(11):  # behind the three slices, which count as changes

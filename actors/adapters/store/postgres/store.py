@@ -24,7 +24,6 @@ from actors.adapters.store.postgres.engine import (
 )
 from actors.adapters.store.postgres.nodes.node_statements import CLAIM
 from actors.adapters.store.query import Session
-from actors.adapters.store.removal import remove_slice
 from actors.adapters.store.store import SqlStore
 from actors.adapters.store.writer import Writer, refusal
 from actors.ports import (
@@ -83,15 +82,9 @@ class PostgresWriter(Writer):
             self._tidying, self._looked_at = True, now
         self._tidy(batch)
 
-    def _remove_slice(self, session: Session) -> bool:
-        return remove_slice(session)
-
     def _not_removed(self, error: Exception) -> None:
         self._outages.failed(f"what was deleted could not be removed yet: {_said(error)}")
         self._disconnect()
-
-    def _ready(self) -> Session:
-        return self._connected()
 
     def _committed(self) -> None:
         self._outages.worked()
@@ -116,7 +109,7 @@ class PostgresWriter(Writer):
             self._outages.failed(f"the database may not have written what was sent: {said}")
         return f"the database may not have written it: {said}"
 
-    def _connected(self) -> PostgresConnection:
+    def _ready(self) -> Session:
         if self._session is not None and self._session.ended:
             self._disconnect()
         if self._session is None:

@@ -15,7 +15,7 @@ import peewee
 
 from actors.adapters.store.query import Session
 from actors.adapters.store.reads import read_again
-from actors.adapters.store.removal import abandon_all, remove_slice
+from actors.adapters.store.removal import abandon_all
 from actors.adapters.store.sqlite.data_directory import DataDirectory
 from actors.adapters.store.sqlite.disk import DiskReserve, WriteAheadLog, close_database
 from actors.adapters.store.sqlite.engine import (
@@ -89,7 +89,7 @@ class SqliteWriter(Writer):
 
     def _remove_slice(self, session: Session) -> bool:
         self._log.count(1)
-        return remove_slice(session) or self._space.give_back(raw(self._database))
+        return super()._remove_slice(session) or self._space.give_back(raw(self._database))
 
     def _not_removed(self, error: Exception) -> None:
         _log.warning("what was deleted could not be removed yet: %s", error)
