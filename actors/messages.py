@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -33,7 +33,7 @@ from actors.core.context import (
     ReasoningEffort,
 )
 from actors.core.errors import Reason, Rejected
-from actors.core.events import Event, LlmStreamChunk
+from actors.core.events import Event
 from actors.core.notifications import QueueChanged
 from actors.core.states import AgentTask, Ledger, QueuedInput
 from actors.core.summary import StateSummary
@@ -432,28 +432,6 @@ class EffectOutcome:
     """Whether the mailbox delivers this message before all normal messages."""
     origin: CommandOrigin | None = None
     """Who requested the event; set only for a cancel that the store could not save at first."""
-
-
-class TextSource(Protocol):
-    """A buffer of streamed text, which the conversation's actor empties."""
-
-    def drain(self) -> tuple[LlmStreamChunk, ...]:
-        """Remove and return all buffered text. Only the conversation's thread may call this."""
-        ...
-
-    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `drain`; the caller will call `drain` again without waiting for a TextDeltaReady.
-
-        Only the conversation's thread may call this.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class TextDeltaReady:
-    """Message to the conversation: `source` has new streamed text. It is sent again only after `drain`."""
-
-    source: TextSource
 
 
 class CreateSubAgent(Struct, frozen=True):

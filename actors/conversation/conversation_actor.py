@@ -52,7 +52,6 @@ from actors.messages import (
     JobExited,
     ModelRequestOverdue,
     SubAgentStopped,
-    TextDeltaReady,
     ToolsEnded,
     UnknownConversationError,
     Wake,
@@ -186,7 +185,7 @@ class ConversationActor(Actor):
         match message:
             case Request():
                 return self._answer_observed(message) if self._services.telemetry.on else self._answer(message)
-            case EffectOutcome() | TextDeltaReady():
+            case EffectOutcome():
                 self._commit_outcomes(message)
             case KillReceipt():
                 self._record_kill(message)
@@ -294,12 +293,12 @@ class ConversationActor(Actor):
 
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
-    def _commit_outcomes(self, outcome: EffectOutcome | TextDeltaReady) -> None:
+    def _commit_outcomes(self, outcome: EffectOutcome) -> None:
         """Commit an outcome together with the outcomes that follow it in the mailbox.
 
         Then handle the messages among them which report that a sub-agent's actor has stopped.
         """
-        outcomes: list[EffectOutcome | TextDeltaReady] = [outcome]
+        outcomes = [outcome]
         stopped: list[str] = []
         while may_share_commit(outcome) and (envelope := self.mailbox.get_if(_may_follow)) is not None:
             if isinstance(envelope.message, SubAgentStopped):

@@ -36,7 +36,7 @@ from actors.core.events import (
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import INACTIVE, TERMINAL, JobStatus
 from actors.core.tool_run import KillReceipt
-from actors.messages import EffectOutcome, TextDeltaReady, TreeReaped, UnknownConversationError
+from actors.messages import EffectOutcome, TreeReaped, UnknownConversationError
 from actors.ports import FencedError, NotOwnerError, StoreUnavailableError, date_of
 
 if TYPE_CHECKING:
@@ -162,8 +162,6 @@ class LoadedConversation:
             self._services.bus.publish(self.record.id, events, self.record)
             self._services.telemetry.published(self.record, (event.notification for event in events))
             self._services.faults.hit("publish.after")
-        for delta in unit.text_deltas:
-            self._services.bus.text_delta(self.record.id, delta)
 
 
 class ConversationPipeline:
@@ -243,24 +241,19 @@ class ConversationPipeline:
         self.perform(loaded, unit, urgent=isinstance(event, (UserCancel, SetMode)))
         return unit
 
-    def prepare(self, outcomes: Sequence[EffectOutcome | TextDeltaReady]) -> Prepared:
+    def prepare(self, outcomes: Sequence[EffectOutcome]) -> Prepared:
         """Apply outcomes in one unit of work, and return the commit that stores them all.
 
         The stored rows and events are the same as if each outcome had a unit of its own. The unit ends after the first
         outcome that starts an effect, because effects must not wait, and before an outcome that raises; if the first
-        outcome raises, this method raises the same error. Streamed text of an answer whose start is already committed
-        becomes a unit of its own, so that clients see the text before the outcome that ends the stream. Raises
-        StoreError if the conversation cannot be loaded.
+        outcome raises, this method raises the same error. Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())
         for outcome in outcomes:
-            if batch.unit.text_deltas and batch.unit.empty and not isinstance(outcome, TextDeltaReady):
-                break
             try:
                 batch.run(outcome)
             except BaseException:
-                batch.put_text_back()
                 if batch.count == 0:
                     raise
                 return self.prepare(outcomes[: batch.count])
@@ -271,11 +264,7 @@ class ConversationPipeline:
     def _commit(self, loaded: LoadedConversation, batch: OutcomeBatch) -> None:
         if batch.origin is not None:
             batch.unit.attribute(batch.origin)
-        try:
-            self.perform_outcomes(loaded, batch.unit, urgent=batch.urgent)
-        except StoreUnavailableError:
-            batch.put_text_back()
-            raise
+        self.perform_outcomes(loaded, batch.unit, urgent=batch.urgent)
 
     def record_kill(self, receipt: KillReceipt) -> None:
         """Log that the killed processes of a tool call or job have exited, or may still run. Raises StoreError."""
@@ -324,7 +313,7 @@ class ConversationPipeline:
     ) -> None:
         self._compute(unit)
         effects = loaded.commit(unit, *others, command=command, urgent=urgent)
-        self.executor.committed(loaded.record, unit.messages)
+        self.executor.committed(loaded.record, loaded.context, unit.messages)
         # The mode is set before the effects start, so that a tool starts in the new mode.
         self.executor.rights.set(loaded.context.mode)
         for effect in effects:
@@ -438,7 +427,7 @@ class Recovery:
                 return Prepared(1, functools.partial(self._pipeline.reload, epoch))
             case _ if self._pipeline.loaded is None:
                 return Prepared(1, functools.partial(self._drop, first))
-            case EffectOutcome() | TextDeltaReady():
+            case EffectOutcome():
                 return self._pipeline.prepare(sharing_commit(entries) or (first,))
             case KillReceipt():
                 return Prepared(1, functools.partial(self._pipeline.record_kill, first))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard, TypeVar
 
 from actors.core.events import InternalFault, UserCancel
 from actors.core.tool_run import KillReceipt
-from actors.messages import EffectOutcome, TextDeltaReady
+from actors.messages import EffectOutcome
 from actors.ports import DatabaseAwayError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ReloadFromStore:
     epoch: int
 
 
-Uncommitted: TypeAlias = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
+Uncommitted: TypeAlias = EffectOutcome | KillReceipt | VerifyUncertainCommit | ReloadFromStore
 """What a conversation's retry queue contains: changes to commit for which no caller waits."""
 
 
@@ -162,16 +162,16 @@ class RetryQueue(Generic[Entry]):
         self._later(pause)
 
 
-def may_share_commit(entry: object) -> TypeGuard[EffectOutcome | TextDeltaReady]:
+def may_share_commit(entry: object) -> TypeGuard[EffectOutcome]:
     """Return whether `entry` may share a commit with others; cancels, faults and urgent outcomes may not."""
-    if isinstance(entry, EffectOutcome):
-        return not (entry.urgent or isinstance(entry.event, (InternalFault, UserCancel)))
-    return isinstance(entry, TextDeltaReady)
+    if not isinstance(entry, EffectOutcome):
+        return False
+    return not (entry.urgent or isinstance(entry.event, (InternalFault, UserCancel)))
 
 
-def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome | TextDeltaReady, ...]:
+def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome, ...]:
     """Return the leading entries that may be committed together; () if the first entry must be committed alone."""
-    shared: list[EffectOutcome | TextDeltaReady] = []
+    shared: list[EffectOutcome] = []
     for entry in entries:
         if not may_share_commit(entry):
             break

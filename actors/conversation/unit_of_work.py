@@ -28,7 +28,6 @@ from actors.core.states import (
 )
 from actors.core.steps.approvals import CallVerdict, Evaluation, evaluate
 from actors.core.transition import run_chain
-from actors.messages import TextDeltaReady
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Spending, StoredEvent
 from actors.ports.records import CallDecision, LogAudit
 
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
 
     from actors.core.content import Message, ToolUse
     from actors.core.context import CallSubject, ConvContext
-    from actors.core.events import Event, LlmStreamChunk
+    from actors.core.events import Event
     from actors.core.states import Ledger, State
-    from actors.messages import EffectOutcome, TextSource
+    from actors.messages import EffectOutcome
     from actors.ports.records import CommandOrigin
 
 _encode = msgspec.json.Encoder().encode
@@ -57,7 +56,6 @@ class UnitOfWork:
         """The context last written to the log; None if unknown. A log row contains the context only if it changed."""
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
-        self.text_deltas: list[TextDelta] = []
         self.effects: list[ActEffect] = []
         self.used = (0, 0)
         """The tokens of the conversation's own model requests, and their cost in micro-dollars, without sub-agents."""
@@ -71,7 +69,7 @@ class UnitOfWork:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to store, because the events were ignored or only brought streamed text."""
+        """Whether there is nothing to store, because the events were ignored."""
         return not self.entries
 
     @property
@@ -138,9 +136,7 @@ class UnitOfWork:
                 case PersistMode(mode=mode):
                     changed = True
                 case NotifyClient(data=data):
-                    if isinstance(data, TextDelta):
-                        self.text_deltas.append(data)
-                    else:
+                    if not isinstance(data, TextDelta):  # streamed text comes by its window, not here
                         durable.append(data)
                 case _:
                     self.effects.append(effect)
@@ -200,32 +196,17 @@ class OutcomeBatch:
 
         A batch with a cancel has no other outcome.
         """
-        self._texts: list[tuple[TextSource, tuple[LlmStreamChunk, ...]]] = []
 
-    def run(self, outcome: EffectOutcome | TextDeltaReady) -> None:
+    def run(self, outcome: EffectOutcome) -> None:
         """Process the next outcome. If it comes too late and is ignored, its tokens are counted nevertheless."""
-        if isinstance(outcome, TextDeltaReady):
-            self._run_text(outcome.source)
-        else:
-            event, entries = outcome.event, len(self.unit.entries)
-            self.urgent |= isinstance(event, UserCancel)
-            self.origin = outcome.origin or self.origin
-            self.unit.run(event)
-            ignored = len(self.unit.entries) == entries
-            if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
-                self.unit.run(UsageReported(event.at, event.usage, aside=False))
+        event, entries = outcome.event, len(self.unit.entries)
+        self.urgent |= isinstance(event, UserCancel)
+        self.origin = outcome.origin or self.origin
+        self.unit.run(event)
+        ignored = len(self.unit.entries) == entries
+        if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
+            self.unit.run(UsageReported(event.at, event.usage, aside=False))
         self.count += 1
-
-    def _run_text(self, source: TextSource) -> None:
-        chunks = source.drain()
-        self._texts.append((source, chunks))
-        for chunk in chunks:
-            self.unit.run(chunk)
-
-    def put_text_back(self) -> None:
-        """Give the streamed text back to the sources it was taken from, because the batch was not committed."""
-        for source, chunks in reversed(self._texts):
-            source.restore(chunks)
 
 
 def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:

@@ -143,7 +143,7 @@ class LlmStreamStarted(LlmOutcome, frozen=True, tag="llm_stream_started"):
 
 
 class LlmStreamChunk(LlmOutcome, frozen=True, tag="llm_stream_chunk"):
-    """The next text of the response. Chunks are merged while they wait for the actor, and are never stored."""
+    """The next text of the response, which is never stored."""
 
     at: int
     request_id: str

@@ -36,6 +36,11 @@ A transition lists its effects in logical order, but the actor carries them out 
 must be stored, in one database transaction; then it sends all notifications to clients; then it starts new work. So a
 crash can interrupt work, but the log always shows that the work was due.
 
+Streamed text takes a shorter way, since it is never stored. While an attempt streams, its text changes nothing but what
+clients see: this is the *window* of the attempt. The commit of the stream's start opens the window, and the commit that
+ends the attempt ends it. Inside, whoever has the text may apply the transition to the published state (`stream_text`)
+and publish the result without the actor, as long as that state is still the published one.
+
 How the history stays valid
 ===========================
 
@@ -65,7 +70,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.core.context import ConvContext
-from actors.core.effects import Effect, PersistMode, TransitionResult, ignored
+from actors.core.effects import Effect, NotifyClient, PersistMode, TransitionResult, ignored
 from actors.core.errors import InvalidTransition, Reason, Rejected
 from actors.core.events import (
     AnswerQuestion,
@@ -76,6 +81,7 @@ from actors.core.events import (
     GridEvent,
     InternalFault,
     JobChanged,
+    LlmStreamChunk,
     McpRestarted,
     PromoteFollowUp,
     QuestionOver,
@@ -87,6 +93,7 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
+from actors.core.notifications import TextDelta
 from actors.core.rules.agent_states import when_awaiting_sub_agents, when_cancelling
 from actors.core.rules.idle_states import handle_fault, when_error, when_idle, when_terminal
 from actors.core.rules.llm_states import when_awaiting_continuation, when_awaiting_llm, when_llm_requesting
@@ -126,6 +133,7 @@ __all__ = [
     "TransitionResult",
     "run_chain",
     "settle_event",
+    "stream_text",
     "transition",
 ]
 
@@ -234,6 +242,18 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
         state, context = result.new_state, context_after(context, result.effects)
         following = settle_event(state, event.at)
     return tuple(steps)
+
+
+def stream_text(state: State, context: ConvContext, chunk: LlmStreamChunk) -> tuple[TextDelta, ...] | None:
+    """Return what clients are told of streamed text while `state` is the published one: nothing if the attempt is over.
+
+    None means that the text must wait, because the start of its stream has not been committed.
+    """
+    result = transition(state, context, chunk)
+    if result.new_state is not state:
+        return None
+    told = (effect.data for effect in result.effects if isinstance(effect, NotifyClient))
+    return tuple(data for data in told if isinstance(data, TextDelta))
 
 
 def context_after(context: ConvContext, effects: tuple[Effect, ...]) -> ConvContext:

@@ -4,7 +4,7 @@ A watcher is a client with an open stream, represented by a cursor over the even
 behind the events in memory reads the store instead. A slow watcher delays neither the publisher nor another watcher.
 
 Live text is what a model or a tool is writing at the moment. It is accepted only while its model request or tool call
-is running in the published state. Text that arrives later is dropped.
+is running in the published state; text that arrives later is dropped. A model's text comes by its attempt's window.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from actors.core.content import Text
+from actors.core.events import LlmStreamChunk
 from actors.core.notifications import StateChanged, TextDelta
 from actors.core.states import LlmPhase
+from actors.core.transition import stream_text
 from actors.events.conversation_list import ListFeed
-from actors.ports import ConversationRecord, EventBus, StoredEvent
+from actors.ports import Clock, ConversationRecord, EventBus, StoredEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.core.context import ConvContext
     from actors.core.summary import StateSummary
 
 log = logging.getLogger(__name__)
@@ -412,16 +417,17 @@ class EventHub(EventBus):
         if self.conversation_list.watched:
             self.conversation_list.changed(record)
 
-    def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
-        """Keep text that a model has streamed, if its attempt is streaming according to the published state."""
+    def text_delta(self, conversation_id: str, revision: int, *deltas: TextDelta) -> bool:
+        """Keep text that a model has streamed, if the state at `revision` is still the published one."""
         with self.lock:
             channel = self._channels.get(conversation_id)
-            buffer = channel.text if channel else None
-            if channel is None or buffer is None or not buffer.is_of(delta.request_id, delta.attempt):
-                return
-            buffer.add(delta.text, reasoning=delta.reasoning)
+            if channel is None or channel.text is None or channel.head != revision:
+                return False
+            for delta in deltas:
+                channel.text.add(delta.text, reasoning=delta.reasoning)
             to_wake = channel.to_wake_for_text()
         _wake_for_text(to_wake)
+        return True
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
         """Keep output of a tool call, if the call is running according to the published state."""
@@ -453,6 +459,63 @@ class EventHub(EventBus):
             self._channels.pop(conversation_id, None)
         elif not channel.watches:
             channel.forget_events()
+
+
+class TextWindow:
+    """The way of one attempt's streamed text to clients: text needs no commit while the window is open.
+
+    The state machine decides when it is, see `stream_text`. The runner's thread puts text in and passes it on. Text
+    that comes before the commit of its stream's start, or while another state is being published, waits here until the
+    conversation's thread reports the state that it has published. Any thread may shut the window.
+    """
+
+    def __init__(self, bus: EventBus, clock: Clock, conversation_id: str, request_id: str, attempt: int) -> None:
+        self._bus, self._clock, self._conversation_id = bus, clock, conversation_id
+        self._request_id, self._attempt = request_id, attempt
+        self._lock = threading.Lock()  # guards all that follows
+        self._waiting: list[tuple[bool, str]] = []
+        self._published: tuple[ConversationRecord, ConvContext] | None = None
+        """The published state; None until one is published after the one that began the attempt."""
+        self._shut = False
+
+    def put(self, text: str, *, reasoning: bool) -> None:
+        """Add text, to be passed on."""
+        with self._lock:
+            self._waiting.append((reasoning, text))
+
+    def published(self, record: ConversationRecord, context: ConvContext) -> None:
+        """Take over the state that was just published, and pass on what waited for it. Conversation's thread only."""
+        with self._lock:
+            self._published = record, context
+            self._pass_on()
+
+    def pass_on(self) -> None:
+        """Publish the text if the window is open; drop it if the attempt is over; otherwise it waits."""
+        with self._lock:
+            self._pass_on()
+
+    def shut(self) -> None:
+        """Publish nothing more, whatever the state machine says, because the attempt is cancelled."""
+        with self._lock:
+            self._shut = True
+
+    def _pass_on(self) -> None:
+        if self._shut or not self._waiting or self._published is None:
+            return
+        record, context = self._published
+        now = self._clock.now_ms()
+        deltas: list[TextDelta] = []
+        for reasoning, parts in groupby(self._waiting, key=itemgetter(0)):
+            text = Text("".join(text for _, text in parts))
+            told = stream_text(
+                record.state, context, LlmStreamChunk(now, self._request_id, self._attempt, text, reasoning)
+            )
+            if told is None:
+                return
+            deltas += told
+        # If the hub refuses it, another state was just published: the text waits for `published`, which follows.
+        if not deltas or self._bus.text_delta(self._conversation_id, record.last_seq, *deltas):
+            self._waiting.clear()
 
 
 def _wake(watches: set[Watch]) -> None:

@@ -93,8 +93,11 @@ class EventBus(Protocol):
         """Publish committed events, in order, together with the conversation's record as it is after these events."""
         ...
 
-    def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
-        """Publish the next piece of a text that a model is streaming. The text is not stored."""
+    def text_delta(self, conversation_id: str, revision: int, *deltas: TextDelta) -> bool:
+        """Publish the next text of the answer that is streaming in the state at `revision`. The text is not stored.
+
+        Returns False, and publishes nothing, if that is not the newest published revision.
+        """
         ...
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:

@@ -211,9 +211,9 @@ class EffectExecutor:
         """Return all messages of the conversation. Raises StoreError."""
         return self._requests.builder.history_of(record).through(record.state.ledger.seq)
 
-    def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Pass newly committed messages to the request builder, so that it need not read them from the store."""
-        self._requests.builder.committed(record, messages)
+    def committed(self, record: ConversationRecord, context: ConvContext, messages: Sequence[Message]) -> None:
+        """Tell the model requests what was committed and published."""
+        self._requests.committed(record, context, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Kill the background jobs of a conversation and return their handles.

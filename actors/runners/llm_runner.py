@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
-import operator
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,12 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 from pykka import ActorDeadError
 
-from actors.core.content import Content, Text, Usage
+from actors.core.content import Content, Usage
 from actors.core.context import CallSubject
 from actors.core.effects import RequestContinuation
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
-from actors.messages import EffectOutcome, ModelRequestOverdue, TextDeltaReady
+from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
+from actors.events.hub import TextWindow
+from actors.messages import EffectOutcome, ModelRequestOverdue
 from actors.ports import (
     CancelToken,
     Clock,
@@ -42,8 +41,12 @@ from actors.runtime.offered_tools import checked_calls, output_of
 from actors.runtime.services import call_subjects, with_refusals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pykka import ActorRef
 
+    from actors.core.content import Message
+    from actors.core.context import ConvContext
     from actors.core.effects import RequestLlm
     from actors.ports import ConversationRecord
     from actors.runtime.admission import Admission, SlotRequest
@@ -90,6 +93,7 @@ class LlmRequest:
     cancel: CancelToken
     respond: Callable[[Model, ModelRequest, ModelSink, CancelToken], ModelAnswer]
     """Makes the request. Called on the runner's thread. Raises what `Model.respond` raises."""
+    window: TextWindow
     pace: ReadPace
     on_end: Callable[[], None]
     """Called on the runner's thread when the attempt is over."""
@@ -97,60 +101,6 @@ class LlmRequest:
     """Called with the tokens used by an attempt whose outcome no actor accepted, because the conversation's stopped."""
     ended: bool = False
     """Whether the attempt is over, or will never begin."""
-
-
-class StreamedText:
-    """The buffer of streamed text between the runner's thread and the conversation's thread.
-
-    At most one message about new text waits in the conversation's mailbox; further text is only added to the buffer.
-    """
-
-    begun = False
-    """Whether there has been any text."""
-
-    def __init__(self, request_id: str, attempt: int, clock: Clock) -> None:
-        self._request_id, self._attempt, self._clock = request_id, attempt, clock
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[bool, str]] = []
-        self._announced = False
-        """Whether the conversation was sent a message about the text and has not called `drain` since."""
-
-    def put(self, text: str, *, reasoning: bool) -> None:
-        """Add text to the buffer."""
-        self.begun = True
-        with self._lock:
-            self._waiting.append((reasoning, text))
-
-    def announce(self) -> bool:
-        """Return whether to send the actor a message about the text: there is text, and no such message waits."""
-        with self._lock:
-            if self._announced or not self._waiting:
-                return False
-            self._announced = True
-            return True
-
-    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `drain`, because the actor will handle again the message in response to which it took the text.
-
-        Only the conversation's thread may call this.
-        """
-        with self._lock:
-            self._waiting[:0] = [(chunk.reasoning, chunk.content.text) for chunk in chunks]
-            self._announced = True
-
-    def drain(self) -> tuple[LlmStreamChunk, ...]:
-        """Remove and return the buffered text, with adjacent text of the same kind joined.
-
-        Only the conversation's thread may call this.
-        """
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-            self._announced = False
-        now = self._clock.now_ms()
-        return tuple(
-            LlmStreamChunk(now, self._request_id, self._attempt, Text("".join(text for _, text in parts)), reasoning)
-            for reasoning, parts in itertools.groupby(waiting, key=operator.itemgetter(0))
-        )
 
 
 class LlmRunner(Actor):
@@ -175,8 +125,8 @@ class Attempt:
         self._request = request
         self._reply_to = reply_to
         self._clock = clock
-        self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
+        self._text_begun = False
         self._start: LlmStreamStarted | None = None
         """The event that reports the start of the stream, until it is sent to the actor; otherwise None."""
 
@@ -199,32 +149,29 @@ class Attempt:
         """Buffer streamed text until `flush`. The first text also counts as `started` (interface ModelSink)."""
         if text:
             self.started()
-            self._text.put(text, reasoning=reasoning)
+            self._text_begun = True
+            self._request.window.put(text, reasoning=reasoning)
 
     def flush(self) -> None:
-        """Send the buffered events to the actor, then pause if many streams run. See ModelSink."""
+        """Report the start of the stream and pass its text on, then pause if many streams run. See ModelSink."""
         if self._request.cancel.cancelled:
             return
-        if received := self._received():
-            tell(self._reply_to, *received)
-        self._request.pace.wait(text=self._text.begun)
+        if start := self._take_start():
+            tell(self._reply_to, *start)
+        self._request.window.pass_on()
+        self._request.pace.wait(text=self._text_begun)
 
-    def _received(self) -> list[EffectOutcome | TextDeltaReady]:
-        """Remove and return the messages that have not been sent to the actor yet."""
-        received: list[EffectOutcome | TextDeltaReady] = []
-        if self._start is not None:
-            received.append(EffectOutcome(self._start))
-            self._start = None
-        if self._text.announce():
-            received.append(TextDeltaReady(self._text))
-        return received
+    def _take_start(self) -> tuple[EffectOutcome, ...]:
+        start, self._start = self._start, None
+        return (EffectOutcome(start),) if start is not None else ()
 
     def _report(self, event: LlmResponse | LlmError | LlmAborted) -> None:
-        """Send the outcome together with the messages that still wait, so that one commit stores all of them."""
+        """Send the outcome, together with the start if that still waits, so that one commit stores both."""
         if self._request.cancel.cancelled:
             told = tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
         else:
-            told = tell(self._reply_to, *self._received(), EffectOutcome(event))
+            self._request.window.pass_on()
+            told = tell(self._reply_to, *self._take_start(), EffectOutcome(event))
         if not told and event.usage is not None:
             self._request.unclaimed(event.usage)
 
@@ -357,15 +304,23 @@ class ModelRequests:
             output_schema=record.state.ledger.output_schema,
             cancel=token,
             respond=functools.partial(respond, self._services),
+            window=TextWindow(self._services.bus, self._services.clock, record.id, effect.request_id, effect.attempt),
             pace=ReadPace(
                 self._services.clock, functools.partial(quotas.model_slots.pressure, record.principal), token
             ),
             on_end=functools.partial(self._on_end, record),
             unclaimed=functools.partial(quotas.spend_alone, record.principal),
         )
+        token.on_cancel(request.window.shut)
         place = quotas.model_slots.acquire(record.principal, functools.partial(self._launch, request))
         if quotas.model_slots.waits(place):
             token.on_cancel(functools.partial(self._withdraw, request, place))
+
+    def committed(self, record: ConversationRecord, context: ConvContext, messages: Sequence[Message]) -> None:
+        """Take over the messages that were just committed, and pass on text that waited for the commit."""
+        self.builder.committed(record, messages)
+        if self._current is not None:
+            self._current.window.published(record, context)
 
     def _launch(self, request: LlmRequest) -> bool:
         """Send the runner an attempt whose turn has come; return whether it got it. Safe to call from any thread."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -22,13 +23,12 @@ from actors.core.events import (
     LlmAborted,
     LlmError,
     LlmResponse,
-    LlmStreamChunk,
     Restart,
     ToolComplete,
     UsageReported,
 )
 from actors.core.states import Idle
-from actors.messages import EffectOutcome, TextDeltaReady
+from actors.messages import EffectOutcome
 from actors.ports import Commit, ConversationRecord, LogEntry, ModelInfo, StoreUnavailableError
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
@@ -91,7 +91,7 @@ class Executor:
     def set(self, mode: Mode) -> None:
         self.mode = mode
 
-    def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
+    def committed(self, record: ConversationRecord, context: ConvContext, messages: Sequence[Message]) -> None:
         self.messages += messages
 
     def compute(self, call: ExecuteTool, record: ConversationRecord, context: ConvContext) -> ToolComplete | None:
@@ -101,30 +101,12 @@ class Executor:
         self.performed.append((effect, record, context))
 
 
-class Text:
-    """Streamed text that waits (messages.TextSource)."""
-
-    def __init__(self, *chunks: Any) -> None:
-        self.waiting: tuple[LlmStreamChunk, ...] = chunks
-
-    def drain(self) -> tuple[LlmStreamChunk, ...]:
-        taken, self.waiting = self.waiting, ()
-        return taken
-
-    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        self.waiting = (*chunks, *self.waiting)
-
-
 class Bus:
     def __init__(self) -> None:
         self.published: list[Any] = []
-        self.texts: list[Any] = []
 
     def publish(self, conversation_id: str, events: Sequence[Any], record: ConversationRecord) -> None:
         self.published += events
-
-    def text_delta(self, conversation_id: str, delta: Any) -> None:
-        self.texts.append(delta)
 
 
 class CountingStore(StoreProxy):
@@ -189,13 +171,11 @@ class Played:
                 self._until_stored()
                 self._command(waiting.popleft())
                 continue
-            batch: list[Any] = []
-            for _ in range(1 + tape.number(7)):
-                if waiting and not isinstance(waiting[0], ALONE):
-                    event = waiting.popleft()
-                    text = isinstance(event, LlmStreamChunk)
-                    batch.append(TextDeltaReady(Text(event)) if text else EffectOutcome(event))
-            self.queue.enqueue(*batch)
+            most = 1 + tape.number(7)
+            batch = [*takewhile(lambda event: not isinstance(event, ALONE), islice(waiting, most))]
+            for _ in batch:
+                waiting.popleft()
+            self.queue.enqueue(*map(EffectOutcome, batch))
         self._until_stored()
 
     def _command(self, event: Event) -> UnitOfWork:
@@ -224,7 +204,6 @@ class Played:
             "stored": self.store.load(conversation_id),
             "committed": self.executor.messages,
             "published": self.bus.published,
-            "text": self.bus.texts,
             "effects": [each for each in self.executor.performed if each[0] not in self.executor.computed],
         }
 

@@ -12,9 +12,15 @@ import pytest
 from hypothesis import given
 
 from actors.core.content import MessageType
+from actors.core.errors import Reason
+from actors.core.events import Event, LlmStreamChunk
+from actors.core.notifications import TextDelta
+from actors.core.states import LlmPhase
+from actors.core.transition import stream_text
 from tests.property.drive import a_context, walk
 from tests.property.growing import FORMS, Growing, kinds_of
 from tests.property.profiles import everything_was_seen, profile
+from tests.property.step_laws import check
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
 
@@ -25,6 +31,7 @@ REQUESTS = {
     for state in ("LlmRequesting", "AwaitingContinuation")
     for phase in ("connecting", "streaming", "backoff")
 }
+WINDOW = {"text while None", "text while connecting", "text while streaming"}
 TOOLS = {"ToolExecuting running", "ToolExecuting backoff"}
 EFFECTS = set("PersistMessage PersistState RequestLlm AbortLlm ExecuteTool AbortTool ScheduleRetry".split())
 PARENT_EFFECTS = set(
@@ -60,6 +67,25 @@ REFUSALS = set(
 )
 
 
+class WindowedWorld(World):
+    """Streamed text is also given to its window: it waits, is told without a commit, or is void."""
+
+    def apply(self, event: Event) -> bool | Reason:
+        if isinstance(event, LlmStreamChunk):
+            self._look_through_the_window(event)
+        return super().apply(event)
+
+    def _look_through_the_window(self, chunk: LlmStreamChunk) -> None:
+        told, slot = stream_text(self.state, self.context, chunk), (chunk.request_id, chunk.attempt)
+        flight = self.request and (self.request.request_id, self.request.attempt)
+        phase = getattr(self.state, "phase", None) if slot == flight else None
+        delta = TextDelta(*slot, chunk.content.text, chunk.reasoning)
+        check("text waits for its stream's start", (told is None) == (phase is LlmPhase.CONNECTING), chunk)
+        check("text is told in its window", (told == (delta,)) == (phase is LlmPhase.STREAMING), chunk)
+        check("and nothing else is", not told or told == (delta,), chunk)
+        self.seen[f"text while {phase}"] += 1
+
+
 def test_every_law_holds_along_any_life_of_a_conversation() -> None:
     """And the walks reach every state, effect, notification, run-stop and refusal there is."""
     seen: Counter[str] = Counter()
@@ -67,13 +93,14 @@ def test_every_law_holds_along_any_life_of_a_conversation() -> None:
     @profile()
     @given(tapes(100, 260))
     def live(tape: Tape) -> None:
-        world = World(a_context(tape), seen)
+        world = WindowedWorld(a_context(tape), seen)
         walk(world, tape, Growing(tape.pick(FORMS)).follow)
         seen.update(kinds_of(world.laws.history))
 
     live()
     expected = (
         REQUESTS
+        | WINDOW
         | TOOLS
         | PARENT_STATES
         | EFFECTS
@@ -94,7 +121,7 @@ def test_every_law_holds_along_any_life_of_a_sub_agent() -> None:
     @profile()
     @given(tapes(70, 210))
     def live(tape: Tape) -> None:
-        walk(World(a_context(tape, sub_agent=True), seen), tape, Growing(tape.pick(FORMS)).follow)
+        walk(WindowedWorld(a_context(tape, sub_agent=True), seen), tape, Growing(tape.pick(FORMS)).follow)
 
     live()
     states = {state for state in REQUESTS if state.startswith("Llm")} | TOOLS | {"Completed", "Failed"}

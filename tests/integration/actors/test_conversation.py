@@ -23,10 +23,12 @@ from actors.core.notifications import (
     StateChanged,
     StopReason,
     StreamDiscarded,
+    TextDelta,
     ToolTreeReaped,
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.core.summary import run_id
+from actors.events.hub import EventHub
 from actors.messages import (
     ArchiveConversationCommand,
     CancelConversationCommand,
@@ -45,9 +47,18 @@ from actors.messages import (
     UpdateConversationCommand,
     etag_of,
 )
-from actors.ports import ToolOutput, ToolTransientError, date_of
+from actors.ports import (
+    CancelToken,
+    ModelAbortedError,
+    ModelAnswer,
+    ModelRequest,
+    ModelSink,
+    ToolOutput,
+    ToolTransientError,
+    date_of,
+)
 from actors.ports.sandbox import ALL_PERMISSIONS
-from tests.integration.actors.conftest import Calendar
+from tests.integration.actors.conftest import Calendar, ScriptedModel
 from tests.support.patience import PATIENCE, eventually
 from tests.support.replaying import differences
 
@@ -98,6 +109,45 @@ def test_text_streams_before_the_message_and_never_after_it(world: World) -> Non
     talk.rest(Idle)
     assert watch.read(talk.record.last_seq).text is None
     watch.close()
+
+
+class Torrent(ScriptedModel):
+    """Streams without end, until it is cancelled, and a little beyond."""
+
+    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        while not cancel.cancelled:
+            sink.text("on and ")
+            sink.flush()
+        sink.text("on")
+        sink.flush()
+        raise ModelAbortedError
+
+
+class CountingHub(EventHub):
+    """Counts the texts that it took."""
+
+    taken = 0
+
+    def text_delta(self, conversation_id: str, revision: int, *deltas: TextDelta) -> bool:
+        taken = super().text_delta(conversation_id, revision, *deltas)
+        self.taken += taken
+        return taken
+
+
+def test_no_text_follows_a_cancel(make_world: Callable[..., World]) -> None:
+    hub = CountingHub()
+    world = make_world(model=Torrent(), hub=hub)
+    talk = world.create()
+    for number in range(400):
+        before = hub.taken
+        talk.send("go on")
+        talk.until(lambda: hub.taken > before + number % 3)  # noqa: B023
+        cancelled = world.supervisor.ask(talk.id, CancelConversationCommand())
+        taken = hub.taken  # the cancel may not even be committed
+        assert not cancelled.result(PATIENCE).no_op
+        assert hub.taken == taken, number
+    talk.rest(Idle)
+    assert len(talk.found(StreamDiscarded)) == 400
 
 
 def _collect(watch: Any, talk: Any, seen: list[str]) -> str:

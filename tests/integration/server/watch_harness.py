@@ -97,7 +97,7 @@ class Author:
         self.commit(StateChanged(summary, ()))
 
     def token(self, text: str, request_id: str = "r1", attempt: int = 1, *, reasoning: bool = False) -> None:
-        self.hub.text_delta(self.record.id, TextDelta(request_id, attempt, text, reasoning))
+        self.hub.text_delta(self.record.id, self.head, TextDelta(request_id, attempt, text, reasoning))
 
 
 def changed(kind: str) -> StateChanged:

@@ -113,10 +113,10 @@ def test_a_watcher_is_woken_once_until_it_looks() -> None:
     watch = hub.attach("c", lambda: woken.append("c"))
     hub.publish("c", (streaming(1),))
     hub.publish("c", others(2, 2))
-    hub.text_delta("c", TextDelta("r1", 1, "a"))
+    hub.text_delta("c", 2, TextDelta("r1", 1, "a"))
     assert woken == ["c"]
     watch.read(2)
-    hub.text_delta("c", TextDelta("r1", 1, "b"))
+    hub.text_delta("c", 2, TextDelta("r1", 1, "b"))
     assert woken == ["c", "c"]
 
 
@@ -125,14 +125,14 @@ def test_text_wakes_with_a_delay_and_an_event_wakes_watchers_again_that_were_wok
     woken: list[str] = []
     watch = hub.attach("c", lambda: woken.append("event"), lambda: woken.append("text"))
     hub.publish("c", (streaming(1),))
-    hub.text_delta("c", TextDelta("r1", 1, "a"))
+    hub.text_delta("c", 1, TextDelta("r1", 1, "a"))
     assert woken == ["event"]
     watch.read(1)
-    hub.text_delta("c", TextDelta("r1", 1, "b"))
-    hub.text_delta("c", TextDelta("r1", 1, "c"))
+    hub.text_delta("c", 1, TextDelta("r1", 1, "b"))
+    hub.text_delta("c", 1, TextDelta("r1", 1, "c"))
     hub.publish("c", others(2, 2))
     hub.publish("c", others(3, 3))
-    hub.text_delta("c", TextDelta("r1", 1, "d"))
+    hub.text_delta("c", 3, TextDelta("r1", 1, "d"))
     assert woken == ["event", "text", "event"]
     watch.read(3)
     hub.publish("c", others(4, 4))
@@ -144,7 +144,7 @@ def test_who_leaves_while_woken_for_text_is_woken_no_more() -> None:
     woken: list[str] = []
     hub.publish("c", (streaming(1),))
     watch = hub.attach("c", lambda: woken.append("event"), lambda: woken.append("text"))
-    hub.text_delta("c", TextDelta("r1", 1, "a"))
+    hub.text_delta("c", 1, TextDelta("r1", 1, "a"))
     watch.close()
     hub.publish("c", others(2, 2))
     assert woken == ["text"]
@@ -195,7 +195,7 @@ def test_the_text_of_one_who_was_away_is_conflated_by_kind() -> None:
     watch = hub.attach("c", nothing)
     hub.publish("c", (streaming(1),))
     for text, reasoning in (("I ", True), ("think", True), ("so ", False), ("it ", False), ("hm", True), ("is", False)):
-        hub.text_delta("c", TextDelta("r1", 1, text, reasoning))
+        hub.text_delta("c", 1, TextDelta("r1", 1, text, reasoning))
     expected = [(0, True, "I think"), (0, False, "so it "), (7, True, "hm"), (6, False, "is")]
     assert texts(watch.read(0).text) == expected
 
@@ -204,12 +204,12 @@ def test_a_late_watcher_gets_the_text_from_its_beginning_and_can_take_it_at_once
     hub = EventHub()
     hub.publish("c", others(1, 9))
     hub.publish("c", (streaming(10),))
-    hub.text_delta("c", TextDelta("r1", 1, "Once upon"))
+    hub.text_delta("c", 10, TextDelta("r1", 1, "Once upon"))
     late, later = hub.attach("c", nothing), hub.attach("c", nothing)
     assert texts(late.read(10).text) == [(0, False, "Once upon")]
     assert [chunk.text for chunk in later.read_text("r1", 1)] == ["Once upon"]
     assert later.read_text("r1", 2) == ()
-    hub.text_delta("c", TextDelta("r1", 1, " a time"))
+    hub.text_delta("c", 10, TextDelta("r1", 1, " a time"))
     assert texts(later.read(10).text) == [(9, False, " a time")]
 
 
@@ -217,7 +217,7 @@ def test_a_watcher_that_wants_no_text_gets_none_and_can_change_its_mind() -> Non
     hub = EventHub()
     watch = hub.attach("c", nothing)
     hub.publish("c", (streaming(1),))
-    hub.text_delta("c", TextDelta("r1", 1, "text"))
+    hub.text_delta("c", 1, TextDelta("r1", 1, "text"))
     assert watch.read(0, live_text=False).text is None
     assert texts(watch.read(1).text) == [(0, False, "text")]
 
@@ -226,9 +226,9 @@ def test_a_steer_that_changes_nothing_else_leaves_the_slot_open() -> None:
     hub = EventHub()
     watch = hub.attach("c", nothing)
     hub.publish("c", (streaming(1),))
-    hub.text_delta("c", TextDelta("r1", 1, "a"))
+    hub.text_delta("c", 1, TextDelta("r1", 1, "a"))
     hub.publish("c", (streaming(2),))
-    hub.text_delta("c", TextDelta("r1", 1, "b"))
+    hub.text_delta("c", 2, TextDelta("r1", 1, "b"))
     assert texts(watch.read(0).text) == [(0, False, "ab")]
 
 
@@ -327,14 +327,15 @@ class Talk:
     def say(self, text: str) -> None:
         """Live text: of the open slot, and of one that is closed, which nobody may see."""
         self.publish()
-        self.hub.text_delta("c", TextDelta("r0", 1, "void"))
         self.hub.tool_output("c", "t0", "void")
         if self.open is None:
+            assert not self.hub.text_delta("c", len(self.store), TextDelta("r0", 1, "void"))
             return
         self.sent[self.open] = self.sent.get(self.open, "") + text
         if self.open[0].startswith("r"):
-            self.hub.text_delta("c", TextDelta(self.open[0], self.open[1] + 1, "of another attempt"))
-            self.hub.text_delta("c", TextDelta(*self.open, text))
+            for revision in (len(self.store) - 1, len(self.store) + 1):
+                assert not self.hub.text_delta("c", revision, TextDelta(*self.open, "void"))
+            self.hub.text_delta("c", len(self.store), TextDelta(*self.open, text))
         else:
             self.hub.tool_output("c", self.open[0], text)
 

@@ -12,8 +12,8 @@ from actors import ports
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
-from actors.messages import EffectOutcome, TextDeltaReady
-from actors.runners.llm_runner import LlmRequest, LlmRunner, StreamedText
+from actors.messages import EffectOutcome
+from actors.runners.llm_runner import LlmRequest, LlmRunner
 from actors.runtime.admission import MANY_STREAMS, OPENING_READS, READ_INTERVAL, ReadPace
 from tests.support.patience import PATIENCE
 
@@ -24,6 +24,20 @@ if TYPE_CHECKING:
 
 OFFERED_NONE = SimpleNamespace(tools=(), turns=())
 ANSWER = ports.ModelAnswer((Text("hi"),), True, Usage(1, 2))
+
+
+class Window:
+    """In the place of the window for streamed text: what was put in, and how much of it was passed on."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.passed_on = 0
+
+    def put(self, text: str, *, reasoning: bool) -> None:
+        self.texts.append(text)
+
+    def pass_on(self) -> None:
+        self.passed_on = len(self.texts)
 
 
 class ToolHarness:
@@ -37,6 +51,7 @@ class ToolHarness:
         self.ended = threading.Semaphore(0)
         self.unclaimed: list[Usage] = []
         self.asked = 0
+        self.window: Any = Window()
         self.pace: Any = ReadPace(services.clock, lambda: 1, self.cancel)
 
     def request(
@@ -63,6 +78,7 @@ class ToolHarness:
             "",
             self.cancel,
             lambda model, request, sink, cancel: model.respond(request, sink, cancel),
+            self.window,
             self.pace,
             on_end=self.ended.release,
             unclaimed=self.unclaimed.append,
@@ -100,8 +116,7 @@ def test_the_start_is_reported_once_and_before_any_text(harness: ToolHarness) ->
     started, response = harness.request(respond)
     assert isinstance(started, LlmStreamStarted)
     assert isinstance(response, LlmResponse)
-    kinds = [type(message) for message in harness.inbox.messages]
-    assert kinds == [EffectOutcome, TextDeltaReady, EffectOutcome]
+    assert harness.window.texts == ["no start before it"]
 
 
 @pytest.mark.parametrize(
@@ -290,11 +305,11 @@ def test_a_cancel_ends_the_pause(services: Services) -> None:
 
 
 def test_nothing_is_held_back_during_a_pause(harness: ToolHarness) -> None:
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
 
     class Pause:
         def wait(self, *, text: bool) -> None:
-            seen.append(len(harness.inbox.messages))
+            seen.append((len(harness.inbox.messages), harness.window.passed_on))
 
     def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         sink.text("a")
@@ -303,71 +318,22 @@ def test_nothing_is_held_back_during_a_pause(harness: ToolHarness) -> None:
 
     harness.pace = Pause()
     harness.request(respond)
-    assert seen == [2], "the start and the text"
-
-
-def test_text_that_waits_grows_and_is_announced_once(services: Services) -> None:
-    text = StreamedText("r1", 1, services.clock)
-    announced = []
-    for part in ("A", "B", "c", "d", "E"):
-        text.put(part, reasoning=part.isupper())
-        announced.append(text.announce())
-    assert announced == [True, False, False, False, False]
-    chunks = text.drain()
-    assert [(chunk.content.text, chunk.reasoning) for chunk in chunks] == [("AB", True), ("cd", False), ("E", True)]
-    assert {(chunk.request_id, chunk.attempt) for chunk in chunks} == {("r1", 1)}
-    assert text.drain() == ()
-    assert not text.announce()
-    text.put("f", reasoning=False)
-    assert text.announce()
-
-
-def test_text_that_is_put_back_comes_first_when_its_message_is_handled_again(services: Services) -> None:
-    text = StreamedText("r1", 1, services.clock)
-    text.put("a", reasoning=False)
-    assert text.announce()
-    taken = text.drain()
-    text.put("b", reasoning=False)
-    text.restore(taken)
-    assert not text.announce()
-    assert [chunk.content.text for chunk in text.drain()] == ["ab"]
+    assert seen == [(1, 1)], "the start and the text"
 
 
 def test_what_comes_in_one_piece_is_sent_in_one_piece_at_the_flush_or_the_end(harness: ToolHarness) -> None:
-    sent: list[int] = []
+    sent: list[tuple[int, int]] = []
 
     def respond(sink: ports.ModelSink, cancel: ports.CancelToken) -> ports.ModelAnswer:
         sink.started()
         sink.text("a")
         sink.text("b")
-        sent.append(len(harness.inbox.messages))
+        sent.append((len(harness.inbox.messages), harness.window.passed_on))
         sink.flush()
-        sent.append(len(harness.inbox.messages))
+        sent.append((len(harness.inbox.messages), harness.window.passed_on))
         sink.text("c")
-        sent.append(len(harness.inbox.messages))
         return ANSWER
 
     harness.request(respond)
-    assert sent == [0, 2, 2]
-    assert len(harness.inbox.messages) == 3, "the message on its way takes the last text along"
-
-
-def test_no_text_is_lost_between_two_threads(services: Services) -> None:
-    text = StreamedText("r1", 1, services.clock)
-    waiting = threading.Semaphore(0)
-    parts = [str(number) + "," for number in range(5_000)]
-
-    def write() -> None:
-        for part in parts:
-            text.put(part, reasoning=False)
-            if text.announce():
-                waiting.release()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    taken = ""
-    while len(taken) < len("".join(parts)):
-        assert waiting.acquire(timeout=PATIENCE), "never announced"
-        taken += "".join(chunk.content.text for chunk in text.drain())
-    writer.join(PATIENCE)
-    assert taken == "".join(parts)
+    assert sent == [(0, 0), (1, 2)]
+    assert (len(harness.inbox.messages), harness.window.passed_on) == (2, 3)

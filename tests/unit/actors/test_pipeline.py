@@ -16,14 +16,12 @@ from actors import ports
 from actors.adapters.store.sqlite.store import open_store
 from actors.conversation import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
-from actors.conversation.unit_of_work import OutcomeBatch
 from actors.core.content import Delivery, Image, Message, MessageType, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import Action, ApprovalRule, ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
 from actors.core.errors import Rejected
 from actors.core.events import (
     LlmResponse,
-    LlmStreamChunk,
     LlmStreamStarted,
     SetMode,
     ToolComplete,
@@ -32,14 +30,13 @@ from actors.core.events import (
 )
 from actors.core.history import Room
 from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged, StopReason
-from actors.core.states import Idle, LlmRequesting
+from actors.core.states import Idle, LlmPhase, LlmRequesting
 from actors.maintenance.verify import Replay
 from actors.messages import (
     CreateConversationCommand,
     Created,
     EffectOutcome,
     SettingsChanged,
-    TextDeltaReady,
     TreeReaped,
     UpdateConversationCommand,
 )
@@ -84,13 +81,9 @@ class Bus:
 
     def __init__(self) -> None:
         self.published: list[Any] = []
-        self.deltas: list[Any] = []
 
     def publish(self, conversation_id: str, events: Any, record: Any) -> None:
         self.published.extend(events)
-
-    def text_delta(self, conversation_id: str, delta: Any) -> None:
-        self.deltas.append(delta)
 
 
 @pytest.fixture
@@ -210,16 +203,6 @@ def test_a_refused_or_ignored_event_changes_nothing(machine: LoadedConversation,
     assert (machine.record, len(bus.published)) == (before, published)
 
 
-def test_text_passes_by_the_store_and_the_journal(machine: LoadedConversation, store: Failing, bus: Bus) -> None:
-    run(machine, message())
-    run(machine, LlmStreamStarted(3, "c1:r1", 1))
-    step = machine.record.step
-    run(machine, LlmStreamChunk(3, "c1:r1", 1, Text("secret")))
-    assert [delta.text for delta in bus.deltas] == ["secret"]
-    assert machine.record.step == step
-    assert all(b"secret" not in row.event for row in store.transitions("c1", after_step=0, limit=99))
-
-
 def test_a_state_is_entered_when_its_name_changes(machine: LoadedConversation) -> None:
     run(machine, message())
     run(machine, LlmStreamStarted(30, "c1:r1", 1))
@@ -273,7 +256,7 @@ class Performed(list[Any]):
     def set(self, mode: Mode) -> None:
         pass
 
-    def committed(self, record: Any, messages: Any) -> None:
+    def committed(self, record: Any, context: Any, messages: Any) -> None:
         pass
 
     def compute(self, call: ExecuteTool, record: ports.ConversationRecord, context: Any) -> ToolComplete | None:
@@ -294,38 +277,7 @@ def pipeline(machine: LoadedConversation) -> ConversationPipeline:
     return made
 
 
-class Words:
-    """Streamed text that waits."""
-
-    def __init__(self, *words: str) -> None:
-        self.chunks = tuple(LlmStreamChunk(3, "c1:r1", 1, Text(word)) for word in words)
-
-    def drain(self) -> tuple[LlmStreamChunk, ...]:
-        chunks, self.chunks = self.chunks, ()
-        return chunks
-
-    def restore(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        self.chunks = (*chunks, *self.chunks)
-
-
-class WordByWord(Words):
-    """The same, taken one word at a time."""
-
-    def drain(self) -> tuple[LlmStreamChunk, ...]:
-        word, self.chunks = self.chunks[:1], self.chunks[1:]
-        return word
-
-
 STARTED = EffectOutcome(LlmStreamStarted(3, "c1:r1", 1))
-
-
-def test_text_that_was_taken_in_parts_is_put_back_in_its_order(machine: LoadedConversation) -> None:
-    words = WordByWord("so", "be", "it")
-    batch, before = OutcomeBatch(machine.begin()), words.chunks
-    for _ in range(2):
-        batch.run(TextDeltaReady(words))
-    batch.put_text_back()
-    assert words.chunks == before
 
 
 THINKING = [ToolUse(f"t{number}", name, "{}") for number, name in enumerate(("think", "think", "bash", "think"), 1)]
@@ -351,28 +303,16 @@ def test_calls_that_only_compute_share_the_commit_of_what_starts_them_up_to_one_
     assert store.verify("c1") == ()
 
 
-def test_the_last_text_of_an_answer_is_published_before_what_ends_it(
-    machine: LoadedConversation, pipeline: ConversationPipeline, bus: Bus
-) -> None:
-    run(machine, message())
-    pipeline.prepare((STARTED,)).commit()
-    published, outcomes = len(bus.published), (TextDeltaReady(Words("so")), EffectOutcome(answer()))
-    prepared = pipeline.prepare(outcomes)
-    prepared.commit()
-    assert (prepared.entries, len(bus.published) - published) == (1, 0)
-    assert [delta.text for delta in bus.deltas] == ["so"]
-    assert pipeline.prepare(outcomes[1:]).entries == 1
-
-
 def test_an_outcome_that_raises_does_not_take_those_before_it_along(
     machine: LoadedConversation, pipeline: ConversationPipeline, bus: Bus
 ) -> None:
     run(machine, message())
-    words, wrong = Words("so"), EffectOutcome(message("no outcome"))
-    prepared = pipeline.prepare((STARTED, TextDeltaReady(words), wrong, STARTED))
-    assert prepared.entries == 2
+    wrong = EffectOutcome(message("no outcome"))
+    prepared = pipeline.prepare((STARTED, wrong, STARTED))
+    assert prepared.entries == 1
     prepared.commit()
-    assert [delta.text for delta in bus.deltas] == ["so"]
+    assert isinstance(machine.state, LlmRequesting)
+    assert machine.state.phase is LlmPhase.STREAMING
     with pytest.raises(Rejected):
         pipeline.prepare((wrong, STARTED))
 
