@@ -26,8 +26,10 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def ctrl_c_at_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+def ctrl_c_at_sending(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ctrl-C is pressed once: when a message has been accepted, and before its sender hears of it."""
+    # A shell's background job ignores SIGINT, and so would the tests that run in one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     call, async_call, presses = Transport.call, AsyncTransport.call, iter([signal.SIGINT])
 
     def press(request: Message) -> None:
@@ -47,6 +49,8 @@ def ctrl_c_at_sending(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Transport, "call", interrupted)
     monkeypatch.setattr(AsyncTransport, "call", cancelled)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
