@@ -53,6 +53,7 @@ from actors.messages import (
     ModelRequestOverdue,
     SubAgentStopped,
     ToolsEnded,
+    UnknownApprovalRuleError,
     UnknownConversationError,
     Wake,
 )
@@ -226,7 +227,7 @@ class ConversationActor(Actor):
         except Rejected as refused:
             refused.run = self._run_under_way()
             return failed(refused)
-        except (UnknownConversationError, InvalidFieldError, EtagMismatchError) as refused:
+        except (UnknownConversationError, UnknownApprovalRuleError, InvalidFieldError, EtagMismatchError) as refused:
             return failed(refused)
         except SlugTakenError:
             return failed(Rejected(Reason.SLUG_TAKEN))

@@ -77,14 +77,38 @@ def self_signed(folder: Path) -> None:
 @contextmanager
 def front(folder: Path, server: str) -> Iterator[Front]:
     """Envoy before the server at this address. `folder`: an empty directory of its own."""
+    port = free_port()
+    with _running(configured(folder, server, port)) as process:
+        yield Front(process, f"https://127.0.0.1:{port}", folder / "tls")
+
+
+@contextmanager
+def transcoder(folder: Path, server: str) -> Iterator[str]:
+    """Envoy as a gateway for JSON over HTTP, before the server at this address; yields its URL."""
+    port, settings, described = free_port(), folder / "envoy-json.yaml", folder / "bedrock.binpb"
+    subprocess.run(["buf", "build", "-o", described], cwd=installed.ROOT / "protos", check=True, timeout=60)
+    changes = {
+        "port_value: 7423": f"port_value: {port}",
+        "/etc/envoy/bedrock.binpb # CHANGE": f"{described}",
+        "port_value: 7421": f"port_value: {server.rpartition(':')[2]}",
+    }
+    settings.write_text(_changed(DEPLOY / settings.name, changes), encoding="utf-8")
+    with _running(settings):
+        yield f"http://127.0.0.1:{port}"
+
+
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings = configured(folder, server, port)
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def _running(settings: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [program(), "-c", str(settings), "--concurrency", "2", "--disable-hot-restart", "-l", "warning"]
-    with (folder / "envoy.log").open("wb") as log:
+    with settings.with_name("envoy.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        yield Front(process, f"https://127.0.0.1:{port}", folder / "tls")
+        yield process
     finally:
         process.terminate()
         try:

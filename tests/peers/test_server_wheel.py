@@ -40,7 +40,7 @@ def test_the_two_wheels_have_no_file_in_common(wheels: tuple[zipfile.ZipFile, zi
     server, client = ({name for name in wheel.namelist() if ".dist-info/" not in name} for wheel in wheels)
     assert {name.partition("/")[0] for name in server} == {"actors", "server"}
     assert {name.partition("/")[0] for name in client} == {"bedrock"}
-    shipped = ("bedrock.service", "bedrock.rules.yml", "envoy.yaml", "envoy-certificate.yaml")
+    shipped = ("bedrock.service", "bedrock.rules.yml", "envoy.yaml", "envoy-certificate.yaml", "envoy-json.yaml")
     assert {f"server/deploy/{name}" for name in shipped} <= set(server)
     assert {"server/gateway/page/index.html", "server/gateway/page/app.js"} <= set(server)
 

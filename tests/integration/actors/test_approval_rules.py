@@ -182,7 +182,7 @@ def test_a_rule_for_a_tool_that_does_not_exist_is_refused_with_what_may_have_bee
         make(talk, DENY, tool=known)
 
 
-def test_rules_are_made_once_replaced_and_revoked(world: World) -> None:
+def test_rules_are_made_once_replaced_and_revoked(world: World, caplog: pytest.LogCaptureFixture) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
     command = CreateApprovalRuleCommand(ApprovalRule("", ALLOW, command_prefix=" make "), "ann", "id", "h")
     first = talk.ask(command)
@@ -196,6 +196,7 @@ def test_rules_are_made_once_replaced_and_revoked(world: World) -> None:
     assert talk.record.approval_rules == (other,)
     with pytest.raises(UnknownApprovalRuleError):
         talk.ask(DeleteApprovalRuleCommand(instead.id, "bob"))
+    assert "fault" not in caplog.text
     talk.check()
 
 
