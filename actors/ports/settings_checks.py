@@ -137,7 +137,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def host_and_port(text: str) -> tuple[str, int] | None:
     """Return the host, without brackets, and the port of "host:port"; None if the text has another form."""
     host, _, port = text.rpartition(":")
-    if not (host and port.isdecimal() and int(port) <= MAX_PORT):
+    if not (host and port.isdecimal() and int(port) <= MAX_PORT) or re.search(r"[\s/]", host):
         return None
     return host.removeprefix("[").removesuffix("]"), int(port)
 

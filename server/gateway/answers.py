@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import http
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import msgspec
+from bedrock import v1
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2 as details
 from grpc_status import rpc_status
 from starlette.responses import Response
@@ -17,7 +20,6 @@ from server.contract.errors import make, status_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from google.protobuf.message import Message
     from google.rpc.status_pb2 import Status
 
 JSON = "application/json"
@@ -43,6 +45,13 @@ HTTP_STATUS = {
 }
 """The HTTP status of each gRPC status, as google/rpc/code.proto has them."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+_NAMES = {
+    field.name: field.json_name
+    for kind in vars(v1).values()
+    if isinstance(kind, type) and issubclass(kind, Message)
+    for field in kind.DESCRIPTOR.fields
+}
+"""What each field of the contract is called in JSON."""
 _BREAKS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 """The line breaks that JSON does not escape: some clients of event streams split lines at them."""
 
@@ -91,11 +100,29 @@ def status_for(error: Exception) -> Status:
     if not isinstance(error, grpc.aio.AioRpcError):
         return status_of(error)
     if (told := rpc_status.from_call(cast("grpc.Call", error))) is not None:
-        return told
+        return _as_sent(told)
     code = error.code()
     # gRPC's own words name addresses and sockets.
     text = "the server cannot be reached: try again later" if code is grpc.StatusCode.UNAVAILABLE else error.details()
     return make(code, text or code.name, code.name)
+
+
+def _as_sent(status: Status) -> Status:
+    """Return the status of the server with the names that fields have in JSON."""
+    for detail in status.details:
+        if detail.Unpack(wrong := details.BadRequest()):
+            for each in wrong.field_violations:
+                sent = _in_json(each.field)
+                status.message = status.message.replace(f"{each.field}: ", f"{sent}: ")
+                if each.field == "update_mask":  # what it says names fields, too
+                    status.message, each.description = _in_json(status.message), _in_json(each.description)
+                each.field = sent
+            detail.Pack(wrong)
+    return status
+
+
+def _in_json(text: str) -> str:
+    return re.sub(r"\w+", lambda name: _NAMES.get(name[0], name[0]), text)
 
 
 def as_error(error: Exception, status: Status | None = None) -> tuple[int, dict[str, Any]]:

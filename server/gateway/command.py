@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 from bedrock.cli.text.output import print_text
 from bedrock.local_server import ADDRESS_FILE, data_directory
 
+from actors.ports.settings_checks import host_and_port
 from server.cli import CANNOT_START, USAGE, fail
 from server.process.operating_system import bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from bedrock import v1
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
-_HOST_PORT = re.compile(r"[^\s/]+:[0-9]{1,5}")
 
 
 @click.command()
@@ -107,7 +106,7 @@ def _target(upstream: str) -> tuple[bool, str]:
         return False, upstream
     scheme, _, address = upstream.rpartition("://")
     address = address.removesuffix("/")
-    if scheme not in ("", "http", "https") or not _HOST_PORT.fullmatch(address):
+    if scheme not in ("", "http", "https") or host_and_port(address) is None:
         raise ConfigError("--upstream: must be host:port, http://host:port, https://host:port or unix:/path")
     return scheme == "https", address
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import sys
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
 
 HEAD_SECONDS = 10.0
 """Seconds within which the head of a request must arrive completely, or the rest of a body that was refused."""
+MAX_HEAD_BYTES = 32 * 1024
+SINGLE = (
+    b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"idempotency-key",
+    b"last-event-id", b"origin", b"traceparent", b"x-server-timeout",
+)  # fmt: skip
+"""The headers with which a request that has one of them twice would say two things."""
 STALL_SECONDS = 60.0
 """Seconds after which the connection of a client is closed that reads nothing, as the server does."""
 
@@ -40,7 +49,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        if (refusal := self._refusal(scope["headers"])) is not None:
+        if (refusal := self._refusal(scope)) is not None:
             await error_response(refusal)(scope, receive, send)
             return
         address = _last(scope["headers"], b"x-forwarded-for") if self._behind_proxy else ""
@@ -48,11 +57,17 @@ class Guard:
             scope["client"] = (address, 0)
         await self._app(scope, receive, send)
 
-    def _refusal(self, headers: list[tuple[bytes, bytes]]) -> HttpError | None:
+    def _refusal(self, scope: Scope) -> HttpError | None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if sum(map(len, chain(*headers)), len(scope["raw_path"]) + len(scope["query_string"])) > MAX_HEAD_BYTES:
+            return _too_long()
+        names = [name for name, _ in headers]
+        if twice := next((name for name in SINGLE if names.count(name) > 1), None):
+            return HttpError(400, f"the header {twice.decode().title()} is there twice")
         hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
-        if len(hosts) != 1:
+        if not hosts:
             return HttpError(400, "a request must have one Host")
-        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+        if {b"content-length", b"transfer-encoding"} <= set(names):
             return HttpError(400, "a body has one length", headers={"Connection": "close"})
         if not self._known(hosts[0]):
             return _forbidden(f"{hosts[0]!r} is not a name of this server: allow_hosts in [http] has its names")
@@ -74,6 +89,10 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _too_long() -> HttpError:
+    return HttpError(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
 
 
 def _forbidden(text: str) -> HttpError:
@@ -112,6 +131,17 @@ class GuardedConnection(H11Protocol):
             self._stop_waiting()
         elif self._silence is None:
             self._wait_for_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request of HTTP; uvicorn calls this while it handles h11's error."""
+        found = sys.exception()
+        hint = found.error_status_hint if isinstance(found, h11.RemoteProtocolError) else 400
+        refusal = error_response(_too_long() if hint == 431 else HttpError(400, f"{msg} {found or ''}".strip()))
+        head = h11.Response(status_code=refusal.status_code, headers=[*refusal.raw_headers, (b"connection", b"close")])
+        with suppress(h11.LocalProtocolError):  # a response has begun: it is cut off
+            for event in (head, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """Wait a while for the rest of a body that was answered before it had arrived: then its sender has read it."""

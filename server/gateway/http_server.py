@@ -19,7 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from actors.ports.machine import max_open_files
 from server.gateway.console import Console, Links
 from server.gateway.event_streams import LAST_EVENT
-from server.gateway.guard import Guard, GuardedConnection
+from server.gateway.guard import MAX_HEAD_BYTES, Guard, GuardedConnection
 from server.gateway.transcoder import IDEMPOTENCY, Transcoder
 from server.gateway.upstream import PASSED_ON, TIMEOUT, Upstream
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_HEAD_BYTES = 32 * 1024
 KEEP_ALIVE_SECONDS = 60
 STOP_SECONDS = 2
 CONNECTIONS_SHARE = 2

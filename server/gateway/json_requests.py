@@ -72,8 +72,12 @@ def _body(route: Route, body: bytes) -> dict[str, Any]:
         return {}
     read = decoded(body) if body else {}
     if not isinstance(read, dict):
-        _refuse("" if route.body == ALL else route.body, "must be a JSON object")
-    return read if route.body == ALL else {route.body: read}
+        _refuse("" if route.body == ALL else _body_key(route), "must be a JSON object")
+    return read if route.body == ALL else {_body_key(route): read}
+
+
+def _body_key(route: Route) -> str:
+    return route.method.input_type.fields_by_name[route.body].json_name
 
 
 def decoded(body: bytes) -> Any:
@@ -122,7 +126,7 @@ def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
         field = _field(kind, part)
         if field is None or field.message_type is None or field.is_repeated or field.name == route.body:
             _refuse(path, _unknown(kind))
-        kind, place = field.message_type, place.setdefault(field.name, {})
+        kind, place = field.message_type, place.setdefault(field.json_name, {})
     field = _field(kind, last)
     if field is None or (field.name == route.body and kind == route.method.input_type):
         _refuse(path, _unknown(kind))
@@ -130,11 +134,11 @@ def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
     if not isinstance(place, dict):
         _refuse(path, "is there twice")
     if field.is_repeated:
-        place.setdefault(field.name, []).append(value)
-    elif field.name in place:
+        place.setdefault(field.json_name, []).append(value)
+    elif field.json_name in place:
         _refuse(path, "is there twice")
     else:
-        place[field.name] = value
+        place[field.json_name] = value
 
 
 def _parameter(field: FieldDescriptor, path: str, text: str) -> Any:
@@ -163,7 +167,7 @@ def _check(kind: Descriptor, given: dict[str, Any], path: str) -> None:
     seen: dict[str, str] = {}
     for key, value in given.items():
         field = _field(kind, key)
-        where = f"{path}.{field.name if field else key}".lstrip(".")
+        where = f"{path}.{key}".lstrip(".")
         if field is None:
             _refuse(where, _unknown(kind))
         if value is None:
@@ -239,7 +243,7 @@ def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]
             continue
         value = given.pop(key)
         if not isinstance(value, str):
-            _refuse(field.name, "must be a string, with commas between the paths")
+            _refuse(key, "must be a string, with commas between the paths")
         yield field.name, [_path(updated, path.strip()) for path in _PATH.findall(value)]
 
 

@@ -35,8 +35,8 @@ ALL = "*"
 class NoRouteError(Exception):
     """There is nothing at the path of an HTTP request; `allowed` are the methods with which there would be."""
 
-    def __init__(self, allowed: Iterable[str] = ()) -> None:
-        super().__init__("there is nothing at this path")
+    def __init__(self, allowed: Iterable[str] = (), text: str = "there is nothing at this path") -> None:
+        super().__init__(text)
         self.allowed = sorted(allowed)
 
 
@@ -111,17 +111,26 @@ class Routes:
     def find(self, verb: str, path: str) -> tuple[Route, str]:
         """Return the route of an HTTP method and a path, and the value of the field in the path.
 
-        A colon begins a custom verb only if there is such a verb, since ids may contain colons; an escaped one never.
-        Raises NoRouteError, or MalformedRequestError if the escapes in the path are no text.
+        A colon begins a custom verb if there is such a verb, or letters follow it where verbs are; in other places it
+        belongs to an id, and an escaped one always does. Raises NoRouteError, or MalformedRequestError if the escapes
+        in the path are no text.
         """
         before, _, custom = path.rpartition(":")
         if not before or custom not in self._by_verb:
+            if custom.isascii() and custom.isalpha() and (verbs := self._verbs(before)):
+                raise NoRouteError((), f"there is no verb {custom} here; there are {', '.join(verbs)}")
             before, custom = path, ""
         found = [(route, match) for route in self._by_verb[custom] if (match := route.pattern.fullmatch(before))]
         for route, match in found:
             if route.verb == verb:
                 return route, _unescaped(match[1]) if route.field else ""
         raise NoRouteError({route.verb for route, _ in found})
+
+    def _verbs(self, path: str) -> list[str]:
+        """Return the custom verbs of what is at a path."""
+        return [
+            verb for verb, routes in self._by_verb.items() if verb and any(r.pattern.fullmatch(path) for r in routes)
+        ]
 
 
 def contract() -> Routes:

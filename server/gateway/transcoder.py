@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,8 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
 """Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON."""
-STRANGERS_BODY_BYTES = 64 * 1024
-"""How much of a body is read before the server has been asked whether the token is valid."""
+STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
+"""How much of a body is read, and for how long, before the server has been asked whether the token is valid."""
 AG_UI = "/ag-ui/v1/run"
 NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
 IDEMPOTENCY = "idempotency-key"
@@ -116,14 +117,22 @@ class Transcoder:
         announced = headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
             raise _too_large()
-        body, known = bytearray(), False
+        body, more, known, clock = bytearray(), True, False, asyncio.get_running_loop().time
+        begun = clock()
         try:
-            async with asyncio.timeout(limits.REQUEST_SECONDS):
-                async for piece in http.stream():
-                    body += piece
+            async with asyncio.timeout_at(begun + limits.REQUEST_SECONDS):
+                while more:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(None if known else begun + STRANGERS_SECONDS):
+                            message = await http.receive()
+                            if message["type"] == "http.disconnect":
+                                raise ClientDisconnect
+                            body += message.get("body", b"")
+                            more = message.get("more_body", False)
                     if len(body) > MAX_BODY_BYTES:
                         raise _too_large()
-                    if len(body) > STRANGERS_BODY_BYTES and not known:
+                    late = more and clock() >= begun + STRANGERS_SECONDS
+                    if not known and (late or len(body) > STRANGERS_BODY_BYTES):
                         await self._check_stranger(http)
                         known = True
         except TimeoutError:
@@ -184,7 +193,7 @@ def _identify(request: Any, http: Request) -> None:
     quoted = _QUOTED.fullmatch(given.strip())
     key = quoted[1] if quoted else given.strip()
     if request.request_id not in {"", key}:
-        raise MalformedRequestError(("request_id", "is not the one in Idempotency-Key"))
+        raise MalformedRequestError(("requestId", "is not the one in Idempotency-Key"))
     request.request_id = key
 
 

@@ -98,6 +98,12 @@ def test_what_was_done_over_http_is_what_grpc_shows(http: httpx.Client, server: 
         f"/v1/{name}?updateMask=labels.a_Key,approvalPolicy", json={"approvalPolicy": "APPROVAL_POLICY_ASK_ALL"}
     )
     assert patched.status_code == 200, patched.text
+    wrong = http.patch(f"/v1/{name}?updateMask=createTime", json={}).json()["error"]
+    (violation,) = only([each["fieldViolations"] for each in wrong["details"] if "fieldViolations" in each])
+    assert violation["field"] == "updateMask"
+    assert wrong["message"].startswith("updateMask: 'createTime' ")
+    assert violation["description"].startswith("'createTime' cannot be updated; these can: title, ")
+    assert "approvalPolicy" in violation["description"]
     with server.client() as client:
         shown = client.conversation(name).get()
     assert (shown.title, dict(shown.labels), shown.approval_policy) == ("Über HTTP", {}, "ask_all")
@@ -392,12 +398,15 @@ def test_pages_of_others_are_refused(http: httpx.Client, headers: dict[str, str]
         ("/v1/conversations/../models", 404),
         ("/v1/conversations/%ff", 400),
         ("/v1/models/%2e%2e", 404),
-        ("/" + "a" * 200_000, 400),
+        ("/" + "a" * 40_000, 431),
+        ("/" + "a" * 200_000, 431),
+        ("/v1/conversations/x:frobnicate", 404),
     ],
 )
 def test_paths_of_attackers_lead_nowhere(server: ServerProcess, path: str, status: int) -> None:
     answer = raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {server.token}\r\n")
     assert answer.startswith(f"HTTP/1.1 {status} ")
+    assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["code"] == status
 
 
 @pytest.mark.parametrize(
@@ -409,11 +418,23 @@ def test_paths_of_attackers_lead_nowhere(server: ServerProcess, path: str, statu
         "GET /v1/models HTTP/1.1\r\n",
         "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: a\nb\r\n",
         "GET /v1/models HTTP/1.1\r\nHost : localhost\r\n",
-        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: " + "a" * 200_000 + "\r\n",
+        *(
+            f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{name}: 1\r\n{name}: 1\r\n"
+            for name in ("Authorization", "Idempotency-Key", "X-Server-Timeout", "traceparent")
+        ),
     ],
 )
 def test_heads_that_could_smuggle_a_request_are_refused(server: ServerProcess, head: str) -> None:
-    assert raw(server, head).startswith("HTTP/1.1 400 ")
+    answer = raw(server, head)
+    assert answer.startswith("HTTP/1.1 400 ")
+    assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["status"] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("size", [40_000, 200_000])
+def test_a_head_that_is_too_large_is_refused_as_such(server: ServerProcess, size: int) -> None:
+    answer = raw(server, f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: {'a' * size}\r\n")
+    assert answer.startswith("HTTP/1.1 431 ")
+    assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["code"] == 431
 
 
 def raw(server: ServerProcess, head: str, body: str = "") -> str:
@@ -438,6 +459,7 @@ def test_bodies_of_strangers_and_bombs_are_cut_short(http: httpx.Client, server:
     endless = "POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n"
     begun = raw(server, f"{endless}Content-Length: 40000000\r\n", "x" * 100_000)
     assert begun.startswith("HTTP/1.1 401 ")  # after a part of it
+    assert raw(server, f"{endless}Content-Length: 9\r\n", "x").startswith("HTTP/1.1 401 ")  # after a second of it
     del http.headers["Authorization"]
     assert http.post("/v1/conversations", content=large, headers=kind).status_code == 401
     assert http.post("/v1/conversations", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415

@@ -90,7 +90,7 @@ def scalar(field: FieldDescriptor) -> Any:
 
 
 def name_for(template: str) -> str:
-    return re.sub(r"\*\*?", "x:y", template)
+    return re.sub(r"\*\*?", "x:7", template)
 
 
 def parameters(kind: Any, values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -151,7 +151,7 @@ def test_every_field_of_every_request_arrives(route: Route) -> None:
 @pytest.mark.parametrize(
     ("path", "name", "value"),
     [
-        ("/v1/conversations/a:b", "GetConversation", "conversations/a:b"),
+        ("/v1/conversations/a:1", "GetConversation", "conversations/a:1"),
         ("/v1/conversations/a%3Averify", "GetConversation", "conversations/a:verify"),
         ("/v1/conversations/a:verify", "VerifyConversation", "conversations/a"),
         ("/v1/conversations/a:b:verify", "VerifyConversation", "conversations/a:b"),
@@ -159,6 +159,7 @@ def test_every_field_of_every_request_arrives(route: Route) -> None:
         ("/v1/conversations/%2e%2e", "GetConversation", "conversations/.."),
         ("/v1/conversations/a/messages/m%20%C3%A4", "GetMessage", "conversations/a/messages/m ä"),
         ("/v1/models/qwen/qwen3:8b", "GetModel", "models/qwen/qwen3:8b"),
+        ("/v1/models/qwen/qwen3:latest", "GetModel", "models/qwen/qwen3:latest"),
         ("/v1/conversations/a/approvals/b/c", "GetApproval", "conversations/a/approvals/b/c"),
         ("/v1/conversations:watch", "WatchConversations", ""),
     ],
@@ -175,6 +176,15 @@ def test_a_path_is_read_before_its_escapes_are(path: str, name: str, value: str)
 def test_a_path_that_is_none(path: str) -> None:
     with pytest.raises(NoRouteError) as caught:
         ROUTES.find("GET", path)
+    assert caught.value.allowed == []
+
+
+@pytest.mark.parametrize("verb", ["GET", "POST"])
+def test_a_verb_that_is_none_is_told_from_those_that_are(verb: str) -> None:
+    with pytest.raises(
+        NoRouteError, match="there is no verb frobnicate here; there are archive, unarchive, "
+    ) as caught:
+        ROUTES.find(verb, "/v1/conversations/x:frobnicate")
     assert caught.value.allowed == []
 
 
@@ -214,9 +224,9 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
         (b'{"generation": "high"}', "generation", "must be an object"),
         (b'{"generation": {"temperature": "warm"}}', "generation", "is not the JSON of this field's type"),
         (b'{"generation": {"temperature": true}}', "generation.temperature", "must be a number"),
-        (b'{"generation": {"maxOutputTokens": 1.5}}', "generation.max_output_tokens", "must be a whole number"),
-        (b'{"generation": {"maxOutputTokens": 1e300}}', "generation.max_output_tokens", "must be a whole number"),
-        (b'{"generation": {"maxOutputTokens": "1_0"}}', "generation.max_output_tokens", "must be a whole number"),
+        (b'{"generation": {"maxOutputTokens": 1.5}}', "generation.maxOutputTokens", "must be a whole number"),
+        (b'{"generation": {"maxOutputTokens": 1e300}}', "generation.maxOutputTokens", "must be a whole number"),
+        (b'{"generation": {"maxOutputTokens": "1_0"}}', "generation.maxOutputTokens", "must be a whole number"),
         (b'{"outputSchema": []}', "outputSchema", "is not the JSON of this field's type"),
         (b'{"text": "a", "text": "b"}', "text", "is there twice"),
         (rb'{"\ud800": 1, "\ud800": 2}', r"\ud800", "half of a surrogate pair"),
@@ -248,17 +258,17 @@ def test_a_body_that_is_no_request_names_what_is_wrong(body: bytes, field: str, 
     ("verb", "target", "field", "text"),
     [
         ("GET", "/v1/models?pageSiz=1", "pageSiz", "is not known here; there are pageSize, pageToken"),
-        ("GET", "/v1/models?pageSize=one", "page_size", "must be a whole number"),
-        ("GET", "/v1/models?pageSize=3000000000", "page_size", "must be a whole number"),
+        ("GET", "/v1/models?pageSize=one", "pageSize", "must be a whole number"),
+        ("GET", "/v1/models?pageSize=3000000000", "pageSize", "must be a whole number"),
         ("GET", "/v1/models?pageSize=1&page_size=2", "page_size", "is there twice"),
         ("PATCH", "/v1/conversations/x?updateMask=title&updateMask.paths=x", "updateMask.paths", "is there twice"),
         ("GET", "/v1/models?pageToken=%ff", "", "the query of the URL is not UTF-8"),
         ("GET", "/v1/models?" + "pageSize=1&" * 101, "", "has too many parameters"),
         ("GET", "/v1/conversations/a:subscribe?omitDeltas=1", "omitDeltas", "must be true or false"),
-        ("GET", "/v1/conversations/a:subscribe?afterRevision=1&recentMessages=1", "recent_messages",
-         "excludes after_revision"),
+        ("GET", "/v1/conversations/a:subscribe?afterRevision=1&recentMessages=1", "recentMessages",
+         "excludes afterRevision"),
         ("GET", "/v1/conversations/a:subscribe?name=conversations/b", "name", "is conversations/a in the path"),
-        ("GET", "/v1/auditEntries?startTime=soon", "start_time", "is not the JSON of this field's type"),
+        ("GET", "/v1/auditEntries?startTime=soon", "startTime", "is not the JSON of this field's type"),
         ("GET", "/v1/auditEntries?outcome=GOOD", "outcome", "must be one of OUTCOME_ACCEPTED, OUTCOME_REFUSED"),
         ("POST", "/v1/conversations/a:send?text=hi", "text", "belongs into the body"),
         ("PATCH", "/v1/conversations/a?conversation.title=b", "conversation.title", "is not known here"),
