@@ -151,7 +151,7 @@ readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from 
 # Notes in reports/fault.json what a part has done.
 RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
 
-FAULTS := machine sandbox kill races watch agents mcp client-tools principals aborts suite
+FAULTS := machine sandbox kill races watch agents mcp client-tools principals aborts http suite
 EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
@@ -165,11 +165,13 @@ MCP_CANCELS ?= 1000
 CLIENT_CANCELS ?= 1000
 FUZZED_CALLS ?= 20000
 ABORTS ?= 2000
+HTTP_CALLS ?= 10000
+HTTP_CUTS ?= 1000
 LEASE_STATES ?= 1000000
 SUITE_KILLS ?= 10
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, PATCHES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, FUZZED_CALLS, ABORTS, SUITE_KILLS)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, PATCHES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, FUZZED_CALLS, ABORTS, HTTP_CALLS, HTTP_CUTS, SUITE_KILLS)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -228,6 +230,14 @@ fault-principals: $(STAMP)
 	BEDROCK_FUZZED_CALLS=$(FUZZED_CALLS) $(BIN)/python -m pytest --timeout 0 -k nothing_of_another_principal \
 	  tests/e2e/test_principals.py tests/integration/sandbox/test_separation.py
 	$(RECORD) principals CALLS=$(FUZZED_CALLS)
+
+# HTTP_CALLS that are made up, by the description of the API: each answer is in it, and none is 5xx. HTTP_CUTS of event
+# streams, and as many of EventSource's, while gateway and server are killed: no gap, no duplicate. And attacks.
+fault-http: $(STAMP)
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node
+	BEDROCK_HTTP_CALLS=$(HTTP_CALLS) BEDROCK_HTTP_CUTS=$(HTTP_CUTS) BEDROCK_PEERS=1 $(BIN)/python -m pytest --timeout 0 \
+	  tests/e2e/test_http.py tests/peers/test_front_ends.py::test_event_source_resumes_by_itself
+	$(RECORD) http CALLS=$(HTTP_CALLS) CUTS=$(HTTP_CUTS)
 
 # LEASE_STATES of two nodes that share conversations, in the model of that: only the owner acts. Needs 1 GB a million, so
 # that it is no part of `make fault`.

@@ -16,7 +16,7 @@ from tests.bench.figures import Report
 
 PARTS = (
     "core store turns history pieces telemetry fan_out cancel flood fairness parked memory tools kill abort "
-    "startup way_in console"
+    "startup way_in console http"
 ).split()
 
 

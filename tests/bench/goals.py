@@ -54,9 +54,9 @@ def _aborts(field: str) -> Callable[[Reported], float]:
     return worst
 
 
-def _storms(field: str) -> Callable[[Reported], float]:
+def _storms(field: str, begin: str = "way in: ", end: str = "behind Envoy") -> Callable[[Reported], float]:
     def worst(reported: Reported) -> float:
-        rows = [row for name, row in reported.items() if name.startswith("way in: ") and name.endswith("behind Envoy")]
+        rows = [row for name, row in reported.items() if name.startswith(begin) and name.endswith(end)]
         values = [float(row[field]) for row in rows if field in row]
         if not values:
             raise KeyError(field)
@@ -155,6 +155,25 @@ GOALS = (
     Goal("memory at rest", of("resident memory, idle", "p50"), most=60, unit=" MiB"),
     Goal("start to ready", of("start to ready", "p50"), most=0.4, unit=" s"),
     *_FAULTS,
+    Goal("a call over HTTP, times gRPC", of("http: a call", "ratio"), most=3),
+    Goal("the same, more than over gRPC", of("http: a call", "more_ms"), most=2, unit=" ms"),
+    Goal(
+        "server's CPU for 100 watchers over HTTP, of as many over gRPC",
+        of("http: CPU of 100 watchers, of those over gRPC"),
+        most=1,
+    ),
+    Goal(
+        "gateway's CPU for them, of the server's",
+        of("http: CPU of 100 watchers, of those over gRPC", "of_server"),
+        most=1.5,
+    ),
+    Goal("gateway with 1,000 idle streams", of("http: gateway with 1,000 idle streams"), most=120, unit=" MiB"),
+    Goal(
+        "calls over HTTP while strangers storm it, p99 of the worst",
+        _storms("p99", "http: a call of others, storm: ", ""),
+        most=100,
+        unit=" ms",
+    ),
     Goal("calls during storms, behind Envoy, p99 of the worst", _storms("p99"), most=250, unit=" ms"),
     Goal("memory that is left 5 s after a storm, behind Envoy", _storms("memory_left_mib"), most=16, unit=" MiB"),
 )

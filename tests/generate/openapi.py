@@ -47,6 +47,17 @@ LIMITS = {
     "min_items": "minItems", "max_items": "maxItems", "max_pairs": "maxProperties",
 }  # fmt: skip
 """The rules of the contract that a schema can express."""
+STREAM = {
+    EVENTS: {
+        "schema": {
+            "type": "object",
+            "description": "One event of the stream.",
+            "required": ["event", "data"],
+            "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
+        }
+    },
+    LINES: {"schema": {"type": "object", "description": "One line of the stream."}},
+}
 ERROR = {
     "type": "object",
     "required": ["error"],
@@ -204,11 +215,11 @@ class Description:
         elif is_bytes(route):
             content = {LINES: {"schema": {"type": "string"}}}
         elif route.method.server_streaming:
-            content = {kind: {"schema": {"type": "string"}} for kind in (EVENTS, LINES)}
+            content = STREAM
         else:
             content = {JSON: {"schema": answer}}
             if route.name == "SendMessage":
-                content |= {kind: {"schema": {"type": "string"}} for kind in (EVENTS, LINES)}
+                content |= STREAM
         return {"description": self._comments[route.method.output_type.name] or "The answer.", "content": content}
 
     def _reference(self, kind: Descriptor, *, without: str = "") -> dict[str, Any]:

@@ -158,6 +158,13 @@ SUITES = (
         "make fault PARTS=aborts",
     ),
     Suite(
+        "http",
+        "a stream over HTTP that is resumed has no gap and no duplicate, and no call is answered with 5xx",
+        "streams cut at any byte, SIGKILL of gateway and server; made-up calls; attacks of strangers",
+        ("tests/e2e/test_http.py", "tests/peers/test_front_ends.py"),
+        "make fault PARTS=http",
+    ),
+    Suite(
         "suite",
         "a test run that is killed leaves nothing that troubles the next one",
         "SIGKILL of the test run at random moments",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.documents.pages import ROOT, fenced
-from tests.e2e.test_http import client_of, created, durable
+from tests.e2e.test_http import CUTS, client_of, created, durable
 from tests.peers import installed
 from tests.support.fake_provider import FakeProvider, calls, dribbles, says, stalls
 from tests.support.patience import only
@@ -172,45 +172,62 @@ def talked(front: ServerProcess, fake_provider: FakeProvider, tmp_path: Path) ->
 
 
 def test_event_source_resumes_by_itself(program: Run, front: ServerProcess, talked: str) -> None:
+    """Each of the sources is cut off at ten random bytes; the gateway is killed after each hundred cuts."""
     source = """
     import { EventSource } from 'eventsource';
-    const { URL: url, TOKEN: token, NAME: name } = process.env;
+    import { execSync } from 'node:child_process';
+    const { URL: url, TOKEN: token, NAME: name, SERVER: server } = process.env;
     const authorized = (address, init) => fetch(address, {
       ...init, headers: { ...init.headers, Authorization: `Bearer ${token}` },
     });
-    const seen = [];
     let cuts = 0;
-    const source = new EventSource(`${url}/v1/${name}:subscribe?afterRevision=0&untilSettled=true`, {
-      fetch: async (address, init) => {
-        const response = await authorized(address, init);
-        if (cuts++ >= 8) return response;
-        const short = response.body.getReader();
-        const body = new ReadableStream({
-          async pull(controller) {
-            const { done, value } = await short.read();
-            if (!done) controller.enqueue(value.slice(0, 3000 + 700 * cuts));
-            await short.cancel();
-            controller.close();
-          },
-        });
-        return new Response(body, { headers: response.headers });
-      },
-    });
-    for (const kind of JSON.parse(process.env.KINDS)) {
-      source.addEventListener(kind, (event) => {
-        const { revision } = JSON.parse(event.data);
-        if (revision) seen.push([Number(revision), kind]);
+    let killed = 0;
+    const cut = async (seen) => {
+      seen.cuts++;
+      if (++cuts % 100 === 50) {
+        killed++;
+        execSync(`pkill -KILL -P ${server} -f server.gateway`);
+      }
+    };
+    const followed = () => new Promise((done) => {
+      const seen = { cuts: 0, events: [] };
+      const source = new EventSource(`${url}/v1/${name}:subscribe?afterRevision=0&untilSettled=true`, {
+        fetch: async (address, init) => {
+          const response = await authorized(address, init);
+          if (seen.cuts >= 10 || !response.ok) return response;
+          const short = response.body.getReader();
+          const body = new ReadableStream({
+            async pull(controller) {
+              const { done, value } = await short.read();
+              if (!done) controller.enqueue(value.slice(0, 200 + Math.random() * 4000));
+              await short.cancel();
+              await cut(seen);
+              controller.close();
+            },
+          });
+          return new Response(body, { headers: response.headers });
+        },
       });
-    }
-    source.addEventListener('end', () => {
-      source.close();
-      console.log(JSON.stringify({ seen, cuts }));
+      for (const kind of JSON.parse(process.env.KINDS)) {
+        source.addEventListener(kind, (event) => {
+          const { revision } = JSON.parse(event.data);
+          if (revision) seen.events.push([Number(revision), kind]);
+        });
+      }
+      source.addEventListener('end', () => {
+        source.close();
+        done(seen);
+      });
     });
+    const found = await Promise.all(Array.from({ length: Number(process.env.SOURCES) }, followed));
+    console.log(JSON.stringify({ events: found.map(({ events }) => events), cuts, killed }));
     """
-    wanted = durable(front, talked)
-    found = program(source, NAME=talked, KINDS=json.dumps(sorted({kind for _, kind in wanted})))
-    assert [tuple(each) for each in found["seen"]] == wanted
-    assert found["cuts"] > 2
+    wanted, sources = durable(front, talked), max(1, CUTS // 10)
+    kinds = json.dumps(sorted({kind for _, kind in wanted}))
+    found = program(source, NAME=talked, KINDS=kinds, SERVER=str(front.pid), SOURCES=str(sources))
+    assert [[tuple(each) for each in events] for events in found["events"]] == [wanted] * sources
+    assert found["cuts"] > 2 * sources
+    assert found["killed"] == (found["cuts"] + 50) // 100
 
 
 def test_the_page_s_code_for_browsers_resumes(program: Run, front: ServerProcess, talked: str, tmp_path: Path) -> None:
