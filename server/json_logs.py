@@ -9,10 +9,13 @@ import json
 import logging
 import re
 import sys
+import threading
 import time
 import traceback
+from collections import deque
+from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from pythonjsonlogger.core import RESERVED_ATTRS, merge_record_extra
 from pythonjsonlogger.json import JsonFormatter
@@ -20,6 +23,14 @@ from pythonjsonlogger.json import JsonFormatter
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Matches control characters, which could change the state of a terminal or break the line."""
+
+
+LATE_SECONDS = 0.1
+"""How late a line may be written: then one write has the lines of many turns. A server that is killed loses them."""
+MOST_WAITING = 10_000
+"""How many records may wait; whoever logs one more writes them, so that a slow reader of stderr costs no memory."""
+STUCK_SECONDS = 1.0
+"""How long a caller waits for a write of another thread: what does not read stderr must not keep the server alive."""
 
 
 class JsonLines(JsonFormatter):
@@ -82,12 +93,70 @@ def _stack(frames: TracebackType | None) -> list[str]:
     return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} {frame.name}" for frame in last]
 
 
+class LateLines(logging.StreamHandler[TextIO]):
+    """Formats and writes records together on a separate thread, at most LATE_SECONDS after they were logged.
+
+    An error is written before the call returns, with all records before it. `logging` closes its handlers, which
+    writes the rest, when the process ends.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._records: deque[logging.LogRecord] = deque()
+        self._some = threading.Event()
+        self._writing = threading.RLock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bedrock-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record."""
+        self._records.append(record)
+        if record.levelno >= logging.ERROR or len(self._records) > MOST_WAITING:
+            self.flush()
+        elif not self._some.is_set():
+            self._some.set()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._some.wait()
+            self._closing.wait(LATE_SECONDS)
+            self._some.clear()
+            self.flush()
+
+    def close(self) -> None:
+        """Write the queued records and end the thread."""
+        self._closing.set()
+        self._some.set()
+        self._thread.join(STUCK_SECONDS)
+        super().close()
+
+    def flush(self) -> None:
+        """Write the queued records."""
+        if not self._writing.acquire(timeout=STUCK_SECONDS):
+            return
+        try:
+            lines = [self._line(self._records.popleft()) for _ in range(len(self._records))]
+            with suppress(OSError, ValueError):  # nobody reads stderr any more, or it is closed
+                self.stream.write("".join(lines))
+                self.stream.flush()
+        finally:
+            self._writing.release()
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record) + self.terminator
+        except Exception:  # noqa: BLE001 -- a line that cannot be formatted must not end the thread
+            self.handleError(record)
+            return ""
+
+
 def set_up(level: str) -> None:
     """Set up logging to stderr: the server's own records from `level` up, those of libraries from WARNING up.
 
     The lines are text if stderr is a terminal, otherwise JSON.
     """
-    output = logging.StreamHandler(sys.stderr)
+    output = LateLines(sys.stderr)
     output.setFormatter(TextLines() if sys.stderr.isatty() else JsonLines())
     logging._srcfile = None  # no line names its caller, so it is not looked for (see logging's HOWTO)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -26,10 +26,11 @@ from bedrock import v1
 from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_private, check_socket, open_believed
 
 from actors.ports.settings_checks import read_named
+from server import json_logs
 from server.app import serving
 from server.app.serving import _on_signals
 from server.cluster.forwarding import URGENT
-from server.json_logs import JsonLines, TextLines
+from server.json_logs import JsonLines, LateLines, TextLines
 from server.local_endpoint import claim_directory, socket_path
 from server.process import operating_system as freed_memory
 from server.process.operating_system import READY, RISE_BYTES, STOPPING, MallocTrimmer, connections, listener, notify
@@ -565,6 +566,30 @@ def test_a_line_is_ascii_and_says_what_was_said(text: str) -> None:
     assert shown.isprintable()
     assert json.loads(shown)["message"] == text
     assert json.loads(shown)["count"] == 2**70
+
+
+def test_an_error_is_written_at_once_with_what_waits_and_the_rest_at_the_end() -> None:
+    output = io.StringIO()
+    handler = LateLines(output)
+    handler.emit(record(msg="first", levelno=logging.INFO))
+    handler.emit(record(msg="second", levelno=logging.ERROR))
+    assert output.getvalue() == "first\nsecond\n"
+    handler.emit(record(msg="third", levelno=logging.INFO))
+    handler.close()
+    assert output.getvalue() == "first\nsecond\nthird\n"
+
+
+def test_more_records_than_may_wait_are_written_by_who_logs_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_logs, "LATE_SECONDS", 3_600)
+    monkeypatch.setattr(json_logs, "MOST_WAITING", 2)
+    output = io.StringIO()
+    handler = LateLines(output)
+    for text in ("first", "second"):
+        handler.emit(record(msg=text, levelno=logging.INFO))
+    assert not output.getvalue()
+    handler.emit(record(msg="third", levelno=logging.INFO))
+    assert output.getvalue() == "first\nsecond\nthird\n"
+    handler.close()
 
 
 # Only urgent calls have queues of their own: each queue makes every call slower.
