@@ -8,8 +8,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from actors.core.context import Generation
 from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
@@ -293,34 +291,28 @@ class RequestBuilder:
             return images.view_bytes(record.id, image, cancel)
 
         ledger, through = record.state.ledger, effect.through_sequence
-        room = Room(
-            usable=model.info.usable_window,
-            fixed=fixed_tokens(record.system_prompt, ()),
-            images=model.info.images,
-            narrowed=ledger.narrowed,
-        )
+
+        def room(narrowed: int) -> Room:
+            fixed = fixed_tokens(record.system_prompt, tools)
+            return Room(model.info.usable_window, fixed, images=model.info.images, narrowed=narrowed)
+
         if isinstance(effect, RequestContinuation):
             turns = summary_view(
                 history.through(through),
                 through,
                 effect.rejected,
-                room=room,
+                room=room(ledger.narrowed),
                 used=ledger.used_tokens,
                 halved=refused,
             )
             view = ProviderView(within_limits(turns, size_of) if model.info.images else turns)
         else:
-            tools = self._tools(record, model)
+            tools = for_model(model.info, self._services.offered(record), ledger.run_mode)
             generation = supported(_generation(record), model.info)
             if schema := ledger.output_schema:
                 output, submitting = output_form(schema, model.info)
                 tools = (*tools, *submitting)
-            room = replace(
-                room,
-                fixed=fixed_tokens(record.system_prompt, tools),
-                narrowed=through if refused else ledger.narrowed,
-            )
-            view = history.view(through, model.info, room, size_of)
+            view = history.view(through, model.info, room(through if refused else ledger.narrowed), size_of)
         return ModelRequest(
             conversation_id=record.id,
             request_id=effect.request_id,
@@ -335,9 +327,6 @@ class RequestBuilder:
             counted_tokens=ledger.used_tokens,
             cache_key=record.profile.cache_key,
         )
-
-    def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:
-        return for_model(model.info, self._services.offered(record), record.state.ledger.run_mode)
 
 
 def _generation(record: ConversationRecord) -> Generation:

@@ -404,6 +404,8 @@ def tool_for(services: Services, context: ConvContext, name: str, given: str) ->
 
 def with_refusals(services: Services, record: ConversationRecord, content: tuple[Content, ...]) -> tuple[Content, ...]:
     """Return an answer's content with `bad_input` set in calls of the server's tools that cannot run."""
+    if not tool_uses(content):
+        return content
     context = services.context_of(record)
     others = {tool.name for tool in record.profile.client_tools}
     others |= SUBMISSIONS if context.is_sub_agent else {SUBMIT_OUTPUT}

@@ -105,11 +105,11 @@ def _bounded_round(messages: Sequence[Message], room: Room, used: int) -> tuple[
     most = max(room.usable - used, 0) // _SHARE
     if any(message.sequence <= room.narrowed for message in rest):
         most = min(most, max(min(most, sum(wanted)) // NARROWED, SMALLEST * len(wanted)))
+    if sum(wanted) <= most:
+        return list(messages), used + sum(wanted)
     given = iter(shares(wanted, most))
 
     def fitted(message: Message) -> Message:
-        if not any(_is_result(message, block) for block in message.content):
-            return message
         content = tuple(
             _shortened(block, next(given), names, room) if _is_result(message, block) else block
             for block in message.content
