@@ -532,6 +532,7 @@ def test_in_any_segments_chunks_are_read_as_they_arrive_and_whole(contents: list
         exchange = Exchange(PATIENT, fresh=False)
         exchange.begin(30, "late")
         theirs.sendall(CHUNKS)
+        ours.setblocking(False)
         response = http._Response(exchange, ours, method="POST")
         response.begin()
         read = []

@@ -126,20 +126,25 @@ class Exchange:
         """Begin a phase that may take `seconds`; else TransportTimeoutError with the text `late` is raised."""
         self._deadline, self._late = time.monotonic() + seconds, late
 
-    def within(self, sock: socket.socket, operation: Callable[[], Result]) -> Result:
-        """Do an operation of the socket, which may wait until the phase has to end.
+    def within(self, sock: socket.socket, event: int, operation: Callable[[], Result]) -> Result:
+        """Do an operation of a non-blocking socket, which may wait for `event` until the phase has to end.
 
         Raises TransportTimeoutError or OSError.
         """
-        left = self._deadline - time.monotonic()
-        if left > 0:
-            sock.settimeout(min(left, self.idle))
+        # A socket with a time limit would take three system calls for each operation, even if it need not wait.
+        while (left := self._deadline - time.monotonic()) > 0:
             try:
                 return operation()
-            except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                if self.idle < left:
-                    raise TransportTimeoutError(f"nothing arrived for {self.idle:g} s") from None
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as wait:
+                poll = select.poll()
+                poll.register(sock, select.POLLOUT if isinstance(wait, ssl.SSLWantWriteError) else event)
+            if not poll.poll(_milliseconds(min(left, self.idle))) and self.idle < left:
+                raise TransportTimeoutError(f"nothing arrived for {self.idle:g} s")
         raise TransportTimeoutError(self._late)
+
+
+def _milliseconds(seconds: float) -> int | None:
+    return None if seconds == math.inf else math.ceil(seconds * 1000)
 
 
 def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:

@@ -12,6 +12,7 @@ import io
 import logging
 import math
 import re
+import select
 import ssl
 import threading
 import time
@@ -101,9 +102,8 @@ class _Arrivals(io.RawIOBase):
         the pause that follows it, a stream would fall ever further behind.
         """
         view = memoryview(buffer)
-        size = self._exchange.within(self._sock, partial(self._sock.recv_into, view))
+        size = self._exchange.within(self._sock, select.POLLIN, partial(self._sock.recv_into, view))
         if size and isinstance(self._sock, ssl.SSLSocket):
-            self._sock.settimeout(0)
             with suppress(OSError):  # if it is more than that nothing else has arrived, the next read meets it again
                 while size < len(view) and (more := self._sock.recv_into(view[size:])):
                     size += more
@@ -220,6 +220,7 @@ class _Connection(HTTPConnection):
     response: _Response
     idle_until = 0.0
     """The time, in monotonic seconds, until which the idle connection can be used again."""
+    timeout: Any = property(lambda _: 0, lambda *_: None)  # urllib3 would make the socket wait, without our limits
 
     def _new_conn(self) -> socket.socket:
         self.exchange = _thread.exchange
@@ -230,6 +231,7 @@ class _Connection(HTTPConnection):
     def _tunnel(self) -> None:
         seconds = self.exchange.timeouts.connect
         self.exchange.begin(seconds, f"the proxy did not connect within {seconds:g} s")
+        self.sock.setblocking(False)
         try:
             super()._tunnel()
         except (OSError, ValueError, http.client.HTTPException):
@@ -241,6 +243,7 @@ class _Connection(HTTPConnection):
         exchange: Exchange = _thread.exchange
         if self.sock is None:
             self.connect()
+            cast("socket.socket", self.sock).setblocking(False)
         elif self.exchange is not exchange:  # it is a kept connection
             self.response.close()
             self.exchange = exchange
@@ -261,7 +264,7 @@ class _Connection(HTTPConnection):
         left = memoryview(data)
         try:
             while left:
-                sent = self.exchange.within(self.sock, partial(self.sock.send, left))
+                sent = self.exchange.within(self.sock, select.POLLOUT, partial(self.sock.send, left))
                 self.exchange.sent += sent
                 left = left[sent:]
         except OSError:
