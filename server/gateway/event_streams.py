@@ -209,29 +209,40 @@ async def _written(
 
 async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:
     """Yield the events of a stream, and None whenever none has come for some time. Raises HttpError at a stop."""
-    upcoming: asyncio.Task[Sent] | None = None
-    stop = asyncio.ensure_future(stopping.wait())
+    arrived: asyncio.Queue[Sent | None] = asyncio.Queue(
+        1
+    )  # one task reads all: a task for each would cost more than it
+
+    async def read() -> None:
+        async for event in stream:
+            await arrived.put(event)
+
+    def wake(_: object) -> None:
+        if arrived.empty():
+            arrived.put_nowait(None)
+
+    reading, stop = asyncio.ensure_future(read()), asyncio.ensure_future(stopping.wait())
+    reading.add_done_callback(wake)
+    stop.add_done_callback(wake)
     try:
-        while True:
-            upcoming = upcoming or asyncio.ensure_future(anext(stream))
-            await asyncio.wait({upcoming, stop}, timeout=COMMENT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if stop.done():
-                raise HttpError(503, "the gateway is stopping: resume", grpc.StatusCode.UNAVAILABLE)
-            if not upcoming.done():
+        while not (arrived.empty() and reading.done()):
+            try:
+                async with asyncio.timeout(COMMENT_SECONDS):
+                    event = await arrived.get()
+            except TimeoutError:
                 yield None
                 continue
-            done, upcoming = upcoming, None
-            try:
-                yield done.result()
-            except StopAsyncIteration:
-                return
+            if stopping.is_set():
+                raise HttpError(503, "the gateway is stopping: resume", grpc.StatusCode.UNAVAILABLE)
+            if event is not None:
+                yield event
+        reading.result()
     finally:
         stop.cancel()
-        if upcoming is not None:
-            upcoming.cancel()
-            while not upcoming.done():  # `stream` cannot be closed before, even if this task is cancelled again
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait({upcoming})
+        reading.cancel()
+        while not reading.done():  # `stream` cannot be closed before, even if this task is cancelled again
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({reading})
 
 
 async def pieces(content: AsyncGenerator[bytes]) -> AsyncGenerator[memoryview]:
