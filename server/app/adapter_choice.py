@@ -5,7 +5,6 @@ A function raises CannotStartError or ConfigError, whose text is for the operato
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -44,9 +43,8 @@ from server.auth.tokens import (
     TokenFile,
     read_or_create_token,
 )
-from server.process import operating_system
 from server.process.certificates import CertificateFiles, CertificateUnusableError
-from server.process.operating_system import running_on
+from server.process.operating_system import CannotListenError, listening, running_on
 from server.settings.config import Config
 from server.settings.setting_values import Listen, Listener
 
@@ -79,12 +77,10 @@ def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, C
     readers, spans = [], None
     if (where := config.metrics_listen) is not None:
         try:
-            reader, close, port = prometheus(where.host, where.port)
-        except OSError as error:
-            reason = (error.strerror or "unknown host").lower()
-            if error.errno == errno.EADDRINUSE and (holder := operating_system.listener(where.port)):
-                reason += f" by {holder}"
-            raise CannotStartError(f"cannot listen on {where} for metrics: {reason}") from None
+            with listening(where, "--metrics-listen", " for metrics"):
+                reader, close, port = prometheus(where.host, where.port)
+        except CannotListenError as error:
+            raise CannotStartError(str(error)) from None
         observer.closing.callback(close)
         readers.append(reader)
         log.info("metrics: http://%s/metrics", Listen(where.host, port))

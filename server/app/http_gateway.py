@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from server.app.adapter_choice import CannotStartError
 from server.process.operating_system import bound
 from server.settings.setting_values import Listen
 
@@ -39,24 +38,21 @@ class HttpGateway:
     Use in the event loop only; `close` ends the process.
     """
 
-    def __init__(self, config: Config, where: Listen, upstream: Listen, token: str = "") -> None:
-        """Bind the address. Raises CannotStartError, or ConfigError without the package extra `http`.
+    def __init__(self, config: Config, where: Listen, upstream: Listen, secret: str, token: str = "") -> None:
+        """Bind the address. Raises CannotListenError, or ConfigError without the package extra `http`.
 
-        `token`: what the browser that uses `link` signs in with; "" for no such link.
+        `secret`: what the server knows the gateway by. `token`: what the browser that uses `link` signs in with; "" for
+        no such link.
         """
         config.check_extra("http_listen", "http", "starlette", "uvicorn")
-        try:
-            self._listening = bound(where)
-        except OSError as error:
-            reason = (error.strerror or "unknown host").lower()
-            raise CannotStartError(f"cannot listen on {where} for HTTP: {reason}") from None
+        self._listening = bound(where, "--http", " for HTTP")
         where = Listen(where.host, self._listening.getsockname()[1])
         self.url = f"{'https' if config.encrypted else 'http'}://{where}"
         """Where clients find the gateway."""
         code = secrets.token_urlsafe(24) if token else ""
         self.link = f"{self.url}/#link={code}" if token else ""
         """An address that signs a browser in, once within a minute of the start."""
-        self._first_words = f"{code} {token}\n".encode() if token else b""
+        self._secret, self._first_words = secret, f" {code} {token}" if token else ""
         arguments = _arguments(config, where, upstream, self._listening.fileno())
         self._command = (sys.executable, "-m", "server.gateway", *arguments)
         self._environment = _environment(os.environ)
@@ -93,9 +89,9 @@ class HttpGateway:
             except OSError as error:  # no process, memory or file descriptor is left
                 log.error("the HTTP gateway cannot be started (%s); retry in %g s", error.strerror, pause)
             else:
-                if self._process.stdin is not None and self._first_words:
-                    self._process.stdin.write(self._first_words)
-                    self._first_words = b""
+                if self._process.stdin is not None:
+                    self._process.stdin.write(f"{self._secret}{self._first_words}\n".encode())
+                    self._first_words = ""
                 code = await self._process.wait()
                 pause = LEAST_PAUSE_SECONDS if loop.time() - began > WELL_SECONDS else pause
                 log.warning("the HTTP gateway has ended (%d) and is started again in %g s; streams resume", code, pause)

@@ -27,8 +27,8 @@ from server.app.wiring import Wiring, wire
 from server.auth.tokens import TokenUnusableError
 from server.local_endpoint import published
 from server.process import operating_system
-from server.process.operating_system import spare_what_stays
-from server.services.grpc_server import CannotListenError, GrpcServer, max_connections
+from server.process.operating_system import CannotListenError, spare_what_stays
+from server.services.grpc_server import GrpcServer, max_connections
 from server.settings.config import Config, shown_database
 from server.settings.setting_values import Listen, Listener
 from server.streams.base import WatchSettings
@@ -172,9 +172,7 @@ async def _serve(
     gateway: HttpGateway | None = None
     try:
         where = _listen(endpoint, config, wired.socket)
-        at_terminal = os.isatty(1)  # a link to sign in with does not belong into a journal
-        token = _local_token(config) if at_terminal else ""
-        gateway = HttpGateway(config, config.http_listen, where[0].where, token) if config.http_listen else None
+        gateway = _gateway(config, wired, where[0].where)
         await endpoint.start()
         await asyncio.to_thread(wired.cluster.start)
         if not await asyncio.to_thread(wired.supervisor.wait_until_woken, WAKING_SECONDS):
@@ -209,6 +207,13 @@ async def _serve(
         await _stop(config, wired, endpoint, hurry)
         if gateway is not None:
             await gateway.close()
+
+
+def _gateway(config: Config, wired: Wiring, upstream: Listen) -> HttpGateway | None:
+    if not config.http_listen:
+        return None
+    token = _local_token(config) if os.isatty(1) else ""  # a link to sign in with does not belong into a journal
+    return HttpGateway(config, config.http_listen, upstream, wired.authentication.gateway_secret, token)
 
 
 def _local_token(config: Config) -> str:

@@ -1,8 +1,8 @@
 """Authentication: finds the principal and the role of a caller by the call's token or client certificate.
 
-A listener with `client_ca` requests certificates (mutual TLS). gRPC reports the names in a certificate, but not its
-expiry, and it cuts off a name at a zero byte, so that an attacker's certificate could pass for that of another host or
-user: certificates are parsed here for both.
+A listener with `client_ca` requests certificates (mutual TLS). They are parsed here: gRPC reports the names in one, but
+not its expiry, and cuts off a name at a zero byte, so that an attacker's certificate could pass for that of another
+host or user. The HTTP gateway passes on those that its own clients have shown.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import hmac
 import logging
+import secrets
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,6 +25,7 @@ from server.auth.authorizer.authorizer_calls import AuthorizerCalls
 from server.auth.authorizer.authorizer_port import Identity, Peer
 from server.auth.principals import LOCAL, OWNER, Caller, Issuer, Principal, Role
 from server.auth.tokens import PREFIX, Token, TokenUnusableError, matching
+from server.process.certificates import SHOWN_TO_GATEWAY
 
 KNOWN_CERTIFICATES = 1_024
 """How many certificates the cache holds.
@@ -32,10 +35,12 @@ All calls on one connection have the same certificate, so it is parsed once.
 
 
 class CertificateDetails(Struct, frozen=True):
-    """What authentication needs to know about a certificate, besides its names."""
+    """What authentication needs to know about a certificate."""
 
+    names: frozenset[str]
+    """The names by which settings know principals, such as `dns:ada.example.org`, each up to a zero byte."""
     cut_name: bool
-    """Whether a name in the certificate contains a zero byte, at which gRPC would cut it off."""
+    """Whether a name in the certificate contains a zero byte."""
     expires_at: float
     """When the certificate expires, in seconds since 1970."""
 
@@ -44,27 +49,32 @@ class CertificateDetails(Struct, frozen=True):
 def certificate_details(pem: bytes) -> CertificateDetails | None:
     """Return the details of a certificate in PEM format; None if it cannot be parsed."""
     from cryptography import x509  # noqa: PLC0415 -- of the extra `mtls`
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415
+
+    kinds: dict[str, Any] = {"dns": x509.DNSName, "email": x509.RFC822Name, "uri": x509.UniformResourceIdentifier}
 
     def names() -> Iterator[str]:
-        """Yield the names that gRPC reports."""
         for attribute in certificate.subject:
-            yield attribute.value if isinstance(attribute.value, str) else attribute.value.decode("latin-1")
+            value = attribute.value if isinstance(attribute.value, str) else attribute.value.decode("latin-1")
+            yield f"{'cn' if attribute.oid == NameOID.COMMON_NAME else ''}:{value}"
         for extension in certificate.extensions:
             if isinstance(extension.value, x509.SubjectAlternativeName):
-                for kind in (x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier):
-                    yield from extension.value.get_values_for_type(kind)
+                for kind, type_ in kinds.items():
+                    yield from (f"{kind}:{value}" for value in extension.value.get_values_for_type(type_))
 
     try:
         certificate = x509.load_pem_x509_certificate(pem)
-        cut = any("\0" in name for name in names())
-        return CertificateDetails(cut, certificate.not_valid_after_utc.timestamp())
+        found = list(names())
+        known = frozenset(name.partition("\0")[0] for name in found)
+        return CertificateDetails(
+            known, any("\0" in name for name in found), certificate.not_valid_after_utc.timestamp()
+        )
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return None
 
 
-KINDS = {"uri": "peer_uri", "dns": "peer_dns", "email": "peer_email", "cn": "x509_common_name"}
-"""The kinds of names in a certificate, each with the key under which gRPC reports such names."""
 CERTIFICATE = "x509_pem_cert"
+"""The key under which gRPC reports the certificate of a client, as PEM."""
 
 
 class ClientCertificates:
@@ -82,27 +92,19 @@ class ClientCertificates:
         expired, even if the connection stays open longer. A certificate of no principal, such as a gateway's, does not
         count: the token decides.
         """
-        if not any(connection.get(CERTIFICATE, ())):
-            return by_token
-        named = {principal.name: principal for principal in self._named(connection)}
+        shown = [found for each in connection.get(CERTIFICATE, ()) if (found := certificate_details(each)) is not None]
+        known = (self._principals.get(name) for each in shown for name in each.names)
+        named = {principal.name: principal for principal in known if principal is not None}
         if not named:
             return by_token
 
-        shown = [certificate_details(each) for each in connection[CERTIFICATE]]
-        ends = min(0.0 if each is None or each.cut_name else each.expires_at for each in shown)
+        ends = min(0.0 if each.cut_name else each.expires_at for each in shown)
         if not self._now() < ends:
             return None
         if len(named) > 1 or (by_token is not None and by_token.principal not in named):
             return None
         (principal,) = named.values()
         return replace(by_token or Caller(principal.name, principal.role), certificate_ends=ends)
-
-    def _named(self, connection: Mapping[str, Iterable[bytes]]) -> Iterable[Principal]:
-        for kind, key in KINDS.items():
-            for name in connection.get(key, ()):
-                found = self._principals.get(f"{kind}:{name.decode('utf-8', 'replace')}")
-                if found is not None:
-                    yield found
 
 
 log = logging.getLogger(__name__)
@@ -190,6 +192,8 @@ class Authentication:
 
         If true, `caller_on` must be called after `caller_of`, and its result counts.
         """
+        self.gateway_secret = secrets.token_urlsafe(32)
+        """What only the HTTP gateway of this server knows, to which no header of its clients can become metadata."""
         self._now_ms, self._monotonic = now_ms, monotonic
         self._tokens: dict[str, Token] = {}
         self._version: object = None
@@ -261,11 +265,24 @@ class Authentication:
         metadata = tuple(metadata)
         who = by_token
         if who is None and self.authorizer is not None and not self._by_certificate_alone(metadata, connection):
-            certificate = b"".join(connection.get("x509_pem_cert", ())).decode("ascii", "replace")
+            certificate = b"".join(connection.get(CERTIFICATE, ())).decode("ascii", "replace")
             who = self._identified(await self.authorizer.identity(metadata, Peer(address, certificate)))
         if self._certificates is None or (who is None and bearer(metadata) is not None):
             return who  # a call with a wrong token is refused (None), even if it has a valid certificate
         return self._certificates.caller_of(who, connection)
+
+    def shown_to_gateway(self, metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, tuple[bytes]]:
+        """Return what gRPC would report of the certificate that a client has shown to the HTTP gateway; {} without one.
+
+        Whoever can reach the Unix socket may be a proxy, which passes on what strangers send: only the secret counts.
+        """
+        secret = self.gateway_secret.encode()
+        for key, value in metadata:
+            if key == SHOWN_TO_GATEWAY and isinstance(value, bytes):
+                known, certificate = value[: len(secret)], value[len(secret) :]
+                if hmac.compare_digest(known, secret):
+                    return {CERTIFICATE: (ssl.DER_cert_to_PEM_cert(certificate).encode(),)}
+        return {}
 
     def _by_certificate_alone(
         self, metadata: tuple[tuple[str, str | bytes], ...], connection: Mapping[str, Iterable[bytes]]

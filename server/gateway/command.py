@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from bedrock.local_server import ADDRESS_FILE, data_directory
 
 from actors.ports.settings_checks import host_and_port
 from server.cli import CANNOT_START, USAGE, fail
-from server.process.operating_system import bound, tune_process
+from server.process.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
 
 if TYPE_CHECKING:
@@ -64,25 +65,35 @@ def gateway(
     import asyncio  # noqa: PLC0415
 
     from server import json_logs  # noqa: PLC0415 -- not for --help
+    from server.gateway.console import Links  # noqa: PLC0415
     from server.gateway.http_server import Gateway, serve  # noqa: PLC0415
+    from server.process.certificates import CertificateFiles, CertificateUnusableError, authorities_in  # noqa: PLC0415
 
     json_logs.set_up(log_level)
-    authorities: Path | None = options.pop("upstream_ca")
-    settings = Gateway(
-        upstream=target,
-        upstream_tls=tls,
-        upstream_ca=authorities.read_bytes() if authorities else None,
-        new_thread=thread,
-        **options,
-    )
+    secret, *link = (os.read(0, 4096).decode().split() if fd is not None else []) or [
+        ""
+    ]  # the server writes them at once
+    links = Links()
+    if link:
+        links.make(link[1], link[0])
+    authorities, certificate, key, client_ca = map(options.pop, ("upstream_ca", "certificate", "key", "client_ca"))
     try:
-        listening = bound(where) if fd is None else socket.socket(fileno=fd)
-    except OSError as error:
-        fail(f"cannot listen on {where}: {(error.strerror or 'unknown host').lower()}", CANNOT_START)
+        settings = Gateway(
+            upstream=target,
+            upstream_tls=tls,
+            upstream_ca=authorities_in(authorities) if authorities else None,
+            secret=secret,
+            tls=CertificateFiles(certificate, key, client_ca) if certificate else None,
+            new_thread=thread,
+            **options,
+        )
+        listening = bound(where, "--listen") if fd is None else socket.socket(fileno=fd)
+    except (CertificateUnusableError, CannotListenError) as error:
+        fail(str(error), CANNOT_START)
     if fd is None:
-        scheme = "https" if settings.certificate else "http"
+        scheme = "https" if settings.tls else "http"
         print_text(f"bedrock gateway ready on {scheme}://{Listen(where.host, listening.getsockname()[1])}")
-    asyncio.run(serve(settings, listening, until_eof=until_eof))
+    asyncio.run(serve(settings, listening, until_eof=until_eof, links=links))
 
 
 def _checked(listen: str, options: Mapping[str, Any]) -> Listen:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 HEAD_SECONDS = 10.0
 """Seconds within which the head of a request must arrive completely, or the rest of a body that was refused."""
+CERTIFICATE = "certificate"
+"""The key in the ASGI scope's state of the certificate that a client has shown, in DER, which TLS has verified."""
 MAX_HEAD_BYTES = 32 * 1024
 SINGLE = (
     b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"idempotency-key",
@@ -118,6 +120,9 @@ class GuardedConnection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and (shown := tls.getpeercert(binary_form=True)):
+            self.app_state = {**self.app_state, CERTIFICATE: shown}
         if len(self.connections) > self.max_connections:
             transport.abort()
         else:

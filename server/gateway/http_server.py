@@ -6,9 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-import ssl
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +20,7 @@ from server.gateway.event_streams import LAST_EVENT
 from server.gateway.guard import MAX_HEAD_BYTES, Guard, GuardedConnection
 from server.gateway.transcoder import IDEMPOTENCY, Transcoder
 from server.gateway.upstream import PASSED_ON, TIMEOUT, Upstream
+from server.process.certificates import CertificateFiles
 
 if TYPE_CHECKING:
     import socket
@@ -35,8 +34,6 @@ KEEP_ALIVE_SECONDS = 60
 STOP_SECONDS = 2
 CONNECTIONS_SHARE = 2
 """Connections may use at most one in this number of the files that the process may open."""
-LOOK_SECONDS = 5.0
-"""Seconds between two looks whether the certificate was renewed."""
 HEADERS = [("X-Content-Type-Options", "nosniff")]
 SANDBOX = (b"content-security-policy", b"default-src 'none'; sandbox")
 """What every response but the console says to browsers, so that no content of a conversation is ever run as a page."""
@@ -50,10 +47,9 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     upstream_ca: bytes | None = None
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
-    certificate: Path | None = None
-    key: Path | None = None
-    client_ca: Path | None = None
-    """The authorities that sign clients' certificates; None if clients need none. They stand for nobody here."""
+    secret: str = ""
+    """What the server knows this gateway by, over its Unix socket; "" if clients' certificates stand for nobody."""
+    tls: CertificateFiles | None = None
     behind_proxy: bool = False
     new_thread: v1.Conversation | None = None
     """The conversation that a new thread of AG-UI becomes; None if threads are created by other calls only."""
@@ -107,9 +103,8 @@ class _Server(uvicorn.Server):
 
 
 async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool, links: Links | None = None) -> None:
-    """Serve until a signal, or with `until_eof` until standard input ends, of which a line can bring a link."""
-    links = links or Links()
-    upstream = Upstream(settings.upstream, settings.upstream_ca, tls=settings.upstream_tls)
+    """Serve until a signal, or with `until_eof` until standard input ends."""
+    upstream = Upstream(settings.upstream, settings.upstream_ca, tls=settings.upstream_tls, secret=settings.secret)
     transcoder = Transcoder(upstream, settings.new_thread)
     connection = type("Connection", (GuardedConnection,), {"max_connections": max_open_files() // CONNECTIONS_SHARE})
     config = uvicorn.Config(
@@ -127,57 +122,23 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
-        ssl_certfile=settings.certificate,
-        ssl_keyfile=settings.key,
-        ssl_ca_certs=str(settings.client_ca) if settings.client_ca else None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.client_ca else ssl.CERT_NONE,
+        ssl_context_factory=(lambda *_: tls.context()) if (tls := settings.tls) else None,
     )
-    config.load()
     server = _Server(config, transcoder.stopping)
     if until_eof:
-        _stop_at_eof(server, links)
-    renewing = None
-    if config.ssl is not None and settings.certificate and settings.key:
-        renewing = asyncio.create_task(_renew(config.ssl, (settings.certificate, settings.key)))
+        _stop_at_eof(server)
     try:
         await server.serve(sockets=[listening])
     finally:
-        if renewing is not None:
-            renewing.cancel()
         await upstream.close()
 
 
-def _stop_at_eof(server: _Server, links: Links) -> None:
+def _stop_at_eof(server: _Server) -> None:
     loop = asyncio.get_running_loop()
 
     def readable() -> None:
-        if line := os.read(0, 4096):  # what the server writes into the pipe at once, it reads at once
-            code, _, token = line.decode().strip().partition(" ")
-            links.make(token, code)
-        else:
+        if not os.read(0, 4096):
             loop.remove_reader(0)
             server.stop()
 
     loop.add_reader(0, readable)
-
-
-async def _renew(context: ssl.SSLContext, files: tuple[Path, Path]) -> None:
-    """Read the certificate and its key again whenever a file changes, for new connections."""
-    seen = _seen(files)
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        if (now := _seen(files)) == seen:
-            continue
-        try:
-            context.load_cert_chain(*files)
-        except (OSError, ssl.SSLError):  # a renewal writes two files, which fit together once it is done
-            log.warning("%s and its key do not fit together: the ones before are still used", files[0])
-        else:
-            seen = now
-            log.info("the certificate %s was renewed", files[0])
-
-
-def _seen(files: tuple[Path, Path]) -> list[tuple[int, int, int]]:
-    with suppress(OSError):
-        return [(found.st_ino, found.st_mtime_ns, found.st_size) for found in map(os.stat, files)]
-    return []

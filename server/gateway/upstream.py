@@ -11,6 +11,8 @@ import grpc.aio
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
+from server.gateway.guard import CERTIFICATE
+from server.process.certificates import SHOWN_TO_GATEWAY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -40,11 +42,12 @@ MOST_SECONDS = 86_400.0
 class Upstream:
     """The connections to the server. Use in the event loop only.
 
-    `target` is gRPC's address of the server, `authorities` a PEM file's content for TLS, None for no TLS.
+    `target` is gRPC's address of the server, `authorities` a PEM file's content for TLS, None for no TLS. `secret` is
+    what the server believes this gateway by, over the Unix socket, when it passes on the certificates of its clients.
     """
 
-    def __init__(self, target: str, authorities: bytes | None = None, *, tls: bool = False) -> None:
-        self._target = target
+    def __init__(self, target: str, authorities: bytes | None = None, *, tls: bool = False, secret: str = "") -> None:
+        self._target, self._secret = target, secret.encode()
         self._local = target.startswith("unix:")
         self._credentials = (
             grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
@@ -113,13 +116,17 @@ class Upstream:
                 del self._used[channel]
                 await channel.close()
 
-    def _metadata(self, http: Request) -> tuple[tuple[str, str], ...]:
-        found = [(name, value) for name in PASSED_ON if (value := http.headers.get(name)) is not None]
+    def _metadata(self, http: Request) -> tuple[tuple[str, str | bytes], ...]:
+        found: list[tuple[str, Any]] = [
+            (name, value) for name in PASSED_ON if (value := http.headers.get(name)) is not None
+        ]
         for name, value in found:
             if not (value.isascii() and value.isprintable()):
                 raise MalformedRequestError((name, "must be printable ASCII"))
         if self._local and http.client is not None:
             found.append(("x-forwarded-for", http.client.host))
+            if self._secret and (shown := http.scope["state"].get(CERTIFICATE)):
+                found.append((SHOWN_TO_GATEWAY, self._secret + shown))
         return tuple(found)
 
 

@@ -15,6 +15,9 @@ from bedrock.local_server import NotPrivateError, read_believed
 
 log = logging.getLogger(__name__)
 
+SHOWN_TO_GATEWAY = "bedrock-client-certificate-bin"
+"""The metadata of a certificate that a client of the HTTP gateway has shown: the gateway's secret, then DER."""
+
 
 class CertificateUnusableError(Exception):
     """A certificate or key cannot be used. The text is one line for the operator."""
@@ -49,10 +52,21 @@ class CertificateFiles:
             self._first, changed, require_client_authentication=self._client_ca is not None
         )
 
+    def context(self) -> ssl.SSLContext:
+        """Return a context for Python's TLS. Each new connection uses the current content of the files."""
+        first = self._context
+
+        def renew(connection: ssl.SSLObject, *_: object) -> None:
+            self._changed()
+            connection.context = self._context
+
+        first.sni_callback = renew  # called for each connection, also of a client that names no host
+        return first
+
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the renewed certificate; None if the files have not changed or cannot be used.
 
-        gRPC calls this on its own thread for each new connection. A renewal writes two files, one after the other.
+        Called for each new connection, by gRPC on its own thread. A renewal writes two files, one after the other.
         Until they fit together, the previous certificate remains in use, and the log says so once.
         """
         with self._lock:
@@ -81,13 +95,18 @@ class CertificateFiles:
             authorities = None if self._client_ca is None else authorities_in(self._client_ca)
             # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a prompt for
             # a password, because there may be no terminal.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self._certificate, self._key, lambda: "")
         except ssl.SSLError:
             raise CertificateUnusableError(
                 f"{self._certificate} and {self._key} are not a certificate and its key"
             ) from None
         except OSError as error:
             raise _unreadable(error) from None
+        if authorities is not None:
+            context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        self._context = context
         return grpc.ssl_server_certificate_configuration([pair], authorities)
 
 

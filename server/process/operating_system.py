@@ -6,6 +6,7 @@ Process-wide settings are made once at start, most of them before any thread is 
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import logging
 import os
@@ -233,10 +234,38 @@ def listener(port: int) -> str:
     return ""
 
 
-def bound(where: Listen) -> socket.socket:
-    """Return a socket that listens on a host and a port. Raises OSError."""
+class CannotListenError(Exception):
+    """The program cannot listen on an address. The message is one line: the address, why, and what helps.
+
+    `purpose` is what the address is for, such as " for metrics", if it is not for the program's first service.
+    """
+
+    def __init__(self, where: Listen, why: str, purpose: str = "") -> None:
+        super().__init__(f"cannot listen on {where}{purpose}: {why}")
+
+
+@contextmanager
+def listening(where: Listen, option: str, purpose: str = "", more: str = "") -> Generator[None]:
+    """Convert an OSError about a host and port to CannotListenError.
+
+    `option` names them on the command line; `more` is what else can be done if they are in use.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = (error.strerror or "unknown host").partition(" (while ")[0].lower()  # socket.create_server says it again
+        if error.errno == errno.EADDRINUSE:
+            by = f" by {holder}" if (holder := listener(where.port)) else ""
+            why += f"{by}; name another port with {option}, such as {option} {Listen(where.host)} for any free one"
+            why += more
+        raise CannotListenError(where, why, purpose) from None
+
+
+def bound(where: Listen, option: str = "--listen", purpose: str = "") -> socket.socket:
+    """Return a socket that listens on a host and a port. Raises CannotListenError; see `listening`."""
     family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
-    return socket.create_server((where.host, where.port), family=family, backlog=BACKLOG)
+    with listening(where, option, purpose):
+        return socket.create_server((where.host, where.port), family=family, backlog=BACKLOG)
 
 
 def _sockets() -> Iterator[_Socket]:

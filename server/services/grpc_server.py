@@ -6,7 +6,6 @@ The standard health service, grpc.health.v1, needs no token, so its calls may us
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 import stat
@@ -33,7 +32,7 @@ from server.cluster.node_lists import GREET, WATCH_LIST, Greetings, NodeLists, g
 from server.cluster.router import CallRouter, NodeAccess
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.process import operating_system
+from server.process.operating_system import CannotListenError, listening
 from server.queries.audit import StoredAudits
 from server.queries.downloads import AttachmentDownloads, ConversationExports
 from server.queries.listings import Listings
@@ -217,10 +216,6 @@ CONNECTIONS_SHARE = 2
 """The connections of one address may use at most one in this number of the files that the process may open."""
 
 
-class CannotListenError(Exception):
-    """The server cannot listen on an address. The message names the address and the reason."""
-
-
 class GrpcServer:
     """One gRPC server. Create it in a running event loop; `stop` ends everything that it has started."""
 
@@ -367,7 +362,7 @@ class GrpcServer:
             else:
                 port = self._server.add_secure_port(where, credentials)
         except RuntimeError:
-            raise CannotListenError(f"cannot listen on {where}") from None
+            raise CannotListenError(where, "gRPC refuses it") from None
         finally:
             os.umask(mask)
         return where if where.path else Listen(where.host, port)
@@ -466,20 +461,13 @@ def _probe(where: Listen) -> None:
     if where.path:
         _probe_path(where)
         return
-    try:
+    with listening(where, "--listen", more=", or use --listen none for clients on this machine only"):
         found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(address)
             tried.listen()
-    except OSError as error:
-        text = (error.strerror or "unknown host").lower()
-        if error.errno == errno.EADDRINUSE:
-            by = f" by {holder}" if (holder := operating_system.listener(where.port)) else ""
-            text += f"{by}; name another port with --listen, such as --listen {where.host}:0 for any free one, or use "
-            text += "--listen none for clients on this machine only"
-        raise CannotListenError(f"cannot listen on {where}: {text}") from None
 
 
 def _probe_path(where: Listen) -> None:
@@ -488,15 +476,15 @@ def _probe_path(where: Listen) -> None:
     gRPC itself would take the path away from a server that listens there.
     """
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
-        raise CannotListenError(f"cannot listen on {where}: the file there is not a socket; remove it")
+        raise CannotListenError(where, "the file there is not a socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
         try:
             tried.connect(where.path)
         except (FileNotFoundError, ConnectionRefusedError):
             pass
         except OSError as error:
-            raise CannotListenError(f"cannot listen on {where}: {(error.strerror or '').lower()}") from None
+            raise CannotListenError(where, (error.strerror or "").lower()) from None
         else:
-            raise CannotListenError(f"cannot listen on {where}: another server does")
+            raise CannotListenError(where, "another server does")
     if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
-        raise CannotListenError(f"cannot listen on {where}: its directory is missing or cannot be written")
+        raise CannotListenError(where, "its directory is missing or cannot be written")

@@ -387,7 +387,7 @@ class GuardedMethod:
 
         The request is read only after role and quotas allow the call. Raises the error that refuses or fails the call.
         """
-        who = caller.get() if self._further is None else await _looked_further(self._further, context)
+        who = caller.get() if self._further is None else await looked_further(self._further, context)
         check_role(self._method, who.role)
         if self._name not in UNCOUNTED:
             self._quotas.admit_call(who.principal)
@@ -421,13 +421,15 @@ async def _within_time(aborting: Awaitable[NoReturn]) -> None:
             await aborting
 
 
-async def _looked_further(authentication: Authentication, context: Context) -> Caller:
+async def looked_further(authentication: Authentication, context: Context) -> Caller:
     """Return the caller whom token, certificate and authorizer identify, and set the context variable `caller`.
 
     Raises UnauthenticatedError if they identify nobody, or AuthorizerUnavailableError.
     """
-    metadata: Any = context.invocation_metadata()
-    who = await authentication.caller_on(caller.get(None), metadata or (), context.auth_context(), context.peer())
+    metadata: Any = context.invocation_metadata() or ()
+    by_gateway = authentication.shown_to_gateway(metadata) if context.peer().startswith("unix:") else {}
+    connection = by_gateway or context.auth_context()
+    who = await authentication.caller_on(caller.get(None), metadata, connection, peer_of(context))
     if who is None:
         raise UnauthenticatedError
     caller.set(who)

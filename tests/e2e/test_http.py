@@ -103,7 +103,7 @@ def test_what_was_done_over_http_is_what_grpc_shows(http: httpx.Client, server: 
     (violation,) = only([each["fieldViolations"] for each in wrong["details"] if "fieldViolations" in each])
     assert violation["field"] == "updateMask"
     assert wrong["message"].startswith("updateMask: 'createTime' ")
-    assert violation["description"].startswith("'createTime' cannot be updated; these can: title, ")
+    assert violation["description"].startswith("'createTime' cannot be updated; these can: ")
     assert "approvalPolicy" in violation["description"]
     with server.client() as client:
         shown = client.conversation(name).get()
@@ -355,6 +355,32 @@ def test_a_gateway_stands_alone_before_a_server(server: ServerProcess, tmp_path:
         process.kill()
         process.wait()
         process.stdout.close() if process.stdout else None
+
+
+def test_a_gateway_that_cannot_serve_says_why_before_it_says_that_it_is_ready(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("no key")
+    files = (f"--tls-certificate={tmp_path}/key", f"--tls-key={tmp_path}/key")
+    taken = urlsplit(http_url(server)).netloc
+    for options, why in (
+        (files, f"{tmp_path}/key and {tmp_path}/key are not a certificate and its key\n"),
+        ((f"--upstream-ca={tmp_path}/key",), f"{tmp_path}/key holds no certificates\n"),
+        ((f"--listen={taken}",), f"cannot listen on {taken}: address already in use by process {server.pid} ("),
+    ):
+        command = [
+            sys.executable,
+            "-m",
+            "server.gateway",
+            "--listen=127.0.0.1:0",
+            f"--upstream={server.address}",
+            *options,
+        ]
+        ended = subprocess.run(
+            command, env=clean_environment(tmp_path), capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert ended.stderr.startswith(f"bedrock: {why}")
 
 
 def test_the_gateway_has_no_key_of_a_provider(server: ServerProcess) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import ssl
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import httpx
 import pytest
 from bedrock import BedrockError, Client, Unauthenticated, Unavailable, v1
 from cryptography import x509
@@ -17,10 +20,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from server.process.certificates import SHOWN_TO_GATEWAY
 from tests.e2e.test_principals import token
 from tests.support.certificates import make_authority, make_certificate, make_self_signed
-from tests.support.patience import PATIENCE
-from tests.support.server_process import ServerProcess, Servers
+from tests.support.patience import PATIENCE, eventually
+from tests.support.server_process import ServerProcess, Servers, http_url
 from tests.unit.test_contract import all_methods
 
 if TYPE_CHECKING:
@@ -72,6 +76,16 @@ class Listening:
             address, token=secret, ca_file=self.folder / "server.pem", certificate_file=file, key_file=key, timeout=10
         )
 
+    def http(self, certificate: str, secret: str = "") -> httpx.Client:
+        """A client of the gateway, which asks for a certificate as the guarded address does."""
+        context = ssl.create_default_context(cafile=str(self.folder / "server.pem"))
+        if certificate:
+            context.load_cert_chain(self.folder / f"{certificate}.pem", self.folder / f"{certificate}.key")
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        return httpx.Client(
+            base_url=http_url(self.server), headers=headers, verify=context, timeout=PATIENCE, trust_env=False
+        )
+
     def channel(self, certificate: str) -> grpc.Channel:
         files = [
             (self.folder / f"{name}").read_bytes()
@@ -99,7 +113,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
         '[client_certificates]\n"uri:spiffe://example.org/ada" = "ada"\n"dns:bob.example.org" = "bob"\n'
     )
     servers = Servers()
-    server = servers(folder, "--config", str(folder / "config.toml"), listen="")
+    server = servers(folder, "--config", str(folder / "config.toml"), "--http", "127.0.0.1:0", listen="")
     with ExitStack() as opened:
         opened.callback(servers.close)
         addresses = server.ready.partition("bedrock ready on ")[2].partition(" (data")[0].split(" and ")
@@ -141,6 +155,10 @@ def test_a_certificate_stands_for_its_principal_and_goes_with_no_other_ones_toke
 ) -> None:
     secrets = {**listening.tokens, "": "", "own": listening.server.token, "wrong": "x" * 43}
     slug = f"made-by-{certificate}-{secret or 'nothing'}"
+    with listening.http(certificate, secrets[secret]) as http:
+        answer = http.post("/v1/conversations", json={"workingDirectory": "/", "slug": slug})
+        assert answer.status_code == (400 if who else 401), answer.text
+        assert ("not within the directories of this principal" in answer.text) == bool(who)
     with listening.client(listening.guarded, certificate, secrets[secret]) as client:
         if not who:
             with pytest.raises(Unauthenticated):
@@ -156,6 +174,42 @@ def test_without_a_certificate_of_the_authority_nobody_connects(listening: Liste
     own = listening.server.token
     with listening.client(listening.guarded, certificate, own) as client, pytest.raises(Unavailable):
         client.models(timeout=3)
+    with listening.http(certificate, own) as http, pytest.raises(httpx.TransportError):
+        http.get("/v1/models")
+
+
+@pytest.mark.parametrize("secret", [b"", b"x" * 43, b"\0" * 43])
+def test_nobody_but_the_gateway_can_say_who_has_shown_a_certificate(listening: Listening, secret: bytes) -> None:
+    forged = secret + ssl.PEM_cert_to_DER_cert((listening.folder / "ada.pem").read_text())
+    with listening.http("gateway") as http:
+        for name in (SHOWN_TO_GATEWAY, SHOWN_TO_GATEWAY.title(), "X-Client-Cert", "X-Forwarded-Client-Cert"):
+            answer = http.get("/v1/models", headers={name: base64.b64encode(forged).decode()})
+            assert answer.status_code == 401
+    unix, _, tls, tcp = listening.addresses
+    encrypted = grpc.ssl_channel_credentials((listening.folder / "server.pem").read_bytes())
+    for channel in (
+        listening.channel("gateway"),
+        grpc.secure_channel(tls.removeprefix("https://"), encrypted),
+        grpc.insecure_channel(tcp),
+        grpc.secure_channel(unix, grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)),
+    ):
+        with channel, pytest.raises(grpc.RpcError) as refusal:
+            v1.CatalogServiceStub(channel).ListModels(
+                v1.ListModelsRequest(), metadata=((SHOWN_TO_GATEWAY, forged),), timeout=PATIENCE
+            )
+        assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_roles_and_the_audit_trail_see_whose_certificate_was_shown_over_http(listening: Listening) -> None:
+    with listening.http("ada") as http, listening.http("gateway", listening.server.token) as own:
+        assert http.get("/v1/serverInfo").json()["principal"] == "ada"
+        assert http.get("/v1/auditEntries").status_code == 403
+
+        def peers() -> set[str]:
+            found = own.get("/v1/auditEntries", params={"principal": "ada", "pageSize": "1000"}).json()
+            return {each["peer"] for each in found.get("entries", ()) if each["method"] == "ListAuditEntries"}
+
+        eventually(lambda: peers() == {"ipv4:127.0.0.1"}, "the refusal names the principal and its address")
 
 
 def test_a_certificate_says_nothing_where_none_is_asked_for(listening: Listening) -> None:
@@ -201,3 +255,7 @@ def test_another_authority_is_believed_without_a_restart(listening: Listening) -
         assert client.models()
     with listening.client(listening.guarded, "ada") as client, pytest.raises(Unavailable):
         client.models(timeout=3)
+    with listening.http("stranger") as http:
+        assert http.get("/v1/models").status_code == 200
+    with listening.http("ada") as http, pytest.raises(httpx.TransportError):
+        http.get("/v1/models")

@@ -14,7 +14,7 @@ class Peer(Struct, frozen=True):
     """The client's end of the connection on which a call arrived."""
 
     address: str
-    """The client's address as gRPC reports it, such as `ipv4:10.0.0.5:41234` or `unix:`."""
+    """The client's address as gRPC reports it, such as `ipv4:10.0.0.5:41234` or `unix:`; without a port over HTTP."""
     certificate: str = ""
     """The client's certificate as PEM, signed by the listener's `client_ca`; "" if the client has none."""
 

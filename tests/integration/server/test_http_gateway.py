@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
 import json
 import shutil
 import signal
 import socket
 import ssl
+import sys
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +19,13 @@ import grpc.aio
 import pytest
 from bedrock import v1
 
+from server.app.http_gateway import HttpGateway
 from server.contract import limits
 from server.gateway import event_streams, guard, http_server
 from server.gateway.http_server import Gateway, serve
+from server.process.certificates import CertificateFiles
 from server.process.operating_system import bound
+from server.settings.loading import load
 from server.settings.setting_values import Listen
 from tests.support.certificates import make_authority, make_certificate
 from tests.support.patience import PATIENCE
@@ -294,8 +300,42 @@ def test_a_server_that_cannot_be_reached_is_unavailable_and_not_named(tmp_path: 
     assert json.loads(body)["error"]["message"] == "the server cannot be reached: try again later"
 
 
-def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "LOOK_SECONDS", 0.05)
+def test_a_gateway_that_fails_to_start_is_started_again_and_callers_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, attempts = asyncio.create_subprocess_exec, itertools.count()
+
+    async def start(*command: str, **options: Any) -> Any:
+        match next(attempts):
+            case 0:
+                raise OSError(errno.EAGAIN, "no process is left")
+            case 1:
+                return await real(sys.executable, "-c", "raise SystemExit(3)", **options)
+            case _:
+                return await real(*command, **options)
+
+    async def main() -> bytes:
+        upstream = Listen(path=f"{tmp_path}/none")
+        gateway = HttpGateway(load({"data_dir": str(tmp_path)}), Listen("127.0.0.1", 0), upstream, "secret")
+        try:
+            reader, writer = await opened(
+                int(gateway.url.rpartition(":")[2]), get("/v1/models", "Connection: close\r\n")
+            )
+            answer = await reader.read()
+            writer.close()
+            return answer
+        finally:
+            await gateway.close()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)).startswith(b"HTTP/1.1 503 ")
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("http_gateway")] == [
+        "the HTTP gateway cannot be started (no process is left); retry in 0.1 s",
+        "the HTTP gateway has ended (3) and is started again in 0.2 s; streams resume",
+    ]
+
+
+def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path) -> None:
     make_authority(tmp_path, "ours")
     for name in ("first", "second"):
         make_certificate(tmp_path, name, "IP:127.0.0.1", "ours")
@@ -315,11 +355,13 @@ def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path, monke
     async def test(_: Upstream, port: int) -> None:
         before = await shown(port)
         show("second")
-        while await shown(port) == before:
-            await asyncio.sleep(0.05)
+        after = await shown(port)
+        assert after != before
+        certificate.write_text("no certificate")
+        assert await shown(port) == after
 
     show("first")
-    run(test, tmp_path, certificate=certificate, key=key)
+    run(test, tmp_path, tls=CertificateFiles(certificate, key))
 
 
 def test_without_a_certificate_of_the_authority_nobody_is_served(tmp_path: Path) -> None:
@@ -345,5 +387,5 @@ def test_without_a_certificate_of_the_authority_nobody_is_served(tmp_path: Path)
         for shown in ("", "client-of-others", "client-of-ours"):
             assert await served(port, shown) == (shown == "client-of-ours")
 
-    certificate, key = tmp_path / "shown.pem", tmp_path / "shown.key"
-    run(test, tmp_path, certificate=certificate, key=key, client_ca=tmp_path / "ours.pem")
+    files = CertificateFiles(tmp_path / "shown.pem", tmp_path / "shown.key", tmp_path / "ours.pem")
+    run(test, tmp_path, tls=files)

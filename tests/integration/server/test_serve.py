@@ -241,13 +241,15 @@ def test_a_run_that_has_no_time_left_is_interrupted(start: Callable[..., Server]
     watch.cancel()
 
 
-def test_a_port_for_metrics_that_is_taken_names_who_has_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "service"), [("--metrics-listen", "metrics"), ("--http", "HTTP")])
+def test_a_port_that_is_taken_names_who_has_it_and_what_helps(option: str, service: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = f"127.0.0.1:{taken.getsockname()[1]}"
         data = ("--data-dir", str(tmp_path / "data"), "--listen", "none")
-        code, line = refuses_to_start(tmp_path, *data, "--metrics-listen", port)
+        code, line = refuses_to_start(tmp_path, *data, option, port)
     assert code == 1
-    assert f"cannot listen on {port} for metrics: address already in use by process {os.getpid()} (" in line
+    assert f"cannot listen on {port} for {service}: address already in use by process {os.getpid()} (" in line
+    assert line.endswith(f"; name another port with {option}, such as {option} 127.0.0.1:0 for any free one")
 
 
 def test_a_second_server_on_the_same_data_says_one_line(start: Callable[..., Server], tmp_path: Path) -> None:

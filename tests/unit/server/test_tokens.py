@@ -6,11 +6,15 @@ import asyncio
 import errno
 import os
 import re
+import ssl
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,6 +41,9 @@ from server.auth.tokens import (
     read_or_create_token,
     write_private,
 )
+from server.contract.errors import UnauthenticatedError
+from server.process.certificates import SHOWN_TO_GATEWAY
+from server.services.interceptors import looked_further
 from tests.support.patience import eventually
 
 # Tokens of principals: made, known, rotated, expired, revoked; and who calls with which role.
@@ -537,6 +544,21 @@ def test_what_was_begun_with_a_certificate_is_accepted_until_it_expires(by_token
     now[0] += 1
     assert not authentication.accepts(who)
     assert known.caller_of(by_token, connection) is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "right", "who"), [("unix:", True, "ada"), ("unix:", False, ""), ("ipv4:127.0.0.1:7", True, "")]
+)
+def test_a_certificate_counts_that_the_gateway_passes_on_over_the_unix_socket(peer: str, right: bool, who: str) -> None:
+    known = ClientCertificates({"dns:ada": ADA_OF_TABLE}, now=BEGINS.timestamp)
+    authentication = Authentication("t" * 43, None, {"ada": ADA_OF_TABLE}, certificates=known)
+    secret = authentication.gateway_secret if right else "x" * len(authentication.gateway_secret)
+    shown = secret.encode() + ssl.PEM_cert_to_DER_cert(certificate("dns", "ada").decode())
+    context: Any = SimpleNamespace(
+        peer=lambda: peer, invocation_metadata=lambda: ((SHOWN_TO_GATEWAY, shown),), auth_context=dict
+    )
+    with nullcontext() if who else pytest.raises(UnauthenticatedError):
+        assert Context().run(asyncio.run, looked_further(authentication, context)).principal == who
 
 
 def test_a_gateways_certificate_says_nothing_so_its_end_ends_nothing() -> None:
