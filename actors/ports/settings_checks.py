@@ -72,7 +72,7 @@ def _refusal(kind: Any, error: str) -> str:
         where += f".{name}" if name else f"[{int(index) + 1}]" if index.isdecimal() else ""
         inner = _fields(node)[name].type if name else getattr(node, "item_type", getattr(node, "value_type", None))
         node, description = described(inner)
-    key = next(iter(re.findall("field `(.*)`", why)), "")
+    key = next(iter(re.findall("(?s)field `(.*)`", why)), "")
     if why.startswith("Object contains unknown"):
         return f"{where}.{key}: {unknown_key(key, _fields(node))}"
     if why.startswith("Object missing"):
@@ -137,7 +137,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def host_and_port(text: str) -> tuple[str, int] | None:
     """Return the host, without brackets, and the port of "host:port"; None if the text has another form."""
     host, _, port = text.rpartition(":")
-    if not (host and port.isdecimal() and int(port) <= MAX_PORT) or re.search(r"[\s/]", host):
+    if not (host and port.isdecimal() and int(port) <= MAX_PORT) or re.search(r"[\s/\ud800-\udfff]", host):
         return None
     return host.removeprefix("[").removesuffix("]"), int(port)
 

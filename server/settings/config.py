@@ -105,7 +105,7 @@ class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[
         str,
-        Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$", description="must be package.module:Class"),
+        Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z", description="must be package.module:Class"),
     ] = field(name="class")
     """The class, as `package.module:Class`."""
     seconds: Annotated[float, Meta(gt=0, le=30, description="must be more than 0, and at most 30")] = field(

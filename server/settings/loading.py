@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -62,7 +63,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
 def _plain(name: str, value: Any) -> Any:
     """Return a setting as its type has it: a text, such as a variable has, may stand for any value.
 
-    Raises ValueError if the value of `data_dir` is no absolute path.
+    Raises ValueError if the value of `data_dir` is no absolute path, or a text has bytes that are none.
     """
     word = str(value).lower()
     if word == NO_VALUE.get(name):
@@ -76,6 +77,8 @@ def _plain(name: str, value: Any) -> Any:
     if name in CHOICES:
         return {each.lower(): each for each in CHOICES[name]}.get(word, value)
     match TYPES.get(name):
+        case inspect.StrType() if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+            raise ValueError(f"{name}: must be UTF-8")
         case inspect.BoolType():
             return FLAGS.get(word, value)
         case inspect.IntType() | inspect.FloatType() as kind if isinstance(value, str):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct, ValidationError, convert
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from actors.adapters.llm.provider import ANTHROPIC, ProviderConfig
 from actors.core.context import ReasoningEffort
+from actors.ports.settings_checks import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,12 +104,15 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
         return self.price.micros(usage) if self.price else 0
 
 
+Tokens: TypeAlias = Annotated[int, Meta(ge=1, description="must be a whole number of tokens, at least 1")]
+
+
 class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a model as stated by the operator (`[models."name"]`) or by a server; None for what is not stated."""
 
-    window: int | None = None
-    output: int | None = None
-    input: int | None = None
+    window: Tokens | None = None
+    output: Tokens | None = None
+    input: Tokens | None = None
     name: str | None = None
     images: bool | None = None
     reasoning_efforts: tuple[ReasoningEffort, ...] | None = None
@@ -138,14 +142,7 @@ def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
     """
     result = {}
     for name, table in tables.items():
-        try:
-            stated = convert(table, StatedLimits)
-        except ValidationError as error:
-            raise ValueError(f'models."{name}": {error}') from None
-        numbers = (stated.window, stated.output, stated.input)
-        if any(number is not None and number < 1 for number in numbers):
-            raise ValueError(f'models."{name}": windows and limits are at least 1 token')
-        result[name.lower()] = stated
+        result[name.lower()] = read(StatedLimits, f'models."{name}"', table)
     return result
 
 

@@ -516,7 +516,15 @@ NEEDED = "needed; must be one of anthropic, openai-chat, openai-responses"
             {},
             "{file}: providers.x.y.protocol: " + NEEDED,
         ),
-        ('[models."gpt"]\nwindow = 0', {}, '{file}: models."gpt": windows and limits are at least 1 token'),
+        ('[models."gpt"]\nwindow = 0', {}, '{file}: models."gpt".window: must be a whole number of tokens, at least 1'),
+        ('[models."gpt"]\nprice = {input = "x"}', {}, '{file}: models."gpt".price.input: must be a number'),
+        (
+            '[models."gpt"]\nwindows = 1',
+            {},
+            "{file}: models.\"gpt\".windows: unknown; did you mean 'window'? There are: window, output, input, name, "
+            "images, reasoning_efforts, temperature, price",
+        ),
+        ("[models]\ngpt = 1", {}, '{file}: models."gpt": must be a table'),
         ('default_model = "nope"', {}, "{file}: default_model: no provider serves nope"),
         ("", {"BEDROCK_SMALL_MODEL": "nope"}, "BEDROCK_SMALL_MODEL: no provider serves nope"),
         ("", {"OPENAI_BASE_URL": "localhost"}, "OPENAI_BASE_URL: must be an http or https URL with a host"),

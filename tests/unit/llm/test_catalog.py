@@ -167,11 +167,19 @@ def test_what_an_operator_says_about_a_model_goes_before_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    "table",
-    [5, {"window": "big"}, {"window": 0}, {"colour": 1}, {"price": {"input": 1}}, {"output": -1}, {"price": 5}],
+    ("table", "said"),
+    [
+        (5, ": must be a table"),
+        ({"window": "big"}, ".window: must be a whole number of tokens, at least 1"),
+        ({"window": 0}, ".window: must be a whole number of tokens, at least 1"),
+        ({"colour": 1}, ".colour: unknown; there are: window, output, "),
+        ({"price": {"input": 1}}, ".price.output: needed"),
+        ({"output": -1}, ".output: must be a whole number of tokens, at least 1"),
+        ({"price": 5}, ".price: must be a table"),
+    ],
 )
-def test_what_cannot_be_said_about_a_model_is_named(table: object) -> None:
-    with pytest.raises(ValueError, match=r'^models\."mine": '):
+def test_what_cannot_be_said_about_a_model_is_named(table: object, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f'models."mine"{said}')):
         Catalog((local(),), models={"mine": table})
 
 

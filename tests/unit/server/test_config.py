@@ -523,6 +523,40 @@ def test_a_check_names_a_wrong_setting() -> None:
     assert (done.exit_code, "BEDROCK_LISTEN: must be host:port" in done.output) == (2, True)
 
 
+ODD = "\udcff"
+"""How Python reads a byte of the environment that is no UTF-8."""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("BEDROCK_DATABASE", f"postgresql://{ODD}", "must be UTF-8"),
+        ("BEDROCK_DEFAULT_MODEL", ODD, "must be UTF-8"),
+        ("BEDROCK_OTLP_ENDPOINT", f"http://{ODD}", "must be UTF-8"),
+        ("BEDROCK_HTTP_LISTEN", f"{ODD}:80", "must be a port, host:port, or none"),
+        ("BEDROCK_LISTEN", f"{ODD}:80", "must be host:port, with port 0 for any free one, unix:/path, or none"),
+        ("BEDROCK_HTTP_LISTEN", "a b:80", "must be a port, host:port, or none"),
+    ],
+)
+def test_a_variable_that_is_no_text_is_named_in_one_line(variable: str, value: str, said: str) -> None:
+    done = check(**{variable: value})
+    assert (done.exit_code, done.output) == (2, f"bedrock: {variable}: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('class = "a:b\\n"', "authorizer.class: must be package.module:Class"),
+        ('"a\\nb" = 1', "authorizer.a b: unknown; there are: class, timeout_seconds, options"),
+    ],
+)
+def test_what_is_wrong_with_the_authorizer_is_said_in_one_line(home: Path, table: str, said: str) -> None:
+    file = home / "bedrock.toml"
+    file.write_text(f"[authorizer]\n{table}\n")
+    done = check("--config", str(file))
+    assert (done.exit_code, done.output) == (2, f"bedrock: {file}: {said}\n")
+
+
 @pytest.mark.parametrize(
     ("env", "said"),
     [
