@@ -85,7 +85,11 @@ def as_json(message: Message) -> Any:
 
 def encoded(value: Any) -> bytes:
     """Return JSON as bytes on one line, for every notion of a line."""
-    text = msgspec.json.encode(value)
+    return on_one_line(msgspec.json.encode(value))
+
+
+def on_one_line(text: bytes) -> bytes:
+    """Return JSON that has no line feeds without the other line breaks."""
     for found, escaped in _BREAKS.items():
         text = text.replace(found.encode(), escaped.encode())
     return text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import StreamingResponse
 
-from server.gateway.answers import as_error, encoded
+from server.gateway.answers import as_error, encoded, on_one_line
 from server.gateway.event_streams import HEADERS, LINES, first_of, pieces
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def _response(content: AsyncGenerator[bytes], kind: str, disposition: str) -> Re
 async def _lines(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
     """Yield the lines of an export. One that fails ends with a line about the error, as it cannot be resumed."""
     async with aclosing(rest):
-        yield first.line.encode() + b"\n"
+        yield on_one_line(first.line.encode()) + b"\n"
         try:
             async for each in rest:
-                yield each.line.encode() + b"\n"
+                yield on_one_line(each.line.encode()) + b"\n"
         except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
             yield encoded(as_error(error)[1]) + b"\n"
 

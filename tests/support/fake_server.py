@@ -730,7 +730,8 @@ class FakeBedrock:
     def ListTransitions(self, request: v1.ListTransitionsRequest) -> v1.ListTransitionsResponse:
         steps = [v1.Transition(step=step, event_type="user_message") for step in (1, 2)]
         left = [step for step in steps if step.step > request.after_step]
-        return v1.ListTransitionsResponse(transitions=reversed(left) if request.descending else left)
+        page, more = _page(left[::-1] if request.descending else left, request.page_token, size=1)
+        return v1.ListTransitionsResponse(transitions=page, next_page_token=more)
 
     def DownloadAttachment(self, request: v1.DownloadAttachmentRequest) -> Iterator[v1.DownloadAttachmentResponse]:
         yield v1.DownloadAttachmentResponse(media_type="image/png", size_bytes=4, data=b"\x89P")

@@ -42,6 +42,10 @@ ENDLESS = 4_000
 """Pieces of a stream: 256 MiB, which nobody reads to the end."""
 
 
+LINES = [json.dumps(each, ensure_ascii=False) for each in ({"a": "\u2028\x85"}, {"b": PIECE * 3}, {"c": "ä" * 50_000})]
+"""An export: line breaks that JSON does not escape, and lines that are longer than what is sent at once."""
+
+
 class Upstream(v1.ConversationServiceServicer):
     """A server whose streams never end by themselves."""
 
@@ -69,6 +73,13 @@ class Upstream(v1.ConversationServiceServicer):
             await asyncio.Event().wait()
         finally:
             self.ended.set()
+
+    async def ExportConversation(  # noqa: N802
+        self, request: v1.ExportConversationRequest, context: Any
+    ) -> AsyncIterator[v1.ExportConversationResponse]:
+        for line in LINES if "broken" not in request.name else ():
+            yield v1.ExportConversationResponse(line=line)
+        await context.abort(grpc.StatusCode.DATA_LOSS, "the rest is damaged")
 
 
 @asynccontextmanager
@@ -224,6 +235,27 @@ def test_many_streams_do_not_wait_for_one_another(tmp_path: Path) -> None:
         assert upstream.opened == wanted
         for _, writer in clients:
             writer.close()
+
+    run(test, tmp_path)
+
+
+def test_an_export_that_fails_has_its_lines_and_one_about_the_error(tmp_path: Path) -> None:
+    async def export(port: int, name: str) -> tuple[str, bytes]:
+        reader, writer = await opened(port, get(f"/v1/conversations/{name}:export", "Connection: close\r\n"))
+        head, body = await head_of(reader), b""
+        while "chunked" in head and (size := int(await reader.readline(), 16)):
+            body += (await reader.readexactly(size + 2))[:-2]
+        writer.close()
+        return head, body
+
+    async def test(_: Upstream, port: int) -> None:
+        head, body = await export(port, "whole")
+        assert head.startswith("HTTP/1.1 200 ")
+        *lines, error = map(json.loads, body.decode().splitlines())
+        assert lines == list(map(json.loads, LINES))
+        assert (error["error"]["status"], error["error"]["message"]) == ("DATA_LOSS", "the rest is damaged")
+        head, _body = await export(port, "broken")
+        assert head.startswith("HTTP/1.1 500 ")
 
     run(test, tmp_path)
 

@@ -230,6 +230,21 @@ def test_a_stream_ends_where_its_block_does(
     run(address, story)
 
 
+def test_the_log_is_read_page_after_page(address: str, fake: FakeBedrock) -> None:
+    async def story(client: AsyncClient) -> None:
+        conversation = client.conversation("c1")
+        assert [(step.step, step.event_type) async for step in conversation.transitions()] == [
+            (1, "user_message"),
+            (2, "user_message"),
+        ]
+        assert [step.step async for step in conversation.transitions(newest_first=True)] == [2, 1]
+        assert [step.step async for step in conversation.transitions(after_step=1)] == [2]
+
+    run(address, story)
+    asked = [(each.parent, each.after_step, each.descending) for each in fake.asked(v1.ListTransitionsRequest)]
+    assert asked == [(NAME, 0, False), (NAME, 0, False), (NAME, 0, True), (NAME, 0, True), (NAME, 1, False)]
+
+
 @pytest.mark.parametrize(
     ("blocking", "asynchronous"),
     [(Client, AsyncClient), (Conversation, AsyncConversation), (Run, AsyncRun), (Stream, AsyncStream)],
