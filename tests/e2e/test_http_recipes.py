@@ -41,24 +41,6 @@ RECIPES = {
 
 
 @pytest.mark.one_server("it reads the token of the server's directory")
-def test_the_first_lines_stream_approve_and_cancel(start_server: Servers, tmp_path: Path) -> None:
-    server = start_server(tmp_path, "--http", "127.0.0.1:0")
-    script = fenced(PAGE, "curl").replace("http://127.0.0.1:7422", http_url(server))
-    done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", script],
-        env={"PATH": os.environ["PATH"], "BEDROCK_DATA_DIR": str(server.data)},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("event: end") == 2
-    for text in ("it works", "STOP_REASON_COMPLETED", "event: textDelta", "STOP_REASON_INTERRUPTED"):
-        assert text in done.stdout
-
-
-@pytest.mark.one_server("it reads the token of the server's directory")
 def test_the_recipes_for_curl_do_what_they_say(start_server: Servers, tmp_path: Path) -> None:
     server = start_server(tmp_path, "--http", "127.0.0.1:0")
     assert re.findall(r"<!-- recipe: (.+?) -->", PAGE) == list(RECIPES)

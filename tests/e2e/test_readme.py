@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from bedrock.cli.spawned_server import SpawnedServer
 from tests.documents.pages import README, ROOT, code, fenced, section, table
 from tests.generate.readme_session import TARGET, environment, session
 from tests.support.sandbox_reports import sandbox_report
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +80,21 @@ def test_the_python_example_does_what_it_says(newcomer: dict[str, str], tmp_path
     assert "agent is busy" in said
     assert said.splitlines()[-1].startswith("stopped: ")
     assert said.splitlines()[-1] != "stopped: "
+
+
+def test_the_lines_for_curl_stream_approve_and_cancel_beside_a_chat(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    assert "`BEDROCK_HTTP_LISTEN=127.0.0.1:7422 make run`" in PAGE
+    environ = environment(tmp_path) | {"BEDROCK_HTTP_LISTEN": place}
+    with Terminal("chat", "--spawn", environ=environ, cwd=tmp_path, inherit=False) as terminal:
+        terminal.until(lambda screen: any(line.startswith("idle") for line in screen))
+        said = run(["bash", "-c", fenced(PAGE, "curl").replace("127.0.0.1:7422", place)], environ, tmp_path)
+        terminal.keys("/quit\r")
+        assert terminal.ends() == 0
+    assert said.count("event: end") == 2
+    for text in ("it works", "STOP_REASON_COMPLETED", "event: textDelta", "STOP_REASON_INTERRUPTED"):
+        assert text in said
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
