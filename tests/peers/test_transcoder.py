@@ -45,6 +45,8 @@ VARIES = (
     (re.compile(r"\b[0-9a-f]{16,}\b"), "a digest"),
     (re.compile(r"\b\d+(\.\d+)?s\b"), "a duration"),
 )
+SNAKE = re.compile(r"(?<=[a-z])_([a-z])")
+"""In errors Envoy has the contract's names of fields, and the gateway those of JSON."""
 GENERATED = re.compile(
     r"\b[0-9a-z]{16}\b|\b[0-9A-Za-z]{26}\b|\b[a-z]+-[a-z]+-[2-9a-z]{4}\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\btoolu_\w+"
 )
@@ -72,6 +74,7 @@ class Front:
         if answer.is_error:
             error = found.get("error", found)
             found = {"message": error["message"], "details": error.get("details", [])}
+            found = json.loads(SNAKE.sub(lambda name: name[1].upper(), json.dumps(found)))
         self.found = found
         return answer.status_code, self._plain(found)
 
