@@ -214,7 +214,7 @@ class AgUiRun:
                 texts.append(text)
                 images += pictures
         if not (joins or conversation.state.busy) and (self._input.tools or conversation.client_tools):
-            with _about("tools", "conversation.client_tools"):
+            with _about("tools", "conversation.clientTools"):
                 await self._call("UpdateConversation", self._tools(conversation.name))
         request = v1.SendMessageRequest(
             name=conversation.name,
