@@ -42,8 +42,8 @@ $(STAMP): INSTALL_MORE = $(INSTALL) $(if $(UV),,--no-compile) $(LOCKED) requirem
 setup: $(STAMP)  ## Create the environment in .venv, with everything that developing needs
 
 .PHONY: run
-run: $(RUN)  ## Start a server and chat in the terminal (ARGS=-c to go on); without a terminal, play a demo conversation
-	@$(BIN)/bedrock chat --spawn --again 'make run ARGS="-r {}"' $(ARGS)
+run: $(RUN)  ## Start a server, print the console's address and chat in the terminal (ARGS=-c to go on); without a terminal, play a demo conversation
+	@BEDROCK_HTTP_LISTEN=$${BEDROCK_HTTP_LISTEN-127.0.0.1:0} $(BIN)/bedrock chat --spawn --again 'make run ARGS="-r {}"' $(ARGS)
 
 .PHONY: local-llm
 local-llm: $(RUN)  ## Chat with a small model that runs on this machine, without a key (130 MB; GGUF=… for another one)

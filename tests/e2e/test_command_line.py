@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from tests.support import pictures, processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
 from tests.support.patience import PATIENCE
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +74,17 @@ def test_what_make_run_runs_plays_a_conversation_without_a_terminal(newcomer: di
     assert "ANTHROPIC_API_KEY" in text, "nobody is told how to plug in a real model"
     assert processes.running(newcomer["LC_BEDROCK_E2E"]) == []
     assert (Path(newcomer["XDG_STATE_HOME"]) / "bedrock" / "bedrock.db").exists()
+
+
+def test_what_make_run_runs_at_a_terminal_signs_a_browser_in(newcomer: dict[str, str], tmp_path: Path) -> None:
+    environ = newcomer | {"BEDROCK_HTTP_LISTEN": "127.0.0.1:0"}
+    with Terminal("chat", "--spawn", environ=environ, columns=140, cwd=tmp_path, inherit=False) as terminal:
+        terminal.shows("console: http://127.0.0.1:")
+        found = next(filter(None, (re.search(r"(http://\S+)/#link=(\S+)", row) for row in terminal.screen)))
+        url, link = found.groups()
+        body, headers = json.dumps({"link": link}).encode(), {"Origin": url}
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/console/session", body, headers)) as answer:
+            assert "HttpOnly" in answer.headers["Set-Cookie"]
 
 
 # --- ask ----------------------------------------------------------------------------------------------------------

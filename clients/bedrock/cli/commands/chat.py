@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -18,6 +19,7 @@ from bedrock.cli import stdio as streams
 from bedrock.cli.arguments import generation_options, open_conversation, opening_options
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.slash_commands import run_command
+from bedrock.cli.commands.console import link_of_running
 from bedrock.cli.display.follower import Drawing
 from bedrock.cli.display.labels import counted
 from bedrock.cli.spawned_server import spawn_if_missing
@@ -150,6 +152,8 @@ def chat(
             exit_code = play(client, paint, print_line, opening["directory"], opening["model"], again=back)
         else:
             exit_code = exits.OK
+            if server and os.environ.get("BEDROCK_HTTP_LISTEN") and (link := link_of_running(address)):
+                print_line(paint.dim(f"console: {link} (once, within a minute)"))
             conversation = open_conversation(client, **opening)
             scripted = is_scripted(client, conversation.get())
             last, slug = asyncio.run(

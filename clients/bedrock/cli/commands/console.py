@@ -36,7 +36,7 @@ def console(ctx: click.Context, *, quiet: bool) -> None:
     Otherwise this command runs a gateway until Ctrl-C, and a server if there is none.
     """
     address: str | None = ctx.find_root().obj
-    if address is None and (link := _link_of_running()):
+    if address is None and (link := link_of_running()):
         _show(link, quiet=quiet)
         return
     starting = partial(print_text, "No server is running; starting one.", err=True)
@@ -44,14 +44,17 @@ def console(ctx: click.Context, *, quiet: bool) -> None:
     _serve(resolve(spawned.address if spawned else address), quiet=quiet)
 
 
-def _link_of_running() -> str:
-    """Return a link of the gateway that the server of this machine runs; "" if it runs none."""
+def link_of_running(address: str | None = None) -> str:
+    """Return a link to sign in with at the gateway of the server of this machine; "" if it runs none.
+
+    `address` is the server's, if it is not where the settings say.
+    """
     folder = data_directory()
     if not server_process(folder):  # another program may listen at the address by now
         return ""
     with suppress(OSError, NotPrivateError, ValueError, KeyError):
         url = read_believed(folder / GATEWAY_FILE, most=4096).decode().strip()
-        headers = {"Authorization": f"Bearer {resolve().token}"}
+        headers = {"Authorization": f"Bearer {resolve(address).token}"}
         request = urllib.request.Request(f"{url}/console/links", b"", headers)  # noqa: S310 -- the server's own file names it
         with urllib.request.urlopen(request, timeout=ASK_SECONDS) as answer:  # noqa: S310
             return f"{url}/#link={json.load(answer)['link']}"
