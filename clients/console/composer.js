@@ -103,7 +103,7 @@ export class Composer {
 
   /** @param {FileList | null | undefined} files */
   async add(files) {
-    for (const file of files ?? []) {
+    for (const file of [...files ?? []]) { // the list is emptied while the files are read
       if (!file.type.startsWith('image/')) continue;
       const bytes = new Uint8Array(await file.arrayBuffer());
       let text = '';

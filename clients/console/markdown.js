@@ -3,7 +3,7 @@
 
 import { h } from './dom.js';
 
-/** @typedef {{kind: string, text: string, info?: string, level?: number}} Block */
+/** @typedef {{kind: string, text: string, info?: string, level?: number, line?: number}} Block `line`: where it begins */
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.+?)\s*#*$/;
@@ -18,7 +18,7 @@ export function blocks(source) {
   const found = [];
   const lines = source.replaceAll('\r\n', '\n').split('\n');
   for (let at = 0; at < lines.length && found.length < MOST_BLOCKS;) {
-    const line = lines[at];
+    const line = lines[at], before = found.length, begin = at;
     const fence = FENCE.exec(line), heading = HEADING.exec(line);
     if (!line.trim()) at += 1;
     else if (fence) at = fenced(lines, at, fence, found);
@@ -32,6 +32,7 @@ export function blocks(source) {
     else if (ITEM.test(line)) at = taken('list', lines, at, found, (each) => ITEM.test(each) || /^\s{2,}\S/.test(each));
     else if (/^ {0,3}>/.test(line)) at = taken('quote', lines, at, found, (each) => /^ {0,3}>/.test(each));
     else at = taken('text', lines, at, found, (each) => each.trim() !== '' && !FENCE.test(each) && !HEADING.test(each) && !ITEM.test(each));
+    if (found.length > before) found[before].line = begin;
   }
   return found;
 }
@@ -149,23 +150,35 @@ export function markdown(source) {
   return h('div.markdown', {}, blocks(source).map(drawn));
 }
 
-/** Markdown that grows: only the blocks that have changed are drawn again. */
+/** Markdown that grows at its end: only the blocks that a last line can still change are read and drawn again. */
 export class Growing {
   constructor() {
     this.element = h('div.markdown.growing');
-    /** @type {string[]} */
+    /** The blocks that are not settled, as they are drawn. @type {string[]} */
     this.drawn = [];
+    this.settled = this.length = 0;
   }
 
-  /** @param {string} source */
+  /** @param {string} source begins with what was shown before */
   show(source) {
-    const found = blocks(source), keys = found.map((each) => `${each.kind} ${each.info ?? ''} ${each.text}`);
+    if (source.length === this.length) return;
+    this.length = source.length;
+    const rest = source.slice(this.settled), found = blocks(rest), keys = found.map((each) => `${each.kind} ${each.info ?? ''} ${each.text}`);
     let same = 0;
     while (same < keys.length && keys[same] === this.drawn[same]) same += 1;
-    while (this.element.childNodes.length > same) this.element.lastChild?.remove();
+    for (let gone = this.drawn.length - same; gone > 0; gone -= 1) this.element.lastChild?.remove();
     for (const each of found.slice(same)) this.element.append(drawn(each));
-    this.drawn = keys;
+    const open = found.slice(-2); // the last line can become one with the block before it, as the next row of a table
+    this.settled += begins(rest, open[0]?.line ?? 0);
+    this.drawn = keys.slice(-2);
   }
+}
+
+/** Where a line begins. @param {string} text @param {number} line */
+function begins(text, line) {
+  let at = 0;
+  for (; line > 0; line -= 1) at = text.indexOf('\n', at) + 1;
+  return at;
 }
 
 /** A unified diff, by lines. @param {string} text */

@@ -5,7 +5,7 @@
 import { get, path } from './api.js';
 import { feed } from './feed.js';
 
-const PAGE = 60;
+const PAGE = 60, OLDER = 200;
 const LOGGED = 5_000;
 
 /** A text that grows by pieces, which say after how many code points they begin. */
@@ -94,7 +94,7 @@ export class Conversation {
   /** Read the page of messages before those that are there. */
   async readOlder() {
     if (!this.older) return 0;
-    const page = await get(`${path(this.name)}/messages`, { pageSize: PAGE, descending: true, pageToken: this.older });
+    const page = await get(`${path(this.name)}/messages`, { pageSize: OLDER, descending: true, pageToken: this.older });
     this.older = page.nextPageToken ?? '';
     const found = (page.messages ?? []).reverse();
     this.add(found);
@@ -103,11 +103,11 @@ export class Conversation {
 
   /** @param {any[]} found */
   add(found) {
-    const known = new Set(this.messages.map((each) => each.name));
-    const fresh = found.filter((each) => !known.has(each.name));
+    const { messages } = this, last = Number(messages.at(-1)?.sequence ?? 0), first = Number(messages[0]?.sequence ?? Infinity);
+    const fresh = found.filter((each) => Number(each.sequence) > last || Number(each.sequence) < first);
     for (const message of fresh)
       for (const block of message.content ?? []) if (block.toolResult) this.results.set(block.toolResult.toolUseId, block.toolResult);
-    this.messages = [...this.messages, ...fresh].sort((one, two) => Number(one.sequence) - Number(two.sequence));
+    if (fresh.length) this.messages = Number(fresh[0].sequence) > last ? [...messages, ...fresh] : [...fresh, ...messages];
   }
 
   /** @param {any} line */

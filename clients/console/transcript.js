@@ -14,7 +14,7 @@ const NOTICES = words({
   summary: 'Summary of the conversation', forked: 'This conversation is a fork', interrupted: 'The run before was interrupted',
   sub_agent_results: 'Results of the sub-agents', jobs_ended: 'Background jobs have ended', mcp_restarted: 'MCP servers were restarted',
 });
-const NEAR = 120;
+const NEAR = 120, GROUP = 50;
 
 export class Transcript {
   /**
@@ -28,10 +28,18 @@ export class Transcript {
     this.drawn = new Map();
     /** @type {Map<string, ToolCard>} */
     this.cards = new Map();
-    /** @type {Map<string, {element: HTMLElement, text: Growing, reasoning: HTMLElement, thought: Text}>} */
+    /** @type {Map<string, {element: HTMLElement, text: Growing, reasoning: HTMLElement, thought: Text, thoughts: number}>} */
     this.slots = new Map();
+    /** The cards of calls without a result. @type {Set<ToolCard>} */
+    this.open = new Set();
+    /** The last element of each run. @type {Map<string, HTMLElement>} */
+    this.ends = new Map();
+    /** The runs of which it is shown how they ended. @type {Set<string>} */
+    this.ended = new Set();
     this.older = h('button.older', { type: 'button', hidden: true, onclick: () => this.readOlder() }, 'Earlier messages');
-    this.list = h('ol.messages');
+    /** @type {Map<number, HTMLElement>} */
+    this.groups = new Map();
+    this.list = h('div.history');
     this.live = h('div.live-text', { 'aria-live': 'off' });
     this.jump = h('button.jump', { type: 'button', hidden: true, onclick: () => this.toEnd() }, 'Latest ↓');
     this.element = h('div.transcript', { tabindex: 0, role: 'log', 'aria-label': 'Messages', onscroll: () => this.scrolled() }, this.older, this.list, this.live);
@@ -67,7 +75,9 @@ export class Transcript {
   update(what) {
     const all = what.has('all');
     if (all || what.has('messages')) this.messages();
-    if (all || ['outputs', 'results', 'messages', 'state'].some((each) => what.has(each))) for (const card of this.cards.values()) card.update();
+    if (all || what.has('results')) for (const card of this.cards.values()) card.update();
+    else if (['outputs', 'messages', 'state'].some((each) => what.has(each))) for (const card of this.open) card.update();
+    for (const card of this.open) if (this.conversation.results.has(card.call.toolUseId)) this.open.delete(card);
     if (all || what.has('stops')) this.stops();
     if (all || what.has('slots')) this.text();
     this.older.hidden = !this.conversation.older;
@@ -75,27 +85,40 @@ export class Transcript {
   }
 
   messages() {
-    const { messages } = this.conversation;
-    /** @type {Node | null} */
-    let place = this.list.firstChild;
-    const kept = new Set();
-    for (const message of messages) {
-      let element = this.drawn.get(message.name);
-      if (!element) {
-        element = this.message(message);
-        this.drawn.set(message.name, element);
-      }
-      kept.add(message.name);
-      if (element === place) place = place.nextSibling;
-      else this.list.insertBefore(element, place);
+    const { messages } = this.conversation, fresh = messages.filter((each) => !this.drawn.has(each.name));
+    if (this.drawn.size + fresh.length > messages.length) this.forget(new Set(messages.map((each) => each.name)));
+    for (const message of fresh) {
+      const element = this.message(message), end = this.ends.get(message.requestCycle);
+      this.drawn.set(message.name, element);
+      if (message.requestCycle && !(end && number(end) > number(element))) this.ends.set(message.requestCycle, element);
+      const group = this.group(Math.floor(number(element) / GROUP));
+      let before = group.lastElementChild;
+      while (before && number(before) > number(element)) before = before.previousElementSibling;
+      group.insertBefore(element, before ? before.nextSibling : group.firstChild);
     }
-    while (place) {
-      const next = place.nextSibling;
-      place.parentNode?.removeChild(place);
-      place = next;
-    }
-    for (const name of this.drawn.keys()) if (!kept.has(name)) this.drawn.delete(name);
     this.stops();
+  }
+
+  /** Take out the messages that are not among those. @param {Set<string>} kept */
+  forget(kept) {
+    for (const [name, element] of this.drawn) {
+      if (kept.has(name)) continue;
+      this.drawn.delete(name);
+      element.remove();
+      const cycle = element.dataset.cycle ?? '';
+      if (this.ends.get(cycle) === element && this.ends.delete(cycle)) this.ended.delete(cycle);
+    }
+  }
+
+  /** The list of a group of messages: what is out of sight costs by groups, not by messages. @param {number} at */
+  group(at) {
+    const known = this.groups.get(at);
+    if (known) return known;
+    const made = h('ol.messages');
+    const next = Math.min(...[...this.groups.keys()].filter((each) => each > at));
+    this.list.insertBefore(made, this.groups.get(next) ?? null);
+    this.groups.set(at, made);
+    return made;
   }
 
   /** @param {any} message */
@@ -128,6 +151,7 @@ export class Transcript {
       if (!block.toolCall) return null;
       const card = new ToolCard(block.toolCall, this.conversation);
       this.cards.set(block.toolCall.toolUseId, card);
+      this.open.add(card);
       return card.element;
     });
   }
@@ -146,10 +170,11 @@ export class Transcript {
   stops() {
     for (const [cycle, stop] of this.conversation.stops) {
       const { text, tone } = stopWords(stop);
-      if (tone === 'done' || this.list.querySelector(`[data-stop="${CSS.escape(cycle)}"]`)) continue;
-      const last = [...this.list.querySelectorAll(`[data-cycle="${CSS.escape(cycle)}"]`)].pop();
-      last?.append(h(`div.note.${tone}`, { 'data-stop': cycle }, h('span', {}, text)));
-      last?.removeAttribute('hidden');
+      const last = this.ends.get(cycle);
+      if (tone === 'done' || !last || this.ended.has(cycle)) continue;
+      this.ended.add(cycle);
+      last.append(h(`div.note.${tone}`, {}, h('span', {}, text)));
+      last.removeAttribute('hidden');
     }
   }
 
@@ -160,14 +185,15 @@ export class Transcript {
       if (!shown) {
         const thought = document.createTextNode('');
         const reasoning = h('details.thinking', { hidden: true, open: true }, h('summary', {}, 'Thinking…'), h('div.plain', {}, thought));
-        shown = { text: new Growing(), reasoning, thought, element: h('div.agent') };
+        shown = { text: new Growing(), reasoning, thought, thoughts: 0, element: h('div.agent') };
         shown.element.append(reasoning, shown.text.element);
         this.slots.set(key, shown);
         this.live.append(shown.element);
       }
       shown.text.show(slot.text.text);
       shown.reasoning.hidden = !slot.reasoning.text;
-      shown.thought.data = visible(slot.reasoning.text);
+      if (shown.thoughts !== slot.reasoning.points) shown.thought.data = visible(slot.reasoning.text);
+      shown.thoughts = slot.reasoning.points;
       if (slot.text.text) shown.reasoning.removeAttribute('open');
     }
     for (const [key, { element }] of this.slots) {
@@ -183,6 +209,9 @@ export class Transcript {
     return last ? textOf(last) : '';
   }
 }
+
+/** The sequence of a message that is drawn. @param {Element} element */
+const number = (element) => Number(element.id.slice(2));
 
 /** @param {any} message */
 export const textOf = (message) => (message.content ?? []).map((/** @type {any} */ each) => each.text ?? '').join('');

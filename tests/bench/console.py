@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from actors.adapters.store.sqlite.store import open_store
+from actors.core.content import Message, MessageType, Text
+from actors.core.notifications import MessageAdded
+from actors.core.states import Idle, Ledger
+from actors.ports import Commit, LogEntry
+from server.auth.principals import LOCAL
+from tests.bench.fairness import MODEL
 from tests.bench.figures import Report, spread
 from tests.bench.parked import STORED, store_parked
 from tests.bench.running_server import RunningServer, provider, running_server
+from tests.bench.store import EVENT, record_of
 from tests.peers import install
 from tests.peers.browser import chromium
 
 LOADS = 5
 STREAMING, PIECES = 100, 50
 """How many conversations stream, and how many pieces a second each."""
+MESSAGES, PASSAGE = 10_000, "Some **words** of a [page](https://example.org), `code` and a list:\n\n- one\n- two\n\n"
+"""How many messages the open conversation has, and what each of them says twice."""
+LONG = "long".rjust(26, "0")
 WATCH_SECONDS = 10
+CYCLES, CYCLE_SECONDS = int(os.environ.get("CONSOLE_CYCLES", "6")), 5
+"""How often the memory of the page is looked at; 720 cycles are an hour."""
 ANYWHERE = "127.0.0.1:0"
+TRACED = ["disabled-by-default-devtools.timeline", "devtools.timeline"]
 FRAMES = """async (seconds) => {
   const found = [];
   let before = performance.now();
@@ -27,6 +45,15 @@ FRAMES = """async (seconds) => {
   while (before < end) await new Promise((done) => requestAnimationFrame((now) => { found.push(now - before); before = now; done(); }));
   return found.slice(2);
 }"""  # noqa: E501 -- a program of the page
+READ_ALL = """async (most) => {
+  const shown = () => document.querySelectorAll('ol.messages > li');
+  const older = document.querySelector('button.older');
+  while (shown().length < most) {
+    const before = shown().length;
+    older.click();
+    while (shown().length === before) await new Promise((done) => setTimeout(done, 10));
+  }
+}"""
 FIRST = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
 BYTES = """() => performance.getEntriesByType('resource').filter((each) => each.name.includes('/console/'))
   .reduce((sum, each) => sum + each.encodedBodySize, 0)"""
@@ -40,8 +67,25 @@ def run(report: Report) -> None:
             store_parked(data, [f"{number:026}" for number in range(STORED)])
             with running_server(data=data, BEDROCK_HTTP_LISTEN=ANYWHERE) as running:
                 _loads(report, browser, running)
-        with provider(flood=PIECES) as url, running_server(url, BEDROCK_HTTP_LISTEN=ANYWHERE) as running:
-            _streams(report, browser, running)
+        with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder, provider(flood=PIECES) as url:
+            data = Path(folder) / "data"
+            _store_long(data)
+            with running_server(url, data, BEDROCK_HTTP_LISTEN=ANYWHERE) as running:
+                _streams(report, browser, running)
+
+
+def _store_long(data: Path) -> None:
+    """Put a conversation of many messages at rest into a database."""
+    store = open_store(data)
+    record = msgspec.structs.replace(record_of(LONG), principal=LOCAL, model=MODEL)
+    store.commit(Commit(record, 0, create=True))
+    for step in range(1, MESSAGES + 1):
+        who = MessageType.AGENT if step % 2 else MessageType.USER
+        message = Message(f"{LONG}:1:{step}", step, who, (Text(PASSAGE * 2),), step)
+        entry = LogEntry(step, step, EVENT, step, (MessageAdded(message),))
+        after = msgspec.structs.replace(record, state=Idle(Ledger(seq=step)), step=step, last_seq=step, updated_at=step)
+        store.commit(Commit(after, step - 1, (message,), (entry,)))
+    store.close()
 
 
 def _loads(report: Report, browser: Any, running: RunningServer) -> None:
@@ -64,20 +108,57 @@ def _loads(report: Report, browser: Any, running: RunningServer) -> None:
 
 
 def _streams(report: Report, browser: Any, running: RunningServer) -> None:
-    names = []
-    for _ in range(STREAMING):
-        made = _call(running, "conversations", {"workingDirectory": "/tmp"})["conversation"]["name"]
-        _call(running, f"{made}:send", {"text": "go"})
-        names.append(made)
-    page = browser.new_context().new_page()
+    names = [f"conversations/{LONG}"]
+    names += [
+        _call(running, "conversations", {"workingDirectory": "/tmp"})["conversation"]["name"]
+        for _ in range(STREAMING - 1)
+    ]
+    for name in names:
+        _call(running, f"{name}:send", {"text": "go"})
+    page = browser.new_context(viewport={"width": 1560, "height": 860}).new_page()
     page.goto(_link(running))
     page.wait_for_selector(".shell")
-    page.goto(f"{_url(running)}/#/c/{names[0].partition('/')[2]}")
+    page.goto(f"{_url(running)}/#/c/{LONG}")
     page.wait_for_selector(".live-text .markdown")
-    report.add("console: frames while 100 conversations stream", "ms", **spread(page.evaluate(FRAMES, WATCH_SECONDS)))
+    page.evaluate(READ_ALL, MESSAGES)
+    page.evaluate("document.querySelector('.transcript').scrollTop = 1e9")
+    frames, tasks = _watched(browser, page)
+    name = f"console: 100 conversations stream beside {MESSAGES:,} messages"
+    report.add(f"{name}: from frame to frame", "ms", **spread(frames))
+    report.add(f"{name}: CPU of a frame", "ms", **spread(tasks))
+    heap = _heap(page, names)
+    report.add(
+        "console: heap after the last cycle", "MB", value=heap[-1], ratio=round(heap[-1] / heap[0], 3), cycles=CYCLES
+    )
     page.context.close()
     for each in names:
         _call(running, f"{each}:cancel", {})
+
+
+def _watched(browser: Any, page: Any) -> tuple[list[float], list[float]]:
+    """Return the milliseconds between frames, and those of CPU of each task of the page's thread, by a trace."""
+    browser.start_tracing(page=page, categories=TRACED)
+    frames = page.evaluate(FRAMES, WATCH_SECONDS)
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    tasks = [each for each in events if each["name"] == "RunTask" and "tdur" in each]
+    drawn = Counter((each["pid"], each["tid"]) for each in events if each["name"] == "FireAnimationFrame")
+    thread = max(drawn, key=drawn.__getitem__)
+    return frames, [each["tdur"] / 1000 for each in tasks if (each["pid"], each["tid"]) == thread]
+
+
+def _heap(page: Any, names: list[str]) -> list[float]:
+    """Return the MB that the page holds after each cycle: a conversation that streams is looked at and left."""
+    devtools = page.context.new_cdp_session(page)
+    found = []
+    for cycle in range(CYCLES):
+        for view in ("", "/timeline", "/log", "/usage"):
+            page.goto(f"{page.url.partition('#')[0]}#/c/{names[1 + cycle % (len(names) - 1)].partition('/')[2]}{view}")
+            page.wait_for_timeout(CYCLE_SECONDS * 250)
+        page.goto(f"{page.url.partition('#')[0]}#/")
+        page.wait_for_selector(".home")
+        devtools.send("HeapProfiler.collectGarbage")
+        found.append(round(devtools.send("Runtime.getHeapUsage")["usedSize"] / 1e6, 2))
+    return found
 
 
 def _url(running: RunningServer) -> str:

@@ -175,6 +175,30 @@ GOALS = (
         unit=" ms",
     ),
     Goal("calls during storms, behind Envoy, p99 of the worst", _storms("p99"), most=250, unit=" ms"),
+    Goal(
+        "console: first paint, 100,000 conversations",
+        of("console, 100,000 stored: first paint", "p50"),
+        most=500,
+        unit=" ms",
+    ),
+    Goal(
+        "console: the list is there, 100,000 conversations",
+        of("console, 100,000 stored: list there", "p50"),
+        most=1_000,
+        unit=" ms",
+    ),
+    Goal("console: over the wire", of("console: files, packed"), most=200, unit=" KB"),
+    Goal(
+        "console: the longest frame, by its CPU, at 5,000 deltas a second",
+        of("console: 100 conversations stream beside 10,000 messages: CPU of a frame", "max"),
+        most=50,
+        unit=" ms",
+    ),
+    Goal(
+        "console: heap after the last cycle, times that after the first",
+        of("console: heap after the last cycle", "ratio"),
+        most=1.1,
+    ),
     Goal("memory that is left 5 s after a storm, behind Envoy", _storms("memory_left_mib"), most=16, unit=" MiB"),
 )
 
