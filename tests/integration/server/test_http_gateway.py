@@ -412,6 +412,7 @@ def test_without_a_certificate_of_the_authority_nobody_is_served(tmp_path: Path)
             found = await reader.read(4)
         except (ssl.SSLError, ConnectionError):
             return False
+        assert not writer.get_extra_info("ssl_object").session.has_ticket
         writer.close()
         return found == b"HTTP"
 
