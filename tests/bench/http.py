@@ -163,9 +163,11 @@ async def _streams(report: Report, running: RunningServer) -> None:
 async def _watchers(running: RunningServer, names: list[str], kind: str) -> AsyncIterator[None]:
     async with AsyncExitStack() as opened:
         watching = [names[number % len(names)] for number in range(WATCHERS)] if kind != "none" else []
-        if kind == "gRPC":
-            clients = await opened.enter_async_context(Clients(running))
-            tasks = [asyncio.create_task(_read_grpc(clients, running, name)) for name in watching]
+        if kind == "gRPC":  # by the Unix socket, as the gateway's are
+            local = grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
+            channel = grpc.aio.secure_channel((running.data / "address").read_text().strip(), local)
+            stub = v1.ConversationServiceStub(await opened.enter_async_context(channel))
+            tasks = [asyncio.create_task(_read_grpc(stub, running, name)) for name in watching]
         else:
             readers = [await opened.enter_async_context(followed(running, name)) for name in watching]
             tasks = [asyncio.create_task(_read(reader)) for reader in readers]
@@ -181,7 +183,7 @@ async def _read(reader: asyncio.StreamReader) -> None:
         pass
 
 
-async def _read_grpc(clients: Clients, running: RunningServer, name: str) -> None:
+async def _read_grpc(stub: v1.ConversationServiceAsyncStub, running: RunningServer, name: str) -> None:
     with suppress(asyncio.CancelledError):
-        async for _ in clients.stub.Subscribe(v1.SubscribeRequest(name=name), metadata=running.metadata):
+        async for _ in stub.Subscribe(v1.SubscribeRequest(name=name), metadata=running.metadata):
             pass
