@@ -2,20 +2,20 @@
 // Views for operators: the servers of the cluster, and who did what.
 
 import { get } from './api.js';
-import { fill, h } from './dom.js';
+import { fill, h, icon, ICONS } from './dom.js';
 import { exactly, lastPart, short, word } from './format.js';
 
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into */
 export function drawNodes(scope, into) {
   const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), quotas = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' });
-  fill(into, h('div.page', {}, h('h1', {}, 'Nodes'), h('p.lead', {}, 'The servers that share the database. Each conversation has one owner; a lease that is not renewed frees what it owns.'), body, h('h2', {}, 'Quotas'), quotas));
+  fill(into, h('div.page', {}, title('Nodes'), h('p.lead', {}, 'The servers that share the database. Each conversation has one owner; a lease that is not renewed frees what it owns.'), body, h('h2', {}, 'Quotas'), quotas));
   const read = async () => {
     try {
       const [{ nodes = [] }, { quotas: limits = [] }] = await Promise.all([get('nodes'), get('quotas')]);
       if (scope.over) return;
       const most = Math.max(1, ...nodes.map((/** @type {any} */ each) => Number(each.activeConversations ?? 0)));
       fill(body, table(['node', 'address', 'version', 'awake', 'lease', 'workspaces'], nodes.map((/** @type {any} */ each) => [
-        each.name || `#${each.incarnation}`, each.address || 'this machine only', each.version,
+        each.name || (each.incarnation ? `#${each.incarnation}` : 'this server'), each.address || 'this machine only', each.version,
         h('div.load', {}, h('div.bar', {}, h('div.fill', { style: { width: `${(100 * Number(each.activeConversations ?? 0)) / most}%` } })), each.activeConversations ?? '0'),
         h(`span.state.${each.draining ? 'cancel' : each.answering ? 'done' : 'error'}`, {}, h('span.dot'), each.draining ? 'draining' : each.answering ? 'answers' : 'silent'), (each.workspaces ?? []).join(', ') || 'all'])));
       fill(quotas, limits.length ? table(['principal', 'quota', 'used', 'limit'], limits.map((/** @type {any} */ each) => [each.principal, word(each.quota, ''), each.used ?? '0', each.limit ?? '0'])) : h('p.empty', {}, 'There are no quotas: set some for a principal in the settings.'));
@@ -32,7 +32,7 @@ export function drawAudit(scope, into) {
   const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), more = h('button', { type: 'button', hidden: true, onclick: () => read() }, 'Earlier');
   const principal = /** @type {HTMLInputElement} */ (h('input', { placeholder: 'principal', 'aria-label': 'Principal', onchange: () => read(true) }));
   const outcome = /** @type {HTMLSelectElement} */ (h('select', { 'aria-label': 'Outcome', onchange: () => read(true) }, h('option', { value: '' }, 'accepted and refused'), h('option', { value: 'OUTCOME_ACCEPTED' }, 'accepted'), h('option', { value: 'OUTCOME_REFUSED' }, 'refused')));
-  fill(into, h('div.page', {}, h('h1', {}, 'Audit'), h('p.lead', {}, 'Who did what, and what was refused.'), h('div.row', {}, principal, outcome), body, more));
+  fill(into, h('div.page', {}, title('Audit'), h('p.lead', {}, 'Who did what, and what was refused.'), h('div.row', {}, principal, outcome), body, more));
   /** @type {any[]} */
   let entries = [];
   let token = '';
@@ -61,3 +61,6 @@ const decisions = (entry) => short((entry.decisions ?? []).map((/** @type {any} 
 export function table(heads, rows) {
   return h('table.data', {}, h('thead', {}, h('tr', {}, heads.map((each) => h('th', { scope: 'col' }, each)))), h('tbody', {}, rows.map((row) => h('tr', {}, row.map((each) => h('td', {}, each ?? ''))))));
 }
+
+/** With a way back where the list is not beside it. @param {string} text */
+const title = (text) => h('div.row', {}, h('a.back', { href: '#/', 'aria-label': 'All conversations' }, icon(ICONS.back)), h('h1', {}, text));
