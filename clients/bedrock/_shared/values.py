@@ -250,9 +250,9 @@ class QueuedMessage(Wrapper[v1.QueuedMessage]):
 class ApprovalRule(Wrapper[v1.ApprovalRule]):
     """A rule that decides whether tool calls run at once, need a person's approval, or never run.
 
-    Rules that deny take precedence over rules that ask, and those over rules that allow, whoever made them. If no
-    rule matches, the conversation's `approval_policy` decides. Rules are for convenience; the mode limits what
-    tools can do at all.
+    Rules that deny take precedence over rules that ask, and those over rules that allow, regardless of who made
+    them. If no rule matches, the conversation's `approval_policy` decides. Rules are for convenience; the mode
+    limits what tools can do at all.
     """
 
     name: str
@@ -270,14 +270,14 @@ class ApprovalRule(Wrapper[v1.ApprovalRule]):
     they are quoted. 4096 characters at most.
     """
     command_prefix: str
-    """Shell commands that begin with these words, however they are quoted. A rule that allows them allows operands
-    behind them, and options that it names or that are known to be harmless. Only programs that run nothing their
-    arguments name can be allowed so (`git status`, `make`, `ls`, …), not `env`, `docker run` or programs that the
-    server does not know, and no words that are known only when the command runs (variables, patterns). A call is
-    allowed if each command of its pipelines and lists is. A text whose commands cannot be determined before it
-    runs (because of substitutions, assignments, redirections to files, loops or functions) is never allowed by a
-    prefix, and needs approval if a prefix is denied. A rule that denies or asks matches wherever in a command its
-    words begin. 4096 characters at most.
+    """Shell commands that begin with these words, however they are quoted. A rule that allows them also allows
+    operands after them, and options that it names or that are known to be harmless. It can allow only programs
+    that never execute what their arguments name (`git status`, `make`, `ls`, …), not `env`, `docker run` or
+    programs that the server does not know, and no words whose value is known only when the command runs
+    (variables, patterns). A call is allowed if each command of its pipelines and lists is. A text whose commands
+    cannot be determined before it runs (because of substitutions, assignments, redirections to files, loops or
+    functions) is never allowed by a prefix, and needs approval if a prefix is denied. A rule that denies or asks
+    matches wherever in a command its words begin. 4096 characters at most.
     """
     path: str
     """Reading and writing beneath a directory, by tools that take a path: an absolute path on the server. Symbolic
@@ -344,9 +344,9 @@ class Approval(Wrapper[v1.PendingApproval]):
     the rule denies such calls. Empty if no rule can help.
     """
     rule: ApprovalRule | None
-    """The rule because of which approval is needed, as it was at that time: either a rule that asks, or a rule that
-    denies and might match, which only running the call would show. Unset if the approval policy or the tool
-    itself requires approval.
+    """The rule that requires approval, as it was at that time: either a rule that asks, or a rule that denies and
+    might match, which only running the call would show. Unset if the approval policy or the tool itself requires
+    approval.
     """
 
     @property
@@ -736,8 +736,8 @@ class Model(Wrapper[v1.Model]):
     Always set.
     """
     limits_assumed: bool
-    """Whether the limits above are assumed, because neither the provider nor the server's catalogue contains them.
-    They are then 32,768 tokens over OpenAI's protocols, otherwise those of the smallest known window.
+    """Whether the limits above are assumed, because neither the provider nor the server's catalogue contains them:
+    32,768 tokens over OpenAI's protocols, otherwise the limits of the smallest known window.
     """
     images: bool
     """Whether the model is sent images: it accepts them, or it is not known whether it does. If false, a message
@@ -981,7 +981,7 @@ class Node(Wrapper[v1.Node]):
 
     incarnation: int
     """The number of the node: no other node ever has the same number, and nodes that start later have greater
-    numbers. Zero for a server with a database of its own.
+    numbers. Zero for a server that shares no database.
     """
     name: str
     """The name that the operator gave to the node. Empty unless the node shares its conversations with others."""
@@ -1095,7 +1095,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     title: str
     """A title for people, 256 characters at most. If none is set, the first message gives the conversation a title
     (unless the server is configured to give none), which a better one may replace within the next minute. Set at
-    creation, and can be updated; the server never replaces a title that somebody has set.
+    creation, and can be updated; the server never replaces a title that a client has set.
     """
     working_directory: str
     """The real, absolute path of the directory in which tools start. Set at creation, where it is required and must
@@ -1207,19 +1207,19 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     most. Set at creation, and can be updated while no run is open; refused with MCP_NOT_ALLOWED unless the
     operator allows it. The server connects to each of them in the background, and a run offers the tools that are
     known when it begins: if the first message needs them, check the states first. A fork has the same servers
-    with connections of its own, and so does a conversation that continues this one; sub-agents do not have them.
+    with separate connections, and so does a conversation that continues this one; sub-agents do not have them.
     Set only in the response of GetConversation, in an export and in the snapshot at the beginning of a stream of
     Subscribe. The response and the snapshot contain the present states of the servers, whose changes no event
     reports.
     """
     auto_continue: bool
-    """Whether the server creates the successor by itself, with the summary, in the moment in which the context is
-    used up: `continued_by` names it then. The successor has the same setting. Set at creation, and can be
-    updated; it has no effect on a conversation whose context is already used up.
+    """Whether the server creates the successor automatically, with the summary, when the context is used up;
+    `continued_by` then names it. The successor has the same setting. Set at creation, and can be updated; it has
+    no effect on a conversation whose context is already used up.
     """
     unoffered_tools: tuple[UnofferedTool, ...]
-    """Those of the `client_tools` that a run which begins in the present mode does not offer to the agent, and why.
-    Empty if it offers all of them.
+    """The `client_tools` that a run in the present mode does not offer to the agent, and why. Empty if it offers all
+    of them.
     """
 
 
@@ -1343,7 +1343,7 @@ class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
     """How the result differs from what was stored. Empty if there is no difference."""
     effects_json: str
     """The effects of the transition, except that the state is stored: a JSON array in the form of the server's log.
-    Empty if it is longer than 1 MiB, and for steps that are no transitions, such as changed settings.
+    Empty if it is longer than 1 MiB, and for steps that are not transitions, such as changed settings.
     """
 
 
@@ -1467,10 +1467,10 @@ class RunStopped(Wrapper[v1.Event.RunStopped]):
     detail: str
     """A more detailed reason. Empty if there is nothing to add; otherwise one of
 
-    * with "completed": "max_tokens" (the answer was cut off at its token limit, and the server has asked for the
-    rest as often as it may; or the limit was used up before the text began), "refusal" (the model declined to
-    answer, or its provider's content filter cut the answer off), "empty" (the answer has no text, at most
-    reasoning), "context_exhausted" (the answer was complete, but the context is full now); * with "interrupted":
+    * with "completed": "max_tokens" (the answer was cut off at its token limit, also after the maximum number of
+    continuations; or reasoning used up the limit before the text began), "refusal" (the model declined to answer,
+    or the provider's content filter cut the answer off), "empty" (the answer has no text, at most reasoning),
+    "context_exhausted" (the answer is complete, but the context is now full); * with "interrupted":
     "cancel_timeout" (sub-agents did not end in time and were abandoned), "restart" (the server was restarted),
     "round_cap" (the run made as many requests to the model as allowed), "budget" (the budget is used up),
     "not_run" (a follow-up was discarded before its run began), "context_exhausted" (the context was nearly full
@@ -1935,8 +1935,8 @@ class ClientTool(Value[v1.ClientTool]):
 class McpStdio(Value[v1.McpServer.Stdio]):
     """A program with which Bedrock communicates through its stdin and stdout.
 
-    Each conversation that calls one of its tools gets a process of its own, in the conversation's working
-    directory and mode.
+    Each conversation that calls one of its tools gets a separate process, in the conversation's working directory
+    and mode.
     """
 
     command: tuple[str, ...]
@@ -1969,7 +1969,7 @@ class McpServer(Value[v1.McpServer]):
 
     name: str
     """The name of the server: 1 to 32 lower-case letters, digits and hyphens, not beginning with a hyphen. Its tools
-    are called `mcp__{name}__{tool}`; a character of `{tool}` that is no letter of ASCII, digit, `_` or `-` is
+    are called `mcp__{name}__{tool}`; a character of `{tool}` that is not an ASCII letter, digit, `_` or `-` is
     written as its code point in hexadecimal between `_x` and `_`, such as `_x2e_` for a dot. It must not be the
     name of one of the operator's servers. Required.
     """

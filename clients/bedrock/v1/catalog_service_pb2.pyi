@@ -98,8 +98,8 @@ class Model(_message.Message):
     """
     limits_assumed: _builtins.bool
     """Whether the limits above are assumed, because neither the provider nor the
-    server's catalogue contains them. They are then 32,768
-    tokens over OpenAI's protocols, otherwise those of the smallest known window.
+    server's catalogue contains them: 32,768 tokens over OpenAI's protocols,
+    otherwise the limits of the smallest known window.
     """
     images: _builtins.bool
     """Whether the model is sent images: it accepts them, or it is not known whether it
@@ -983,7 +983,7 @@ class Node(_message.Message):
     WORKSPACES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """The number of the node: no other node ever has the same number, and nodes that
-    start later have greater numbers. Zero for a server with a database of its own.
+    start later have greater numbers. Zero for a server that shares no database.
     """
     name: _builtins.str
     """The name that the operator gave to the node. Empty unless the node shares its

@@ -61,9 +61,9 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Read the conversation again.
     """
     REFUSAL_REASON_UNKNOWN_OR_DECIDED: _RefusalReason.ValueType  # 5
-    """ABORTED. The approval was decided already or never existed, the queued message to
-    withdraw is no longer queued, or the tool call to answer does not wait for an
-    answer, often because somebody else was faster. For a tool call, `cause` in the
+    """ABORTED. The approval was decided already or never existed, the queued message
+    to withdraw is no longer queued, or the tool call to answer does not wait for an
+    answer, often because another client was faster. For a tool call, `cause` in the
     metadata of ErrorInfo is `answered`, `timed_out`, `withdrawn` or `unknown`.
 
     Read the conversation again. A client that only wanted the request to be closed
@@ -73,8 +73,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """FAILED_PRECONDITION. The context is full and its summary is being written; until
     that is done, the conversation accepts no messages.
 
-    Wait for the end of the summary and go on with ContinueConversation, or cancel
-    the summary.
+    Wait for the end of the summary and call ContinueConversation, or cancel the
+    summary.
     """
     REFUSAL_REASON_CONTEXT_EXHAUSTED: _RefusalReason.ValueType  # 7
     """FAILED_PRECONDITION. A message was sent to a conversation whose context is used
@@ -86,7 +86,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """FAILED_PRECONDITION. The conversation has ended (its state is terminal) and no
     longer accepts commands.
 
-    Read, export or delete it; go on in another conversation.
+    Read, export or delete it; continue in another conversation.
     """
     REFUSAL_REASON_SUB_AGENT: _RefusalReason.ValueType  # 9
     """FAILED_PRECONDITION. The conversation is that of a sub-agent, to which only its
@@ -120,9 +120,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Read how that run ended and decide whether the message still makes sense.
     """
     REFUSAL_REASON_QUEUE_FULL: _RefusalReason.ValueType  # 14
-    """RESOURCE_EXHAUSTED. The queue of the conversation is full: so many steers and
-    follow-ups wait that the server accepts no further one; see
-    Limits.max_queue_length.
+    """RESOURCE_EXHAUSTED. The queue of the conversation is full: the number of steers
+    and follow-ups that wait has reached Limits.max_queue_length.
 
     Wait until one of them has been delivered, or withdraw one.
     """
@@ -198,8 +197,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """
     REFUSAL_REASON_PERMISSION_DENIED: _RefusalReason.ValueType  # 26
     """PERMISSION_DENIED. The token is valid but does not permit this call. The message
-    names the role that the call requires. (For a conversation that belongs to
-    somebody else the error is NOT_FOUND instead.)
+    names the role that the call requires. (For a conversation of another principal
+    the error is NOT_FOUND instead.)
 
     Use a token that permits the call.
     """
@@ -279,13 +278,14 @@ class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     is one, in the metadata key "run". If waiting helps, a `google.rpc.RetryInfo`
     contains the time to wait; this is never so for a busy agent.
 
-    The comment of each value names the gRPC code of the refusal, then the cause, then,
-    in a paragraph of its own, what to do about it. A reason is always sent with the
-    same code. Errors that are not refusals have the name of their code as the reason:
+    The comment of each value names the gRPC code of the refusal, then the cause,
+    then, in a separate paragraph, what to do about it. A reason is always sent with
+    the same code. Errors that are not refusals have the name of their code as the
+    reason:
 
     * INVALID_ARGUMENT: The request itself is wrong. A `google.rpc.BadRequest` names
       each wrong field and explains what is wrong. Correct the request.
-    * NOT_FOUND: The name does not exist, or it belongs to somebody else. A
+    * NOT_FOUND: The name does not exist, or it belongs to another principal. A
       `google.rpc.ResourceInfo` repeats the name. Correct the name.
     * ABORTED: The `etag` is outdated, or a client read nothing from its stream for too
       long. Read the conversation again, or resume the stream.
@@ -336,9 +336,9 @@ one: it has been decided, or a cancel or a restart withdrew the request.
 Read the conversation again.
 """
 REFUSAL_REASON_UNKNOWN_OR_DECIDED: RefusalReason.ValueType  # 5
-"""ABORTED. The approval was decided already or never existed, the queued message to
-withdraw is no longer queued, or the tool call to answer does not wait for an
-answer, often because somebody else was faster. For a tool call, `cause` in the
+"""ABORTED. The approval was decided already or never existed, the queued message
+to withdraw is no longer queued, or the tool call to answer does not wait for an
+answer, often because another client was faster. For a tool call, `cause` in the
 metadata of ErrorInfo is `answered`, `timed_out`, `withdrawn` or `unknown`.
 
 Read the conversation again. A client that only wanted the request to be closed
@@ -348,8 +348,8 @@ REFUSAL_REASON_CONTINUATION_IN_PROGRESS: RefusalReason.ValueType  # 6
 """FAILED_PRECONDITION. The context is full and its summary is being written; until
 that is done, the conversation accepts no messages.
 
-Wait for the end of the summary and go on with ContinueConversation, or cancel
-the summary.
+Wait for the end of the summary and call ContinueConversation, or cancel the
+summary.
 """
 REFUSAL_REASON_CONTEXT_EXHAUSTED: RefusalReason.ValueType  # 7
 """FAILED_PRECONDITION. A message was sent to a conversation whose context is used
@@ -361,7 +361,7 @@ REFUSAL_REASON_TERMINAL: RefusalReason.ValueType  # 8
 """FAILED_PRECONDITION. The conversation has ended (its state is terminal) and no
 longer accepts commands.
 
-Read, export or delete it; go on in another conversation.
+Read, export or delete it; continue in another conversation.
 """
 REFUSAL_REASON_SUB_AGENT: RefusalReason.ValueType  # 9
 """FAILED_PRECONDITION. The conversation is that of a sub-agent, to which only its
@@ -395,9 +395,8 @@ REFUSAL_REASON_RUN_OVER: RefusalReason.ValueType  # 13
 Read how that run ended and decide whether the message still makes sense.
 """
 REFUSAL_REASON_QUEUE_FULL: RefusalReason.ValueType  # 14
-"""RESOURCE_EXHAUSTED. The queue of the conversation is full: so many steers and
-follow-ups wait that the server accepts no further one; see
-Limits.max_queue_length.
+"""RESOURCE_EXHAUSTED. The queue of the conversation is full: the number of steers
+and follow-ups that wait has reached Limits.max_queue_length.
 
 Wait until one of them has been delivered, or withdraw one.
 """
@@ -473,8 +472,8 @@ Connect again and repeat the call with the same `request_id`.
 """
 REFUSAL_REASON_PERMISSION_DENIED: RefusalReason.ValueType  # 26
 """PERMISSION_DENIED. The token is valid but does not permit this call. The message
-names the role that the call requires. (For a conversation that belongs to
-somebody else the error is NOT_FOUND instead.)
+names the role that the call requires. (For a conversation of another principal
+the error is NOT_FOUND instead.)
 
 Use a token that permits the call.
 """
@@ -568,7 +567,7 @@ class _StateKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StateKind.V
     sub-agents end, for two seconds at most.
     """
     STATE_KIND_AWAITING_SUB_AGENTS: _StateKind.ValueType  # 7
-    """Sub-agents are working, each in a conversation of its own."""
+    """Sub-agents are working, each in a separate conversation."""
     STATE_KIND_AWAITING_CONTINUATION: _StateKind.ValueType  # 8
     """The context is nearly full, and the model is writing a summary with which another
     conversation can continue.
@@ -608,7 +607,7 @@ STATE_KIND_CANCELLING: StateKind.ValueType  # 6
 sub-agents end, for two seconds at most.
 """
 STATE_KIND_AWAITING_SUB_AGENTS: StateKind.ValueType  # 7
-"""Sub-agents are working, each in a conversation of its own."""
+"""Sub-agents are working, each in a separate conversation."""
 STATE_KIND_AWAITING_CONTINUATION: StateKind.ValueType  # 8
 """The context is nearly full, and the model is writing a summary with which another
 conversation can continue.
@@ -733,7 +732,7 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_SUB_AGENT_ERROR: _ErrorKind.ValueType  # 9
     """A sub-agent reported that it could not do its task."""
     ERROR_KIND_TURN_LIMIT: _ErrorKind.ValueType  # 10
-    """A sub-agent made as many requests to the model as it may."""
+    """A sub-agent reached its limit of requests to the model."""
     ERROR_KIND_TIMED_OUT: _ErrorKind.ValueType  # 11
     """A sub-agent exceeded its time limit."""
     ERROR_KIND_NO_RESULT: _ErrorKind.ValueType  # 12
@@ -751,18 +750,18 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     """
     ERROR_KIND_RESOURCE_EXHAUSTED: _ErrorKind.ValueType  # 17
     """On every attempt, this server (not the provider) lacked something that the
-    request needs: file descriptors, threads or memory, or the limit of requests at
-    the same time was reached. The message names the limit.
+    request needs: file descriptors, threads or memory, or the limit of concurrent
+    requests was reached. The message names the limit.
     """
     ERROR_KIND_OUTPUT_INVALID: _ErrorKind.ValueType  # 18
     """The run had to end with a value that matches its `output_schema`, and the model
-    gave none although it was reminded twice. The message explains what did not
-    match.
+    gave none after two reminders. The message explains what did not match.
     """
     ERROR_KIND_REPEATED_FAILURE: _ErrorKind.ValueType  # 19
-    """All tool calls of three responses in a row failed in the same way: cut off at the
-    token limit, of an unknown tool, with input that does not match the schema, denied,
-    or the same call with the same error. The message says what repeated.
+    """All tool calls of three responses in a row failed in the same way: cut off at
+    the token limit, of an unknown tool, with input that does not match the schema,
+    denied, or the same call with the same error. The message names what was
+    repeated.
     """
 
 class ErrorKind(_ErrorKind, metaclass=_ErrorKindEnumTypeWrapper):
@@ -797,7 +796,7 @@ ERROR_KIND_CONTEXT_EXHAUSTED: ErrorKind.ValueType  # 8
 ERROR_KIND_SUB_AGENT_ERROR: ErrorKind.ValueType  # 9
 """A sub-agent reported that it could not do its task."""
 ERROR_KIND_TURN_LIMIT: ErrorKind.ValueType  # 10
-"""A sub-agent made as many requests to the model as it may."""
+"""A sub-agent reached its limit of requests to the model."""
 ERROR_KIND_TIMED_OUT: ErrorKind.ValueType  # 11
 """A sub-agent exceeded its time limit."""
 ERROR_KIND_NO_RESULT: ErrorKind.ValueType  # 12
@@ -815,18 +814,18 @@ as this is known and is not retried; no part of the response is stored.
 """
 ERROR_KIND_RESOURCE_EXHAUSTED: ErrorKind.ValueType  # 17
 """On every attempt, this server (not the provider) lacked something that the
-request needs: file descriptors, threads or memory, or the limit of requests at
-the same time was reached. The message names the limit.
+request needs: file descriptors, threads or memory, or the limit of concurrent
+requests was reached. The message names the limit.
 """
 ERROR_KIND_OUTPUT_INVALID: ErrorKind.ValueType  # 18
 """The run had to end with a value that matches its `output_schema`, and the model
-gave none although it was reminded twice. The message explains what did not
-match.
+gave none after two reminders. The message explains what did not match.
 """
 ERROR_KIND_REPEATED_FAILURE: ErrorKind.ValueType  # 19
-"""All tool calls of three responses in a row failed in the same way: cut off at the
-token limit, of an unknown tool, with input that does not match the schema, denied,
-or the same call with the same error. The message says what repeated.
+"""All tool calls of three responses in a row failed in the same way: cut off at
+the token limit, of an unknown tool, with input that does not match the schema,
+denied, or the same call with the same error. The message names what was
+repeated.
 """
 Global___ErrorKind: _TypeAlias = ErrorKind  # noqa: Y015
 
@@ -947,7 +946,7 @@ class _FollowUpPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Follow
     DESCRIPTOR: _descriptor.EnumDescriptor
     FOLLOW_UP_POLICY_UNSPECIFIED: _FollowUpPolicy.ValueType  # 0
     """In a request: the server's default, FOLLOW_UP_POLICY_ALWAYS unless it is
-    configured otherwise. Never sent back.
+    configured otherwise. Never sent in a response.
     """
     FOLLOW_UP_POLICY_ALWAYS: _FollowUpPolicy.ValueType  # 1
     """The oldest follow-up starts the next run, whatever the end of the last one was."""
@@ -957,13 +956,11 @@ class _FollowUpPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Follow
     """
 
 class FollowUpPolicy(_FollowUpPolicy, metaclass=_FollowUpPolicyEnumTypeWrapper):
-    """What happens to queued follow-ups (messages for a run of their own) when a run
-    ends.
-    """
+    """What happens to queued follow-ups (messages for a later run) when a run ends."""
 
 FOLLOW_UP_POLICY_UNSPECIFIED: FollowUpPolicy.ValueType  # 0
 """In a request: the server's default, FOLLOW_UP_POLICY_ALWAYS unless it is
-configured otherwise. Never sent back.
+configured otherwise. Never sent in a response.
 """
 FOLLOW_UP_POLICY_ALWAYS: FollowUpPolicy.ValueType  # 1
 """The oldest follow-up starts the next run, whatever the end of the last one was."""
@@ -992,7 +989,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     reached, or a summary.
     """
     ROLE_ERROR: _Role.ValueType  # 5
-    """The server, to people: why a run failed, or why a summary that was asked for was not
+    """The server, to people: why a run failed, or why a requested summary was not
     written. This message is never sent to the model.
     """
 
@@ -1012,7 +1009,7 @@ ROLE_SYSTEM: Role.ValueType  # 4
 reached, or a summary.
 """
 ROLE_ERROR: Role.ValueType  # 5
-"""The server, to people: why a run failed, or why a summary that was asked for was not
+"""The server, to people: why a run failed, or why a requested summary was not
 written. This message is never sent to the model.
 """
 Global___Role: _TypeAlias = Role  # noqa: Y015
@@ -1138,8 +1135,8 @@ class _DeliveryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Delivery.Val
     request, after the results of the tool calls that it has already requested.
     """
     DELIVERY_FOLLOW_UP: _Delivery.ValueType  # 3
-    """The message waits until the open run has ended, and then starts a run of its own
-    (a follow-up).
+    """The message waits until the open run has ended, and then starts another run (a
+    follow-up).
     """
 
 class Delivery(_Delivery, metaclass=_DeliveryEnumTypeWrapper):
@@ -1158,8 +1155,8 @@ DELIVERY_STEER: Delivery.ValueType  # 2
 request, after the results of the tool calls that it has already requested.
 """
 DELIVERY_FOLLOW_UP: Delivery.ValueType  # 3
-"""The message waits until the open run has ended, and then starts a run of its own
-(a follow-up).
+"""The message waits until the open run has ended, and then starts another run (a
+follow-up).
 """
 Global___Delivery: _TypeAlias = Delivery  # noqa: Y015
 
@@ -1298,7 +1295,7 @@ class _ApprovalDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Appr
     APPROVAL_DECISION_APPROVE: _ApprovalDecision.ValueType  # 1
     """The call may run."""
     APPROVAL_DECISION_DENY: _ApprovalDecision.ValueType  # 2
-    """The call must not run. The agent is told so, and goes on without the call."""
+    """The call must not run. The agent is informed, and continues without the call."""
     APPROVAL_DECISION_WITHDRAWN: _ApprovalDecision.ValueType  # 4
     """Only in events; in a request it is INVALID_ARGUMENT. The request for approval is
     obsolete because of a cancel, a restart, or the denial of another call of the
@@ -1313,7 +1310,7 @@ APPROVAL_DECISION_UNSPECIFIED: ApprovalDecision.ValueType  # 0
 APPROVAL_DECISION_APPROVE: ApprovalDecision.ValueType  # 1
 """The call may run."""
 APPROVAL_DECISION_DENY: ApprovalDecision.ValueType  # 2
-"""The call must not run. The agent is told so, and goes on without the call."""
+"""The call must not run. The agent is informed, and continues without the call."""
 APPROVAL_DECISION_WITHDRAWN: ApprovalDecision.ValueType  # 4
 """Only in events; in a request it is INVALID_ARGUMENT. The request for approval is
 obsolete because of a cancel, a restart, or the denial of another call of the
@@ -1686,7 +1683,7 @@ class McpServer(_message.Message):
     @_typing.final
     class Stdio(_message.Message):
         """A program with which Bedrock communicates through its stdin and stdout. Each
-        conversation that calls one of its tools gets a process of its own, in the
+        conversation that calls one of its tools gets a separate process, in the
         conversation's working directory and mode.
         """
 
@@ -1823,9 +1820,9 @@ class McpServer(_message.Message):
     name: _builtins.str
     """The name of the server: 1 to 32 lower-case letters, digits and hyphens, not
     beginning with a hyphen. Its tools are called `mcp__{name}__{tool}`; a character
-    of `{tool}` that is no letter of ASCII, digit, `_` or `-` is written as its code
-    point in hexadecimal between `_x` and `_`, such as `_x2e_` for a dot. It must not
-    be the name of one of the operator's servers. Required.
+    of `{tool}` that is not an ASCII letter, digit, `_` or `-` is written as its
+    code point in hexadecimal between `_x` and `_`, such as `_x2e_` for a dot. It
+    must not be the name of one of the operator's servers. Required.
     """
     state: Global___McpServer.State.ValueType
     """What Bedrock knows about the connection to the server."""

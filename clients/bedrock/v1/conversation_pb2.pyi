@@ -104,7 +104,7 @@ class Conversation(_message.Message):
     """A title for people, 256 characters at most. If none is set, the first message
     gives the conversation a title (unless the server is configured to give none),
     which a better one may replace within the next minute. Set at creation, and can
-    be updated; the server never replaces a title that somebody has set.
+    be updated; the server never replaces a title that a client has set.
     """
     working_directory: _builtins.str
     """The real, absolute path of the directory in which tools start. Set at creation,
@@ -162,10 +162,10 @@ class Conversation(_message.Message):
     by its name in the original. Empty if this is not a fork.
     """
     auto_continue: _builtins.bool
-    """Whether the server creates the successor by itself, with the summary, in the
-    moment in which the context is used up: `continued_by` names it then. The
-    successor has the same setting. Set at creation, and can be updated; it has no
-    effect on a conversation whose context is already used up.
+    """Whether the server creates the successor automatically, with the summary, when
+    the context is used up; `continued_by` then names it. The successor has the same
+    setting. Set at creation, and can be updated; it has no effect on a conversation
+    whose context is already used up.
     """
     @_builtins.property
     def state(self) -> Global___ConversationState:
@@ -276,7 +276,7 @@ class Conversation(_message.Message):
         run is open; refused with MCP_NOT_ALLOWED unless the operator allows it. The
         server connects to each of them in the background, and a run offers the tools
         that are known when it begins: if the first message needs them, check the states
-        first. A fork has the same servers with connections of its own, and so does a
+        first. A fork has the same servers with separate connections, and so does a
         conversation that continues this one; sub-agents do not have them. Set only in
         the response of GetConversation, in an export and in the snapshot at the
         beginning of a stream of Subscribe. The response and the snapshot contain the
@@ -285,8 +285,8 @@ class Conversation(_message.Message):
 
     @_builtins.property
     def unoffered_tools(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.UnofferedTool]:
-        """Those of the `client_tools` that a run which begins in the present mode does not
-        offer to the agent, and why. Empty if it offers all of them.
+        """The `client_tools` that a run in the present mode does not offer to the agent,
+        and why. Empty if it offers all of them.
         """
 
     def __init__(
@@ -778,10 +778,9 @@ class PendingApproval(_message.Message):
 
     @_builtins.property
     def rule(self) -> Global___ApprovalRule:
-        """The rule because of which approval is needed, as it was at that time: either a
-        rule that asks, or a rule that denies and might match, which only running the
-        call would show. Unset if the approval policy or the tool itself requires
-        approval.
+        """The rule that requires approval, as it was at that time: either a rule that
+        asks, or a rule that denies and might match, which only running the call would
+        show. Unset if the approval policy or the tool itself requires approval.
         """
 
     def __init__(
@@ -832,7 +831,7 @@ class Question(_message.Message):
         STATUS_DECLINED: Question._Status.ValueType  # 3
         """A person declined to answer the question."""
         STATUS_TIMED_OUT: Question._Status.ValueType  # 4
-        """Nobody answered before the deadline. The tool is told so."""
+        """No answer arrived before the deadline. The tool is informed."""
         STATUS_WITHDRAWN: Question._Status.ValueType  # 5
         """An answer is no longer needed: the call ended or was cancelled, the tool
         withdrew the question, or the server was restarted.
@@ -850,7 +849,7 @@ class Question(_message.Message):
     STATUS_DECLINED: Question.Status.ValueType  # 3
     """A person declined to answer the question."""
     STATUS_TIMED_OUT: Question.Status.ValueType  # 4
-    """Nobody answered before the deadline. The tool is told so."""
+    """No answer arrived before the deadline. The tool is informed."""
     STATUS_WITHDRAWN: Question.Status.ValueType  # 5
     """An answer is no longer needed: the call ended or was cancelled, the tool
     withdrew the question, or the server was restarted.
@@ -929,8 +928,9 @@ class ApprovalRule(_message.Message):
     never run.
 
     Rules that deny take precedence over rules that ask, and those over rules that
-    allow, whoever made them. If no rule matches, the conversation's `approval_policy`
-    decides. Rules are for convenience; the mode limits what tools can do at all.
+    allow, regardless of who made them. If no rule matches, the conversation's
+    `approval_policy` decides. Rules are for convenience; the mode limits what tools
+    can do at all.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -948,8 +948,8 @@ class ApprovalRule(_message.Message):
         ACTION_ASK: ApprovalRule._Action.ValueType  # 2
         """A person must approve the call under every policy."""
         ACTION_DENY: ApprovalRule._Action.ValueType  # 3
-        """The call never runs, and nobody is asked: the agent is told which rule denies
-        the call. No other call of the same response runs either.
+        """The call never runs, and no person is asked: the agent is informed which rule
+        denies the call. No other call of the same response runs either.
         """
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
@@ -962,8 +962,8 @@ class ApprovalRule(_message.Message):
     ACTION_ASK: ApprovalRule.Action.ValueType  # 2
     """A person must approve the call under every policy."""
     ACTION_DENY: ApprovalRule.Action.ValueType  # 3
-    """The call never runs, and nobody is asked: the agent is told which rule denies
-    the call. No other call of the same response runs either.
+    """The call never runs, and no person is asked: the agent is informed which rule
+    denies the call. No other call of the same response runs either.
     """
 
     class _Origin:
@@ -1025,16 +1025,16 @@ class ApprovalRule(_message.Message):
     """
     command_prefix: _builtins.str
     """Shell commands that begin with these words, however they are quoted. A rule
-    that allows them allows operands behind them, and options that it names or that
-    are known to be harmless. Only programs that run nothing their arguments name
-    can be allowed so (`git status`, `make`, `ls`, …), not `env`, `docker run` or
-    programs that the server does not know, and no words that are known only when
-    the command runs (variables, patterns). A call is allowed if each command of
-    its pipelines and lists is. A text whose commands cannot be determined before
-    it runs (because of substitutions, assignments, redirections to files, loops or
-    functions) is never allowed by a prefix, and needs approval if a prefix is
-    denied. A rule that denies or asks matches wherever in a command its words
-    begin. 4096 characters at most.
+    that allows them also allows operands after them, and options that it names or
+    that are known to be harmless. It can allow only programs that never execute
+    what their arguments name (`git status`, `make`, `ls`, …), not `env`, `docker
+    run` or programs that the server does not know, and no words whose value is
+    known only when the command runs (variables, patterns). A call is allowed if
+    each command of its pipelines and lists is. A text whose commands cannot be
+    determined before it runs (because of substitutions, assignments, redirections
+    to files, loops or functions) is never allowed by a prefix, and needs approval
+    if a prefix is denied. A rule that denies or asks matches wherever in a
+    command its words begin. 4096 characters at most.
     """
     path: _builtins.str
     """Reading and writing beneath a directory, by tools that take a path: an absolute

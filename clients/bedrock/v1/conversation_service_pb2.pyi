@@ -239,14 +239,14 @@ class UpdateConversationRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """The fields to set: `slug`, `title`, `model`, `labels`, `approval_policy`,
-        `follow_up_policy`, `budget`, `client_tools`, `generation` and `mcp_servers`,
-        each of which is replaced as a whole. A single label is named `labels.KEY` (in
-        backticks if the key has a dot), and is removed if it is not among the new
-        values; a single amount is named as in `budget.run_tokens`; a single setting of
-        answers as in `generation.temperature`, and is left to the model if it is not
-        set. `*` alone means all of these fields, so that those that are not set are
-        cleared. If the mask is empty, all of these fields that are set. Any other field
-        is INVALID_ARGUMENT.
+        `follow_up_policy`, `budget`, `client_tools`, `generation`, `mcp_servers` and
+        `auto_continue`, each of which is replaced as a whole. A single label is named
+        `labels.KEY` (in backticks if the key has a dot), and is removed if it is not
+        among the new values; a single amount is named as in `budget.run_tokens`; a
+        single setting of answers as in `generation.temperature`, and is left to the
+        model if it is not set. `*` alone means all of these fields, so that those that
+        are not set are cleared. If the mask is empty, all of these fields that are set.
+        Any other field is INVALID_ARGUMENT.
         """
 
     def __init__(
@@ -402,7 +402,7 @@ class DeleteConversationRequest(_message.Message):
     """
     etag: _builtins.str
     """The `etag` that the conversation must have. If it has another one, nothing is
-    deleted and the call is ABORTED. If empty, there is no such condition.
+    deleted and the call is ABORTED. If empty, the etag is not checked.
     """
     def __init__(
         self,
@@ -472,7 +472,7 @@ class SendMessageRequest(_message.Message):
     """The run that must be open,
     `conversations/{conversation}/requestCycles/{request_cycle}`. If another run is
     open, or none, the call is refused with RUN_OVER, before any other check. If
-    empty, there is no such condition.
+    empty, the open run is not checked.
     """
     @_builtins.property
     def images(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Image]:
@@ -579,8 +579,8 @@ class SubmitToolResultRequest(_message.Message):
     name: _builtins.str
     """The call, `conversations/{conversation}/toolCalls/{tool_use_id}`. Required."""
     output: _builtins.str
-    """The result as text. At most 256 KiB in UTF-8. A longer one is refused, and the call
-    waits on: answer with less of it, or with an error.
+    """The result as text. At most 256 KiB in UTF-8. A longer one is refused, and the
+    call keeps waiting: send a shorter result, or an error.
     """
     error: _builtins.str
     """Why the tool failed, for the model. At most 256 KiB in UTF-8."""
@@ -975,9 +975,10 @@ class ListApprovalsResponse(_message.Message):
 
     @_builtins.property
     def unreadable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names of conversations that may have questions which are left out, because
-        what is stored of them is damaged. Calls that read them fail with DATA_LOSS;
-        VerifyConversation says what is wrong. May be named again on the next page.
+        """The names of conversations whose requests for approval are left out because
+        their stored data is damaged. Calls that read them fail with DATA_LOSS;
+        VerifyConversation reports what is wrong. The next page may contain the same
+        names.
         """
 
     def __init__(
@@ -1138,9 +1139,9 @@ class ListQuestionsResponse(_message.Message):
 
     @_builtins.property
     def unreadable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names of conversations that may have questions which are left out, because
-        what is stored of them is damaged. Calls that read them fail with DATA_LOSS;
-        VerifyConversation says what is wrong. May be named again on the next page.
+        """The names of conversations whose questions are left out because their stored
+        data is damaged. Calls that read them fail with DATA_LOSS; VerifyConversation
+        reports what is wrong. The next page may contain the same names.
         """
 
     def __init__(
@@ -1378,9 +1379,9 @@ class SetModeRequest(_message.Message):
     """The new mode. Required."""
     stop_running: _builtins.bool
     """Whether to kill what runs with more rights than the new mode gives: the running
-    tool call, whose result then says so, background jobs, and the programs of MCP
-    servers. The event `tool_tree_reaped` reports when the processes of the call and
-    the jobs have ended, as after CancelConversation.
+    tool call, whose result then states this, background jobs, and the programs of
+    MCP servers. The event `tool_tree_reaped` reports when the processes of the call
+    and the jobs have ended, as after CancelConversation.
     """
     def __init__(
         self,
@@ -1985,8 +1986,8 @@ class ReplayConversationResponse(_message.Message):
     """How the result differs from what was stored. Empty if there is no difference."""
     effects_json: _builtins.str
     """The effects of the transition, except that the state is stored: a JSON array in
-    the form of the server's log. Empty if it is longer than 1 MiB, and for steps that
-    are no transitions, such as changed settings.
+    the form of the server's log. Empty if it is longer than 1 MiB, and for steps
+    that are not transitions, such as changed settings.
     """
     def __init__(
         self,
@@ -2626,8 +2627,8 @@ class SubscribeRequest(_message.Message):
     the conversation.
     """
     recent_messages: _builtins.int
-    """Start anew: the snapshot contains this many of the latest messages. May be
-    zero; a number above Limits.max_recent_messages counts as that limit.
+    """Start with a snapshot of this many of the latest messages. May be zero; a
+    number above Limits.max_recent_messages counts as that limit.
     """
     omit_deltas: _builtins.bool
     """Whether to leave out `text_delta` and `tool_output_delta`."""

@@ -40,7 +40,7 @@ class ConversationServiceStub(object):
 
     Every field that names a conversation accepts `conversations/{conversation}` with
     the id or the slug. Responses contain the id. A conversation that does not exist,
-    or that belongs to somebody else, is NOT_FOUND in every call.
+    or that belongs to another principal, is NOT_FOUND in every call.
 
     # Errors
 
@@ -68,9 +68,9 @@ class ConversationServiceStub(object):
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
-    conversation; those of CreateConversation and ForkConversation are stored for ever,
-    and a repetition is NOT_FOUND after the conversation that the call created was
-    deleted.
+    conversation; those of CreateConversation and ForkConversation are stored
+    permanently, and a repeated call is NOT_FOUND once the conversation that it
+    created has been deleted.
 
     # Pages
 
@@ -344,7 +344,7 @@ class ConversationServiceServicer(object):
 
     Every field that names a conversation accepts `conversations/{conversation}` with
     the id or the slug. Responses contain the id. A conversation that does not exist,
-    or that belongs to somebody else, is NOT_FOUND in every call.
+    or that belongs to another principal, is NOT_FOUND in every call.
 
     # Errors
 
@@ -372,9 +372,9 @@ class ConversationServiceServicer(object):
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
-    conversation; those of CreateConversation and ForkConversation are stored for ever,
-    and a repetition is NOT_FOUND after the conversation that the call created was
-    deleted.
+    conversation; those of CreateConversation and ForkConversation are stored
+    permanently, and a repeated call is NOT_FOUND once the conversation that it
+    created has been deleted.
 
     # Pages
 
@@ -525,11 +525,11 @@ class ConversationServiceServicer(object):
         whatever its delivery is.
         * While a run is open, DELIVERY_DIRECT is refused with AGENT_BUSY, or with
         AWAITING_APPROVAL if the run waits for a person.
-        * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message into
-        a queue that every client can read. A steer is sent to the model with its next
-        request; if the run ends before that, the steer is returned. A follow-up starts
-        a run of its own when the open one has ended. If the queue is full, the call is
-        refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
+        * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message
+        into a queue that every client can read. A steer is sent to the model with its
+        next request; if the run ends before that, the steer is returned. A follow-up
+        starts another run when the open one has ended. If the queue is full, the call
+        is refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
         * During a cancel the call is refused with CANCELLING, while the model writes the
         summary of a full context with CONTINUATION_IN_PROGRESS, in a conversation that
         has ended with CONTEXT_EXHAUSTED or TERMINAL, in an archived one with ARCHIVED,
@@ -581,7 +581,7 @@ class ConversationServiceServicer(object):
 
         The calls of one response wait together: when a person has approved each call
         that needs approval, all calls run in the order of the response; at the first
-        denial, no call of the response runs, and the agent is told.
+        denial, no call of the response runs, and the agent is informed.
 
         Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
         approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
@@ -780,32 +780,32 @@ class ConversationServiceServicer(object):
 
         These are not copied: queued messages, open questions, background jobs,
         clipboards, and the conversations of sub-agents. Files stay as they are now,
-        whatever the history says about them; the model is told so with the first request
-        of the fork.
+        whatever the history says about them; the first request of the fork informs the
+        model.
 
         A conversation can be forked in every state, also while a run is open, and when
         it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
         NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
         model's context, or if the context was used up in that cycle, and with SUB_AGENT
         for a sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A
-        cycle that the conversation does not have is INVALID_ARGUMENT. Idempotent by
-        `request_id`, which is unique for the caller, as with CreateConversation.
+        cycle that does not exist is INVALID_ARGUMENT. Idempotent by `request_id`, which
+        is unique for the caller, as with CreateConversation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SpawnSubAgents(self, request, context):
-        """Starts sub-agents at the request of a client instead of the agent, in a run of
-        their own.
+        """Starts sub-agents at the request of a client instead of the agent, in a separate
+        run.
 
         The tasks are stored as the first message of the run. When all sub-agents have
         ended, the agent gets their results, including failures, in the order of the
         tasks, and continues the run. If any task is invalid, no sub-agent is started.
 
-        Each sub-agent has a conversation of its own, whose `parent` is this
-        conversation. It can be read, watched and cancelled, and accepts no messages. It
-        runs in MODE_RESTRICTED wherever the server can enforce that mode, cannot start
+        Each sub-agent has a separate conversation, whose `parent` is this conversation.
+        It can be read, watched and cancelled, and accepts no messages. It runs in
+        MODE_RESTRICTED wherever the server can enforce that mode, cannot start
         sub-agents itself, and cannot ask for approval. A cancel of this conversation
         cancels all its sub-agents.
 
@@ -877,9 +877,9 @@ class ConversationServiceServicer(object):
         """Reads the log of a conversation: the transitions of its state machine, the oldest
         first.
 
-        A log only grows, so a client can go on with `after_step`. Transitions that have
-        been pruned are missing. Effects that leave nothing in the log, such as model
-        requests and timers, are not in it: ReplayConversation computes them.
+        A log only grows, so a client can continue with `after_step`. Transitions that
+        have been pruned are missing. Effects that leave nothing in the log, such as
+        model requests and timers, are not in it: ReplayConversation computes them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1014,9 +1014,9 @@ class ConversationServiceServicer(object):
         * Atomic: events that were stored together come in the same response, unless they
         do not fit into one.
         * Resumable: after a broken connection or a restart of the server, subscribing
-        after the last revision seen goes on as if nothing had happened. Revisions stay
-        valid across restarts. Should events have been pruned that a client has not
-        seen, it gets REVISION_TOO_OLD before anything is sent: a gap is never silent.
+        after the last revision seen continues without a gap. Revisions stay valid
+        across restarts. If events that a client has not seen were pruned, it gets
+        REVISION_TOO_OLD before anything is sent: a gap is never silent.
         * Final: text that is streamed belongs to a delta slot, which `llm_request_id`
         and `attempt` identify. Every slot that was opened ends in exactly one durable
         event: the `message_added` of the message with the same request id and attempt,
@@ -1028,13 +1028,13 @@ class ConversationServiceServicer(object):
 
         # Slow clients
 
-        A client that reads slowly delays nobody else and loses no durable event: it only
-        gets events later. The server stores no queue for it but a position in the log
-        and the response that is being sent, so the memory that a watcher takes is
-        bounded, however far it is behind. Deltas that wait are conflated: the text
-        written meanwhile arrives as one delta, or not at all once its slot has ended. If
-        a client reads nothing for Limits.watcher_stall_timeout while events wait for it,
-        its stream ends with ABORTED, and the client can resume.
+        A client that reads slowly does not delay others and loses no durable event: it
+        only gets events later. Instead of a queue, the server keeps its position in the
+        log and the response that is being sent, so the memory for a watcher is bounded,
+        however far it lags. Deltas that wait are conflated: the text written meanwhile
+        arrives as one delta, or not at all once its slot has ended. If a client reads
+        nothing for Limits.watcher_stall_timeout while events wait for it, its stream
+        ends with ABORTED, and the client can resume.
 
         # How a stream ends
 
@@ -1043,7 +1043,7 @@ class ConversationServiceServicer(object):
 
         * OK after `deleted`, or, with `until_settled`, when the conversation has
         settled.
-        * NOT_FOUND if there is no such conversation. Nothing is sent before that.
+        * NOT_FOUND if the conversation does not exist. Nothing is sent before that.
         * OUT_OF_RANGE with REVISION_TOO_OLD if events after `after_revision` are no
         longer stored. Nothing is sent before that, unless the events are pruned while
         a slow client is still reading. Subscribe without `after_revision`.
@@ -1071,7 +1071,7 @@ class ConversationServiceServicer(object):
         stream cannot be resumed: after a broken connection a client starts again, and
         removes conversations that the new stream does not contain before `caught_up`.
 
-        A client that reads slowly delays nobody else: several changes of one
+        A client that reads slowly does not delay others: several changes of one
         conversation reach it as one. The stream never ends with OK. The call is refused
         with TOO_MANY_STREAMS (RESOURCE_EXHAUSTED); the stream ends with SHUTTING_DOWN
         (UNAVAILABLE) when the server shuts down, and with ABORTED if the client reads
@@ -1312,7 +1312,7 @@ class ConversationService(object):
 
     Every field that names a conversation accepts `conversations/{conversation}` with
     the id or the slug. Responses contain the id. A conversation that does not exist,
-    or that belongs to somebody else, is NOT_FOUND in every call.
+    or that belongs to another principal, is NOT_FOUND in every call.
 
     # Errors
 
@@ -1340,9 +1340,9 @@ class ConversationService(object):
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
-    conversation; those of CreateConversation and ForkConversation are stored for ever,
-    and a repetition is NOT_FOUND after the conversation that the call created was
-    deleted.
+    conversation; those of CreateConversation and ForkConversation are stored
+    permanently, and a repeated call is NOT_FOUND once the conversation that it
+    created has been deleted.
 
     # Pages
 

@@ -41,7 +41,7 @@ class ConversationServiceStub:
 
     Every field that names a conversation accepts `conversations/{conversation}` with
     the id or the slug. Responses contain the id. A conversation that does not exist,
-    or that belongs to somebody else, is NOT_FOUND in every call.
+    or that belongs to another principal, is NOT_FOUND in every call.
 
     # Errors
 
@@ -69,9 +69,9 @@ class ConversationServiceStub:
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
-    conversation; those of CreateConversation and ForkConversation are stored for ever,
-    and a repetition is NOT_FOUND after the conversation that the call created was
-    deleted.
+    conversation; those of CreateConversation and ForkConversation are stored
+    permanently, and a repeated call is NOT_FOUND once the conversation that it
+    created has been deleted.
 
     # Pages
 
@@ -197,11 +197,11 @@ class ConversationServiceStub:
       whatever its delivery is.
     * While a run is open, DELIVERY_DIRECT is refused with AGENT_BUSY, or with
       AWAITING_APPROVAL if the run waits for a person.
-    * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message into
-      a queue that every client can read. A steer is sent to the model with its next
-      request; if the run ends before that, the steer is returned. A follow-up starts
-      a run of its own when the open one has ended. If the queue is full, the call is
-      refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
+    * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message
+      into a queue that every client can read. A steer is sent to the model with its
+      next request; if the run ends before that, the steer is returned. A follow-up
+      starts another run when the open one has ended. If the queue is full, the call
+      is refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
     * During a cancel the call is refused with CANCELLING, while the model writes the
       summary of a full context with CONTINUATION_IN_PROGRESS, in a conversation that
       has ended with CONTEXT_EXHAUSTED or TERMINAL, in an archived one with ARCHIVED,
@@ -245,7 +245,7 @@ class ConversationServiceStub:
 
     The calls of one response wait together: when a person has approved each call
     that needs approval, all calls run in the order of the response; at the first
-    denial, no call of the response runs, and the agent is told.
+    denial, no call of the response runs, and the agent is informed.
 
     Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
     approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
@@ -387,28 +387,28 @@ class ConversationServiceStub:
 
     These are not copied: queued messages, open questions, background jobs,
     clipboards, and the conversations of sub-agents. Files stay as they are now,
-    whatever the history says about them; the model is told so with the first request
-    of the fork.
+    whatever the history says about them; the first request of the fork informs the
+    model.
 
     A conversation can be forked in every state, also while a run is open, and when
     it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
     NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
     model's context, or if the context was used up in that cycle, and with SUB_AGENT
     for a sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A
-    cycle that the conversation does not have is INVALID_ARGUMENT. Idempotent by
-    `request_id`, which is unique for the caller, as with CreateConversation.
+    cycle that does not exist is INVALID_ARGUMENT. Idempotent by `request_id`, which
+    is unique for the caller, as with CreateConversation.
     """
     SpawnSubAgents: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SpawnSubAgentsRequest, _conversation_service_pb2.SpawnSubAgentsResponse]
-    """Starts sub-agents at the request of a client instead of the agent, in a run of
-    their own.
+    """Starts sub-agents at the request of a client instead of the agent, in a separate
+    run.
 
     The tasks are stored as the first message of the run. When all sub-agents have
     ended, the agent gets their results, including failures, in the order of the
     tasks, and continues the run. If any task is invalid, no sub-agent is started.
 
-    Each sub-agent has a conversation of its own, whose `parent` is this
-    conversation. It can be read, watched and cancelled, and accepts no messages. It
-    runs in MODE_RESTRICTED wherever the server can enforce that mode, cannot start
+    Each sub-agent has a separate conversation, whose `parent` is this conversation.
+    It can be read, watched and cancelled, and accepts no messages. It runs in
+    MODE_RESTRICTED wherever the server can enforce that mode, cannot start
     sub-agents itself, and cannot ask for approval. A cancel of this conversation
     cancels all its sub-agents.
 
@@ -460,9 +460,9 @@ class ConversationServiceStub:
     """Reads the log of a conversation: the transitions of its state machine, the oldest
     first.
 
-    A log only grows, so a client can go on with `after_step`. Transitions that have
-    been pruned are missing. Effects that leave nothing in the log, such as model
-    requests and timers, are not in it: ReplayConversation computes them.
+    A log only grows, so a client can continue with `after_step`. Transitions that
+    have been pruned are missing. Effects that leave nothing in the log, such as
+    model requests and timers, are not in it: ReplayConversation computes them.
     """
     ExportConversation: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.ExportConversationRequest, _conversation_service_pb2.ExportConversationResponse]
     """Returns everything about a conversation as lines of JSON: first the conversation,
@@ -554,9 +554,9 @@ class ConversationServiceStub:
     * Atomic: events that were stored together come in the same response, unless they
       do not fit into one.
     * Resumable: after a broken connection or a restart of the server, subscribing
-      after the last revision seen goes on as if nothing had happened. Revisions stay
-      valid across restarts. Should events have been pruned that a client has not
-      seen, it gets REVISION_TOO_OLD before anything is sent: a gap is never silent.
+      after the last revision seen continues without a gap. Revisions stay valid
+      across restarts. If events that a client has not seen were pruned, it gets
+      REVISION_TOO_OLD before anything is sent: a gap is never silent.
     * Final: text that is streamed belongs to a delta slot, which `llm_request_id`
       and `attempt` identify. Every slot that was opened ends in exactly one durable
       event: the `message_added` of the message with the same request id and attempt,
@@ -568,13 +568,13 @@ class ConversationServiceStub:
 
     # Slow clients
 
-    A client that reads slowly delays nobody else and loses no durable event: it only
-    gets events later. The server stores no queue for it but a position in the log
-    and the response that is being sent, so the memory that a watcher takes is
-    bounded, however far it is behind. Deltas that wait are conflated: the text
-    written meanwhile arrives as one delta, or not at all once its slot has ended. If
-    a client reads nothing for Limits.watcher_stall_timeout while events wait for it,
-    its stream ends with ABORTED, and the client can resume.
+    A client that reads slowly does not delay others and loses no durable event: it
+    only gets events later. Instead of a queue, the server keeps its position in the
+    log and the response that is being sent, so the memory for a watcher is bounded,
+    however far it lags. Deltas that wait are conflated: the text written meanwhile
+    arrives as one delta, or not at all once its slot has ended. If a client reads
+    nothing for Limits.watcher_stall_timeout while events wait for it, its stream
+    ends with ABORTED, and the client can resume.
 
     # How a stream ends
 
@@ -583,7 +583,7 @@ class ConversationServiceStub:
 
     * OK after `deleted`, or, with `until_settled`, when the conversation has
       settled.
-    * NOT_FOUND if there is no such conversation. Nothing is sent before that.
+    * NOT_FOUND if the conversation does not exist. Nothing is sent before that.
     * OUT_OF_RANGE with REVISION_TOO_OLD if events after `after_revision` are no
       longer stored. Nothing is sent before that, unless the events are pruned while
       a slow client is still reading. Subscribe without `after_revision`.
@@ -607,7 +607,7 @@ class ConversationServiceStub:
     stream cannot be resumed: after a broken connection a client starts again, and
     removes conversations that the new stream does not contain before `caught_up`.
 
-    A client that reads slowly delays nobody else: several changes of one
+    A client that reads slowly does not delay others: several changes of one
     conversation reach it as one. The stream never ends with OK. The call is refused
     with TOO_MANY_STREAMS (RESOURCE_EXHAUSTED); the stream ends with SHUTTING_DOWN
     (UNAVAILABLE) when the server shuts down, and with ABORTED if the client reads
@@ -630,7 +630,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     Every field that names a conversation accepts `conversations/{conversation}` with
     the id or the slug. Responses contain the id. A conversation that does not exist,
-    or that belongs to somebody else, is NOT_FOUND in every call.
+    or that belongs to another principal, is NOT_FOUND in every call.
 
     # Errors
 
@@ -658,9 +658,9 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
-    conversation; those of CreateConversation and ForkConversation are stored for ever,
-    and a repetition is NOT_FOUND after the conversation that the call created was
-    deleted.
+    conversation; those of CreateConversation and ForkConversation are stored
+    permanently, and a repeated call is NOT_FOUND once the conversation that it
+    created has been deleted.
 
     # Pages
 
@@ -783,11 +783,11 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
       whatever its delivery is.
     * While a run is open, DELIVERY_DIRECT is refused with AGENT_BUSY, or with
       AWAITING_APPROVAL if the run waits for a person.
-    * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message into
-      a queue that every client can read. A steer is sent to the model with its next
-      request; if the run ends before that, the steer is returned. A follow-up starts
-      a run of its own when the open one has ended. If the queue is full, the call is
-      refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
+    * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message
+      into a queue that every client can read. A steer is sent to the model with its
+      next request; if the run ends before that, the steer is returned. A follow-up
+      starts another run when the open one has ended. If the queue is full, the call
+      is refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
     * During a cancel the call is refused with CANCELLING, while the model writes the
       summary of a full context with CONTINUATION_IN_PROGRESS, in a conversation that
       has ended with CONTEXT_EXHAUSTED or TERMINAL, in an archived one with ARCHIVED,
@@ -831,7 +831,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     The calls of one response wait together: when a person has approved each call
     that needs approval, all calls run in the order of the response; at the first
-    denial, no call of the response runs, and the agent is told.
+    denial, no call of the response runs, and the agent is informed.
 
     Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
     approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
@@ -973,28 +973,28 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     These are not copied: queued messages, open questions, background jobs,
     clipboards, and the conversations of sub-agents. Files stay as they are now,
-    whatever the history says about them; the model is told so with the first request
-    of the fork.
+    whatever the history says about them; the first request of the fork informs the
+    model.
 
     A conversation can be forked in every state, also while a run is open, and when
     it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
     NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
     model's context, or if the context was used up in that cycle, and with SUB_AGENT
     for a sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A
-    cycle that the conversation does not have is INVALID_ARGUMENT. Idempotent by
-    `request_id`, which is unique for the caller, as with CreateConversation.
+    cycle that does not exist is INVALID_ARGUMENT. Idempotent by `request_id`, which
+    is unique for the caller, as with CreateConversation.
     """
     SpawnSubAgents: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SpawnSubAgentsRequest, _conversation_service_pb2.SpawnSubAgentsResponse]  # type: ignore[assignment]
-    """Starts sub-agents at the request of a client instead of the agent, in a run of
-    their own.
+    """Starts sub-agents at the request of a client instead of the agent, in a separate
+    run.
 
     The tasks are stored as the first message of the run. When all sub-agents have
     ended, the agent gets their results, including failures, in the order of the
     tasks, and continues the run. If any task is invalid, no sub-agent is started.
 
-    Each sub-agent has a conversation of its own, whose `parent` is this
-    conversation. It can be read, watched and cancelled, and accepts no messages. It
-    runs in MODE_RESTRICTED wherever the server can enforce that mode, cannot start
+    Each sub-agent has a separate conversation, whose `parent` is this conversation.
+    It can be read, watched and cancelled, and accepts no messages. It runs in
+    MODE_RESTRICTED wherever the server can enforce that mode, cannot start
     sub-agents itself, and cannot ask for approval. A cancel of this conversation
     cancels all its sub-agents.
 
@@ -1046,9 +1046,9 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     """Reads the log of a conversation: the transitions of its state machine, the oldest
     first.
 
-    A log only grows, so a client can go on with `after_step`. Transitions that have
-    been pruned are missing. Effects that leave nothing in the log, such as model
-    requests and timers, are not in it: ReplayConversation computes them.
+    A log only grows, so a client can continue with `after_step`. Transitions that
+    have been pruned are missing. Effects that leave nothing in the log, such as
+    model requests and timers, are not in it: ReplayConversation computes them.
     """
     ExportConversation: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.ExportConversationRequest, _conversation_service_pb2.ExportConversationResponse]  # type: ignore[assignment]
     """Returns everything about a conversation as lines of JSON: first the conversation,
@@ -1140,9 +1140,9 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     * Atomic: events that were stored together come in the same response, unless they
       do not fit into one.
     * Resumable: after a broken connection or a restart of the server, subscribing
-      after the last revision seen goes on as if nothing had happened. Revisions stay
-      valid across restarts. Should events have been pruned that a client has not
-      seen, it gets REVISION_TOO_OLD before anything is sent: a gap is never silent.
+      after the last revision seen continues without a gap. Revisions stay valid
+      across restarts. If events that a client has not seen were pruned, it gets
+      REVISION_TOO_OLD before anything is sent: a gap is never silent.
     * Final: text that is streamed belongs to a delta slot, which `llm_request_id`
       and `attempt` identify. Every slot that was opened ends in exactly one durable
       event: the `message_added` of the message with the same request id and attempt,
@@ -1154,13 +1154,13 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     # Slow clients
 
-    A client that reads slowly delays nobody else and loses no durable event: it only
-    gets events later. The server stores no queue for it but a position in the log
-    and the response that is being sent, so the memory that a watcher takes is
-    bounded, however far it is behind. Deltas that wait are conflated: the text
-    written meanwhile arrives as one delta, or not at all once its slot has ended. If
-    a client reads nothing for Limits.watcher_stall_timeout while events wait for it,
-    its stream ends with ABORTED, and the client can resume.
+    A client that reads slowly does not delay others and loses no durable event: it
+    only gets events later. Instead of a queue, the server keeps its position in the
+    log and the response that is being sent, so the memory for a watcher is bounded,
+    however far it lags. Deltas that wait are conflated: the text written meanwhile
+    arrives as one delta, or not at all once its slot has ended. If a client reads
+    nothing for Limits.watcher_stall_timeout while events wait for it, its stream
+    ends with ABORTED, and the client can resume.
 
     # How a stream ends
 
@@ -1169,7 +1169,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     * OK after `deleted`, or, with `until_settled`, when the conversation has
       settled.
-    * NOT_FOUND if there is no such conversation. Nothing is sent before that.
+    * NOT_FOUND if the conversation does not exist. Nothing is sent before that.
     * OUT_OF_RANGE with REVISION_TOO_OLD if events after `after_revision` are no
       longer stored. Nothing is sent before that, unless the events are pruned while
       a slow client is still reading. Subscribe without `after_revision`.
@@ -1193,7 +1193,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     stream cannot be resumed: after a broken connection a client starts again, and
     removes conversations that the new stream does not contain before `caught_up`.
 
-    A client that reads slowly delays nobody else: several changes of one
+    A client that reads slowly does not delay others: several changes of one
     conversation reach it as one. The stream never ends with OK. The call is refused
     with TOO_MANY_STREAMS (RESOURCE_EXHAUSTED); the stream ends with SHUTTING_DOWN
     (UNAVAILABLE) when the server shuts down, and with ABORTED if the client reads
@@ -1215,7 +1215,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
     Every field that names a conversation accepts `conversations/{conversation}` with
     the id or the slug. Responses contain the id. A conversation that does not exist,
-    or that belongs to somebody else, is NOT_FOUND in every call.
+    or that belongs to another principal, is NOT_FOUND in every call.
 
     # Errors
 
@@ -1243,9 +1243,9 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     and ContinueConversation of one conversation share their ids, and the same id in
     another conversation is another call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
-    conversation; those of CreateConversation and ForkConversation are stored for ever,
-    and a repetition is NOT_FOUND after the conversation that the call created was
-    deleted.
+    conversation; those of CreateConversation and ForkConversation are stored
+    permanently, and a repeated call is NOT_FOUND once the conversation that it
+    created has been deleted.
 
     # Pages
 
@@ -1414,11 +1414,11 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
           whatever its delivery is.
         * While a run is open, DELIVERY_DIRECT is refused with AGENT_BUSY, or with
           AWAITING_APPROVAL if the run waits for a person.
-        * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message into
-          a queue that every client can read. A steer is sent to the model with its next
-          request; if the run ends before that, the steer is returned. A follow-up starts
-          a run of its own when the open one has ended. If the queue is full, the call is
-          refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
+        * While a run is open, DELIVERY_STEER and DELIVERY_FOLLOW_UP put the message
+          into a queue that every client can read. A steer is sent to the model with its
+          next request; if the run ends before that, the steer is returned. A follow-up
+          starts another run when the open one has ended. If the queue is full, the call
+          is refused with QUEUE_FULL (RESOURCE_EXHAUSTED).
         * During a cancel the call is refused with CANCELLING, while the model writes the
           summary of a full context with CONTINUATION_IN_PROGRESS, in a conversation that
           has ended with CONTEXT_EXHAUSTED or TERMINAL, in an archived one with ARCHIVED,
@@ -1474,7 +1474,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         The calls of one response wait together: when a person has approved each call
         that needs approval, all calls run in the order of the response; at the first
-        denial, no call of the response runs, and the agent is told.
+        denial, no call of the response runs, and the agent is informed.
 
         Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
         approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
@@ -1700,16 +1700,16 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         These are not copied: queued messages, open questions, background jobs,
         clipboards, and the conversations of sub-agents. Files stay as they are now,
-        whatever the history says about them; the model is told so with the first request
-        of the fork.
+        whatever the history says about them; the first request of the fork informs the
+        model.
 
         A conversation can be forked in every state, also while a run is open, and when
         it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
         NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
         model's context, or if the context was used up in that cycle, and with SUB_AGENT
         for a sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A
-        cycle that the conversation does not have is INVALID_ARGUMENT. Idempotent by
-        `request_id`, which is unique for the caller, as with CreateConversation.
+        cycle that does not exist is INVALID_ARGUMENT. Idempotent by `request_id`, which
+        is unique for the caller, as with CreateConversation.
         """
 
     @_abc_1.abstractmethod
@@ -1718,16 +1718,16 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.SpawnSubAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.SpawnSubAgentsResponse, _abc.Awaitable[_conversation_service_pb2.SpawnSubAgentsResponse]]:
-        """Starts sub-agents at the request of a client instead of the agent, in a run of
-        their own.
+        """Starts sub-agents at the request of a client instead of the agent, in a separate
+        run.
 
         The tasks are stored as the first message of the run. When all sub-agents have
         ended, the agent gets their results, including failures, in the order of the
         tasks, and continues the run. If any task is invalid, no sub-agent is started.
 
-        Each sub-agent has a conversation of its own, whose `parent` is this
-        conversation. It can be read, watched and cancelled, and accepts no messages. It
-        runs in MODE_RESTRICTED wherever the server can enforce that mode, cannot start
+        Each sub-agent has a separate conversation, whose `parent` is this conversation.
+        It can be read, watched and cancelled, and accepts no messages. It runs in
+        MODE_RESTRICTED wherever the server can enforce that mode, cannot start
         sub-agents itself, and cannot ask for approval. A cancel of this conversation
         cancels all its sub-agents.
 
@@ -1809,9 +1809,9 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reads the log of a conversation: the transitions of its state machine, the oldest
         first.
 
-        A log only grows, so a client can go on with `after_step`. Transitions that have
-        been pruned are missing. Effects that leave nothing in the log, such as model
-        requests and timers, are not in it: ReplayConversation computes them.
+        A log only grows, so a client can continue with `after_step`. Transitions that
+        have been pruned are missing. Effects that leave nothing in the log, such as
+        model requests and timers, are not in it: ReplayConversation computes them.
         """
 
     @_abc_1.abstractmethod
@@ -1963,9 +1963,9 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         * Atomic: events that were stored together come in the same response, unless they
           do not fit into one.
         * Resumable: after a broken connection or a restart of the server, subscribing
-          after the last revision seen goes on as if nothing had happened. Revisions stay
-          valid across restarts. Should events have been pruned that a client has not
-          seen, it gets REVISION_TOO_OLD before anything is sent: a gap is never silent.
+          after the last revision seen continues without a gap. Revisions stay valid
+          across restarts. If events that a client has not seen were pruned, it gets
+          REVISION_TOO_OLD before anything is sent: a gap is never silent.
         * Final: text that is streamed belongs to a delta slot, which `llm_request_id`
           and `attempt` identify. Every slot that was opened ends in exactly one durable
           event: the `message_added` of the message with the same request id and attempt,
@@ -1977,13 +1977,13 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         # Slow clients
 
-        A client that reads slowly delays nobody else and loses no durable event: it only
-        gets events later. The server stores no queue for it but a position in the log
-        and the response that is being sent, so the memory that a watcher takes is
-        bounded, however far it is behind. Deltas that wait are conflated: the text
-        written meanwhile arrives as one delta, or not at all once its slot has ended. If
-        a client reads nothing for Limits.watcher_stall_timeout while events wait for it,
-        its stream ends with ABORTED, and the client can resume.
+        A client that reads slowly does not delay others and loses no durable event: it
+        only gets events later. Instead of a queue, the server keeps its position in the
+        log and the response that is being sent, so the memory for a watcher is bounded,
+        however far it lags. Deltas that wait are conflated: the text written meanwhile
+        arrives as one delta, or not at all once its slot has ended. If a client reads
+        nothing for Limits.watcher_stall_timeout while events wait for it, its stream
+        ends with ABORTED, and the client can resume.
 
         # How a stream ends
 
@@ -1992,7 +1992,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         * OK after `deleted`, or, with `until_settled`, when the conversation has
           settled.
-        * NOT_FOUND if there is no such conversation. Nothing is sent before that.
+        * NOT_FOUND if the conversation does not exist. Nothing is sent before that.
         * OUT_OF_RANGE with REVISION_TOO_OLD if events after `after_revision` are no
           longer stored. Nothing is sent before that, unless the events are pruned while
           a slow client is still reading. Subscribe without `after_revision`.
@@ -2022,7 +2022,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         stream cannot be resumed: after a broken connection a client starts again, and
         removes conversations that the new stream does not contain before `caught_up`.
 
-        A client that reads slowly delays nobody else: several changes of one
+        A client that reads slowly does not delay others: several changes of one
         conversation reach it as one. The stream never ends with OK. The call is refused
         with TOO_MANY_STREAMS (RESOURCE_EXHAUSTED); the stream ends with SHUTTING_DOWN
         (UNAVAILABLE) when the server shuts down, and with ABORTED if the client reads

@@ -223,12 +223,12 @@ class Event(_message.Message):
         detail: _builtins.str
         """A more detailed reason. Empty if there is nothing to add; otherwise one of
 
-        * with STOP_REASON_COMPLETED: "max_tokens" (the answer was cut off at its token
-          limit, and the server has asked for the rest as often as it may; or the limit
-          was used up before the text began), "refusal"
-          (the model declined to answer, or its provider's content filter cut the answer
-          off), "empty" (the answer has no text, at most reasoning), "context_exhausted"
-          (the answer was complete, but the context is full now);
+        * with STOP_REASON_COMPLETED: "max_tokens" (the answer was cut off at its
+          token limit, also after the maximum number of continuations; or reasoning
+          used up the limit before the text began), "refusal" (the model declined to
+          answer, or the provider's content filter cut the answer off), "empty" (the
+          answer has no text, at most reasoning), "context_exhausted" (the answer is
+          complete, but the context is now full);
         * with STOP_REASON_INTERRUPTED: "cancel_timeout" (sub-agents did not end in
           time and were abandoned), "restart" (the server was restarted), "round_cap"
           (the run made as many requests to the model as allowed), "budget" (the budget
@@ -321,7 +321,7 @@ class Event(_message.Message):
             STATUS_ANSWERED: Event.ClientToolCallChanged._Status.ValueType  # 2
             """A client has answered it."""
             STATUS_TIMED_OUT: Event.ClientToolCallChanged._Status.ValueType  # 3
-            """Nobody answered before the deadline. The agent is told so, and the run
+            """No answer arrived before the deadline. The agent is informed, and the run
             continues.
             """
             STATUS_WITHDRAWN: Event.ClientToolCallChanged._Status.ValueType  # 4
@@ -340,7 +340,7 @@ class Event(_message.Message):
         STATUS_ANSWERED: Event.ClientToolCallChanged.Status.ValueType  # 2
         """A client has answered it."""
         STATUS_TIMED_OUT: Event.ClientToolCallChanged.Status.ValueType  # 3
-        """Nobody answered before the deadline. The agent is told so, and the run
+        """No answer arrived before the deadline. The agent is informed, and the run
         continues.
         """
         STATUS_WITHDRAWN: Event.ClientToolCallChanged.Status.ValueType  # 4
