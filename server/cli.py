@@ -28,13 +28,13 @@ USAGE = 2
 @click.option(
     "--http", "--http-listen", "http_listen", type=str, help="Serve JSON over HTTP, too: host:port, or none. [none]"
 )
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged to stderr. [info]")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log level on stderr. [info]")
 @click.option("--default-model", type=str, help="The default model of conversations.")
 @click.option("--small-model", type=str, help='The model for side queries such as titles, or "none".')
 @click.option("--titles/--no-titles", default=None, help="Give conversations titles. [on]")
 @click.option("--drain-seconds", type=float, help="How long runs may continue after a signal to stop. [10]")
 @click.option("--idle-seconds", type=float, help="How long an idle conversation keeps its threads. [30]")
-@click.option("--max-streams", type=int, help="Streams that may be open at the same time. [10000]")
+@click.option("--max-streams", type=int, help="Maximum number of open streams. [10000]")
 @click.option("--retention-events-days", type=float, help="How long events are kept; messages always are. [no limit]")
 @click.option("--retention-events-min", type=int, help="Latest events of each conversation to keep anyway. [10000]")
 @click.option("--retention-archived-days", type=float, help="How long archived conversations are kept. [no limit]")
@@ -55,7 +55,7 @@ USAGE = 2
 @click.option(
     "--otlp-contents",
     type=str,
-    help="Attributes of spans with what was said that are sent, by name, with commas between them. [none]",
+    help="Content attributes to include in spans, comma-separated. [none]",
 )
 @click.option(
     "--sandbox",

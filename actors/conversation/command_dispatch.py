@@ -416,7 +416,7 @@ def _delivery(name: str) -> Delivery:
     try:
         return Delivery(name)
     except ValueError:
-        raise InvalidFieldError("delivery", f"there is no delivery {name!r}") from None
+        raise InvalidFieldError("delivery", f"unknown delivery {name!r}") from None
 
 
 def _check_output_schema(schema: str) -> None:

@@ -207,7 +207,7 @@ class ConversationActor(Actor):
             case Shutdown(done=done):
                 self._lifecycle.shut_down(done)
             case _:
-                raise TypeError(f"no such message: {type(message).__name__}")
+                raise TypeError(f"unexpected message: {type(message).__name__}")
         return None
 
     def _answer_observed(self, asked: Request) -> Any:

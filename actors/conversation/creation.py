@@ -272,7 +272,7 @@ def spawn_from_command(
     unit, message_id = loaded.begin(), pipeline.services.ids.message()
     unit.run(SpawnSubAgents(at, message_id, tasks))
     if spent := thresholds.spent_for_good(record.budget, record.state.ledger):
-        raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent: raise it to go on")
+        raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is used up: raise it to continue")
     return unit, answers.spawned(unit, message_id)
 
 

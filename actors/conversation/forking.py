@@ -94,7 +94,7 @@ def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[
             break
     else:
         if wanted:
-            raise InvalidFieldError("request_cycle", "the conversation has no such request cycle")
+            raise InvalidFieldError("request_cycle", "the conversation does not have this request cycle")
     end = _summary_at(services, origin)
     if wanted and found[-1].last_sequence >= end:
         raise Rejected(Reason.NOT_FORKABLE, USED_UP)

@@ -195,7 +195,7 @@ def _schema_fault(schema: str) -> str:
     try:
         compiled(schema)
     except InvalidSchemaError as error:
-        return f"is no JSON Schema that can be used: {error}"
+        return f"is not a usable JSON Schema: {error}"
     return ""
 
 
@@ -263,7 +263,7 @@ def delete_rule(services: Services, unit: UnitOfWork, rule_id: str, principal: s
     rules = unit.record.approval_rules
     kept = tuple(rule for rule in rules if rule.id != rule_id)
     if len(kept) == len(rules):
-        raise UnknownApprovalRuleError("there is no such approval rule")
+        raise UnknownApprovalRuleError("approval rule not found")
     _change_rules(services, unit, ApprovalRulesChanged(at, principal, revoked=(rule_id,)), kept)
 
 

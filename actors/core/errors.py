@@ -111,7 +111,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.MODE_UNAVAILABLE: "this mode is not available on this server",
     Reason.WORKING_DIRECTORY_INVALID: "the working directory must be an existing absolute directory",
     Reason.IMAGE_INVALID: "the image cannot be used",
-    Reason.REVISION_TOO_OLD: "the events after this revision are no longer kept: take a fresh snapshot",
+    Reason.REVISION_TOO_OLD: "events after this revision have been pruned: take a new snapshot",
     Reason.TOO_MANY_STREAMS: "too many streams are open",
     Reason.BUDGET_REACHED: "the budget is spent",
     Reason.STORE_UNAVAILABLE: "the store cannot confirm the change now: try again, with the same request_id",

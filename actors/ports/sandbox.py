@@ -265,7 +265,7 @@ class Permissions(Struct, frozen=True):
         if mode not in self.modes:
             return "this principal may not use it"
         if self.roots is not None and mode is not Mode.RESTRICTED:
-            return "it cannot keep the files of one principal from another: only a server of its own can"
+            return "it cannot isolate the files of principals; run a separate server for each"
         return ""
 
     def allows_model(self, name: str) -> bool:

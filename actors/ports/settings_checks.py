@@ -158,7 +158,7 @@ def read_named(path: Path) -> bytes:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError("is no regular file")
+            raise ValueError("is not a regular file")
         if others := {link.st_uid, found.st_uid} - {0, os.geteuid()}:
             raise ValueError(f"belongs to user {min(others)}, and this is user {os.geteuid()}")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -56,8 +56,8 @@ def no_sub_agents(_tasks: tuple[AgentTask, ...], _context: ToolContext) -> tuple
 
 
 def no_side_queries(query: SideQuery) -> str:  # noqa: ARG001 -- the port's signature
-    """Refuse to send a side query (a small extra request), because there is no small model."""
-    raise SideQueryError("there is no small model")
+    """Refuse to send a side query (a small extra request), because no small model is configured."""
+    raise SideQueryError("no small model is configured")
 
 
 class PersonQuestion(Struct, frozen=True):

@@ -201,7 +201,7 @@ class Attempt:
             if text := exhausted_resource(fault):
                 return self._error(resource_failure(text))
             log.exception("fault in a model request", extra={"request": request.request_id})
-            text = "Bedrock itself failed while asking the model. Send a message to go on; see the server log."
+            text = "Internal error during the model request. Send a message to continue; see the server log."
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
 
     def _ask(self, model: Model) -> tuple[ModelRequest, ModelAnswer, int]:

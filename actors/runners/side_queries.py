@@ -94,12 +94,12 @@ class SideQueries:
     def ask(self, conversation_id: str, model: str, query: SideQuery, cancel: CancelToken) -> SideQueryAnswer:
         """Make a side query for a conversation that uses this model. Blocks until the answer, at most TIMEOUT_MS.
 
-        Raises SideQueryFailedError if there is no small model, the query is too long, the server is at capacity, or the
-        request was cancelled, ran out of time or failed.
+        Raises SideQueryFailedError if no small model is configured, the query is too long, the server is at capacity, or
+        the request was cancelled, timed out or failed.
         """
         small = self._services.models.small(model)
         if small is None:
-            raise SideQueryFailedError("there is no small model")
+            raise SideQueryFailedError("no small model is configured")
         size = len(query.system.encode()) + len(query.text.encode())
         if size > min(MAX_BYTES, small.info.usable_window * BYTES_PER_TOKEN):
             raise SideQueryFailedError("it is too long for the small model")

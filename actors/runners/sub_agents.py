@@ -106,7 +106,7 @@ class SubAgentRunner:
             try:
                 self._directory.deliver(agent_id, _cancel(reason))
             except RuntimeError:
-                log.warning("there is no thread left for a sub-agent", extra={"conversation": agent_id})
+                log.warning("no thread left for a sub-agent", extra={"conversation": agent_id})
             self._cancel_run_now(agent_id)
 
     def abandon(self, agent_ids: Iterable[str]) -> None:
@@ -126,7 +126,7 @@ class SubAgentRunner:
                 self._directory.deliver(parent_id, EffectOutcome(UsageReported(at, usage, aside=False, run=run)))
             self._directory.deliver(parent_id, EffectOutcome(SubAgentResult(at, agent_id, outcome)))
         except RuntimeError:
-            log.warning("there is no thread left for the parent of a sub-agent", extra={"conversation": agent_id})
+            log.warning("no thread left for the parent of a sub-agent", extra={"conversation": agent_id})
 
     def last_text(self, agent_id: str) -> str:
         """Return the last text that a sub-agent has written so far; "" if unknown."""
@@ -383,10 +383,10 @@ def _filled(services: Services, task: AgentTask, directory: str, model: str) -> 
 def _checked(services: Services, index: int, task: AgentTask, model: str, principal: str) -> AgentTask:
     limits = services.agents
     if not task.task.strip():
-        raise SubAgentsRefusedError(index, "task", "it is empty: say what is to be done")
+        raise SubAgentsRefusedError(index, "task", "it is empty: describe the task")
     if len(task.task.encode(errors="replace")) > limits.task_bytes:
         text = (
-            f"it is longer than {limits.task_bytes:,} bytes: put what is long into files, and name them in read_first"
+            f"it is longer than {limits.task_bytes:,} bytes: put long contents into files, and list them in read_first"
         )
         raise SubAgentsRefusedError(index, "task", text)
     if not 1 <= task.max_turns <= limits.max_turns:

@@ -168,7 +168,7 @@ class ToolRunner(Actor):
                 if isinstance(self._run, Running):  # the conversation no longer waits for the call's outcome
                     self._advance(AbortTool(self._run.call.tool_use_id, self._run.call.execution_id))
             case _:
-                raise TypeError(f"no such message: {type(message).__name__}")
+                raise TypeError(f"unexpected message: {type(message).__name__}")
         if self._ending and isinstance(self._run, Ready):
             self._ending = False
             tell(self._owner, ToolsEnded(self._last_call))

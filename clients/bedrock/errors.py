@@ -246,7 +246,7 @@ class Cancelling(FailedPrecondition):
 class ContextExhausted(FailedPrecondition):
     """The context is used up and the conversation is read-only."""
 
-    hint = "Go on in its successor: `bedrock continue`, or /continue in a chat."
+    hint = "Continue in its successor: `bedrock continue`, or /continue in a chat."
 
 
 class ContinuationInProgress(FailedPrecondition):
@@ -382,7 +382,7 @@ class QuotaExceeded(ResourceExhausted):
 class ServerExhausted(ResourceExhausted):
     """The server has run out of file descriptors, threads or memory; the message names the exhausted resource."""
 
-    hint = "Try again later, with fewer conversations at the same time, or raise the limit."
+    hint = "Try again later, run fewer conversations at once, or raise the limit."
 
 
 class TooManyStreams(ResourceExhausted):

@@ -130,7 +130,7 @@ def check_socket(path: Path) -> None:
         raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        raise NotPrivateError(f"{path} is no socket of this user")
+        raise NotPrivateError(f"{path} is not a socket of this user")
 
 
 def check_entries(directory: Path) -> None:
@@ -162,7 +162,7 @@ def open_believed(path: Path, *, named: bool = False) -> int:
 
     Raises:
         NotPrivateError: The file is a link or belongs to another user, or others may write to it.
-        OSError: The file cannot be opened, or is no regular file.
+        OSError: The file cannot be opened, or is not a regular file.
     """
     if stat.S_ISLNK((link := path.lstat()).st_mode):
         _check_file(path, link, named=named)
@@ -200,7 +200,7 @@ def open_regular(path: Path, *, follow: bool = True) -> int:
     """Open a regular file for reading and return its descriptor. Never blocks, even if the path is a FIFO.
 
     Raises:
-        OSError: The file cannot be opened, or is no regular file; or it is a link that is not to be followed.
+        OSError: The file cannot be opened, or is not a regular file; or it is a link that is not to be followed.
     """
     flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
     flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)

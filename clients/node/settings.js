@@ -92,7 +92,7 @@ function isPrivateSocket(target) {
 function checkSocket(path) {
   checkPrivate(dirname(path));
   const found = lstatSync(path);
-  if (!found.isSocket() || found.uid !== process.geteuid()) throw new NoWay(`${path} is no socket of this user`);
+  if (!found.isSocket() || found.uid !== process.geteuid()) throw new NoWay(`${path} is not a socket of this user`);
 }
 
 /** Nobody else can enter the directory, nor has made it. */

@@ -117,7 +117,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
         gone = "" if each.principal in config.principals else "; refused: the server's file does not name it"
         print_text(f"{each.id}  {each.principal}, {_described(each)}{gone}{f'  {each.note}' if each.note else ''}")
     if not tokens:
-        print_text("There are no tokens.", err=True)
+        print_text("No tokens.", err=True)
 
 
 @token.command()
@@ -128,7 +128,7 @@ def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
     """Give a token another secret, and print it. Calls with the old secret are refused, and their streams end."""
     text = _done(_config(file, data_dir), lambda tokens: tokens.rotate(token_id))
     if text is None:
-        fail(f"there is no token {token_id}; `bedrock token list` shows them", USAGE)
+        fail(f"token {token_id} not found; see `bedrock token list`", USAGE)
     print_text(text)
 
 
@@ -139,7 +139,7 @@ def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
 def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
     """Remove a token. Calls with it are refused, and its streams end within seconds."""
     if not _done(_config(file, data_dir), lambda tokens: tokens.revoke(token_id)):
-        fail(f"there is no token {token_id}; `bedrock token list` shows them", USAGE)
+        fail(f"token {token_id} not found; see `bedrock token list`", USAGE)
     print_text(f"revoked {token_id}")
 
 
@@ -209,7 +209,7 @@ _NAME = click.argument("name")
 @click.command()
 @_NAME
 @click.option("--paste", is_flag=True, help="The browser is on another machine: paste the address that it ends at.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Where the browser comes back to. [any]")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port that the browser is redirected to. [any]")
 @CONFIG
 @DATA_DIR
 def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | None) -> None:
@@ -273,7 +273,7 @@ def logout(name: str, file: Path | None, data_dir: str | None) -> None:
     except McpLoginsError as error:
         fail(str(error), FAILED)
     if found is None:
-        fail(f"there is no login at {name}", USAGE)
+        fail(f"not logged in at {name}", USAGE)
     print_text(f"logged out from {name}")
     if importlib.util.find_spec("mcp") is not None:
         from actors.adapters.mcp.login_flow import revoked  # noqa: PLC0415 -- not for --help

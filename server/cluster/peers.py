@@ -95,7 +95,7 @@ _CLOSED = "connection refused: has the node stopped, or does it listen on anothe
 _UNKNOWN = "the name of its cluster.address is not known on this machine"
 _NEEDS_TLS = "it listens with TLS: set cluster.ca here, with the authorities that sign the nodes' certificates"
 _HAS_NO_TLS = "it listens without TLS: set tls_certificate and tls_key there, or cluster.ca at no node"
-_NO_NODE = "what listens there is no node, or takes no more connections"
+_NO_NODE = "not a node, or out of connections"
 _UNTRUSTED = "cluster.ca here does not sign its certificate, or that is not for its cluster.address"
 _PASSED = "it was reached a moment later"
 

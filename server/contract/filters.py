@@ -242,7 +242,7 @@ def meaning(restriction: Restriction) -> Condition:
         known = ", ".join((*FIELDS, "labels"))
         raise FilterError(restriction.at, f"there is no field {name[:20]!r}; there are {known}")
     if keys:
-        raise FilterError(restriction.at, f"{name} has no fields of its own")
+        raise FilterError(restriction.at, f"{name} has no fields")
     return make(restriction)
 
 

@@ -35,8 +35,8 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True
 @click.option("--tls-key", "key", type=FILE, help="The PEM file with its key.")
 @click.option("--client-ca", type=FILE, help="A PEM file: clients need a certificate that one of these has signed.")
 @click.option("--insecure-behind-proxy", "behind_proxy", is_flag=True, help="Listen beyond this machine without TLS.")
-@click.option("--new-thread", default="", help="The conversation that a new thread of AG-UI becomes, as JSON.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="What is logged to stderr. [info]")
+@click.option("--new-thread", default="", help="Template, as JSON, of the conversation for a new AG-UI thread.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Log level on stderr. [info]")
 @click.option("--fd", type=int, hidden=True, help="A socket that listens already.")
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
 def gateway(

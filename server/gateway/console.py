@@ -134,9 +134,7 @@ class Console:
         try:
             await self._page({**scope, "path": f"/{path or 'index.html'}", "root_path": ""}, receive, with_headers)
         except HTTPException as error:
-            raise HttpError(
-                error.status_code, "there is no such file of the console", _CODE[error.status_code]
-            ) from None
+            raise HttpError(error.status_code, "file not found", _CODE[error.status_code]) from None
 
     async def _sign_in(self, http: Request) -> Response:
         """Return a response with the cookie of a new session, if the token or the link is right."""

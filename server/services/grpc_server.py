@@ -117,7 +117,7 @@ class Health:
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request did not arrive in time")
         except (MalformedRequestError, DecodeError):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no HealthCheckRequest")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a HealthCheckRequest")
 
 
 class _Places:

@@ -508,7 +508,7 @@ def _decoded(decode: Callable[[bytes], Message], raw: bytes) -> Message:
     try:
         request = decode(raw)
     except DecodeError:
-        text = "the request is no message of the contract, or too deeply nested; is the client of another version?"
+        text = "malformed request, or nested too deeply; is the client of another version?"
         raise MalformedRequestError(("", text)) from None
     return request
 

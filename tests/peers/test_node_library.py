@@ -676,7 +676,7 @@ def test_a_server_of_this_machine_is_trusted_only_if_no_other_user_could_have_wr
     assert "names no Unix socket" in told(data)[1]
     (data / "file").touch()
     (data / "address").write_text(f"unix:{data}/file")
-    assert "is no socket" in told(data)[1]
+    assert "is not a socket" in told(data)[1]
     (data / "address").write_text(f"unix:{data}/gone")
     assert told(data)[0] == "SERVER_NOT_RUNNING"
 

@@ -664,7 +664,7 @@ class FakeBedrock:
         wanted = request.name.rpartition("/")[2]
         kept = [rule for rule in self.conversation.approval_rules if rule.name.rpartition("/")[2] != wanted]
         if len(kept) == len(self.conversation.approval_rules):
-            raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "there is no such approval rule")
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "approval rule not found")
         del self.conversation.approval_rules[:]
         self.conversation.approval_rules.extend(kept)
         return v1.DeleteApprovalRuleResponse()

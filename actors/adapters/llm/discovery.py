@@ -124,7 +124,7 @@ def lists_in(body: bytes) -> list[list[dict[str, Any]]]:
     else:
         lists = [found] if isinstance(found, list) else []
     if not lists:
-        raise msgspec.DecodeError("it is no list of models")
+        raise msgspec.DecodeError("not a list of models")
     return [[each for each in map(_entry, entries) if isinstance(each, dict)] for entries in lists]
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from actors.core.history import Turn
 
 _WITHOUT_IMAGES = (
-    "Send a message to go on without them, since {name} now gets a text in their place; or choose another model. "
+    "Send a message to continue without them, since {name} now gets a text in their place; or choose another model. "
     'With images = false in [models."{name}"] of the server\'s settings it gets none from the start.'
 )
 

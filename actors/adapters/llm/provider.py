@@ -49,7 +49,7 @@ PROTOCOLS = {
     OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
 }
 
-#: The value of the setting `small_model` that means that there is no small model.
+#: The value of the setting `small_model` that means that no small model is configured.
 NO_MODEL = "none"
 #: The model name sent to a server when none is configured: servers of a single model often accept any name.
 ONLY_MODEL = "default"

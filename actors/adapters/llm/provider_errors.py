@@ -382,7 +382,7 @@ def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
         case ErrorKind.CONTEXT_EXHAUSTED:
             return " Continue in a new conversation."
         case _:
-            return " Send a message to go on; see the server log."
+            return " Send a message to continue; see the server log."
 
 
 def _content_filter(provider: ProviderConfig, tail: str) -> LlmFailure:

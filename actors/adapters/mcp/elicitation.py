@@ -175,7 +175,7 @@ def form_of(given: Mapping[str, Any]) -> str:
         if size <= SCHEMA_BYTES:
             JsonSchema(parse_json(text))  # also refuses numbers that no protobuf message can contain
     except (ValueError, RecursionError, InvalidSchemaError) as error:
-        raise RefusedQuestionError(f"requestedSchema is no schema of a form: {shortened(str(error))}") from None
+        raise RefusedQuestionError(f"requestedSchema is not a valid form schema: {shortened(str(error))}") from None
     if size > SCHEMA_BYTES:
         raise RefusedQuestionError(f"requestedSchema has more than {SCHEMA_BYTES} bytes")
     return text
@@ -202,7 +202,7 @@ def _field(name: str, given: Any) -> dict[str, Any]:
     texts = (*(field.get(key, "") for key in ("title", "description")),)
     lists = (*(field.get(key, []) for key in ("enum", "enumNames")),)
     if not all(isinstance(text, str) for text in texts) or not all(map(_is_list_of_texts, lists)):
-        raise RefusedQuestionError(f"the field {name!r} has a title, description, choice or name that is no text")
+        raise RefusedQuestionError(f"the field {name!r} has a title, description, choice or name that is not text")
     return field
 
 

@@ -463,7 +463,7 @@ class McpTool:
         A cancel cancels this call only: the server goes on running.
         """
         if self._server is None:
-            return _error(f"There is no MCP server {self._key[1]} any more. Tell the person.")
+            return _error(f"The MCP server {self._key[1]} no longer exists. Tell the person.")
         if refusal := self._refusal(self._server, context.mode):
             return _error(refusal)
         try:

@@ -290,7 +290,7 @@ def _resource(resource: TextResourceContents | BlobResourceContents) -> str:
     text: str | None = getattr(resource, "text", None)
     if text is not None:
         return f"{resource.uri}:\n{without_escapes(text)}"
-    return f"(The resource {resource.uri} of type {resource.mime_type} was left out: it is no text.)"
+    return f"(The resource {resource.uri} of type {resource.mime_type} was omitted: it is not text.)"
 
 
 def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:

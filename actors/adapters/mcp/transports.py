@@ -241,7 +241,7 @@ def _unreadable(line: bytes) -> SessionMessage | None:
     The error ends the call that waits for the response. The response's id is searched near the beginning and near the
     end of the line.
     """
-    return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is no valid JSON-RPC")
+    return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is not valid JSON-RPC")
 
 
 def _answer_error(ends: bytes, why: str) -> SessionMessage | None:

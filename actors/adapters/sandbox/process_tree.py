@@ -500,7 +500,7 @@ class ProcessTree:
             self._on_output(output)
         except Exception:
             self._on_output = None
-            log.exception("live output of a tool is no longer passed on")
+            log.exception("stopped forwarding live output of a tool")
 
 
 def _numbers(content: bytes) -> tuple[int, ...]:

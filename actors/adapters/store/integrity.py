@@ -66,7 +66,7 @@ def check_all(session: Session) -> Iterator[tuple[str, str]]:
         for finding in check(session, conversation_id)[:1]:
             yield f"conversation {conversation_id}", finding
     if not all(map(is_as_written, session.execute(_CREATED))):
-        yield "the remembered calls of CreateConversation", "one of them is not what was written"
+        yield "the remembered calls of CreateConversation", "one of them has been modified"
 
 
 def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
     yield from _ends("the end of a run", session.execute(_RUNS, id=id_), log.stops, begins)
     yield from _ends("the end of a wait", session.execute(_FATES, id=id_), log.fates, begins)
     if not all(is_as_written(other) for each in _OTHERS for other in session.execute(each, id=id_)):
-        yield "an image, the profile or a remembered command is not what was written"
+        yield "an image, the profile or a remembered command has been modified"
     if log.place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
         yield f"the log ends at step {log.place.step}, but the conversation is elsewhere"
 
@@ -127,16 +127,16 @@ def _conversation(values: dict[str, object], prompt: Row | None) -> Iterator[str
     if isinstance(state, bytes):
         values["state_data"] = state = state.decode(errors="replace")
     if not is_as_written(tuple(values[name] for name in (*FIXED, *CHANGING[:-1], "slug", "digest"))):
-        yield "the conversation's row is not what was written"
+        yield "the conversation's row has been modified"
     if rows.state_of(str(state).encode()) is None:
         yield "the conversation's state cannot be read; it is taken to be idle"
     if prompt is not None and not is_as_written(prompt):
-        yield "the system prompt is not what was written"
+        yield "the system prompt has been modified"
 
 
 def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
     if hash_of(row) != row.hash:
-        yield f"step {row.step} is not what was written"
+        yield f"step {row.step} has been modified"
     if len(notifications_of(row)) != row.event_count:
         yield f"step {row.step} counts {row.event_count} events but has others"
     if row.step != place.step + 1:
@@ -158,7 +158,7 @@ def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPositio
     for row in stored:
         revision = row[1]
         if not is_as_written(row):
-            yield f"{what}, revision {revision}, is not what was written"
+            yield f"{what}, revision {revision}, has been modified"
         if not isinstance(revision, int) or revision > begins.revision:
             kept.add(revision)
     yield from (f"{what}, revision {revision}, is in the log only" for revision in sorted(logged - kept))
@@ -200,7 +200,7 @@ class _Messages:
             yield f"messages are missing between {self._sequence} and {sequence}"
         self._sequence = sequence
         if not is_as_written(row):
-            yield f"message {sequence} is not what was written"
+            yield f"message {sequence} has been modified"
         try:
             if logged not in (None, rows.message_of(row)):
                 yield f"message {sequence} is not what the log says"

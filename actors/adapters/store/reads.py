@@ -215,7 +215,7 @@ def read_again(read: Callable[P, Found]) -> Callable[P, Found]:
         try:
             return read(*args, **named)
         except StoreDamagedError:
-            _log.warning("what was read is damaged; it is read once more")
+            _log.warning("read corrupt data; reading again")
             return read(*args, **named)
 
     return reading

@@ -89,7 +89,7 @@ WRITE_SIZE = Metric(
     "bedrock.store.transaction.changes", Kind.HISTOGRAM, "{change}", (), "changes that share a transaction", _COUNTS
 )
 QUOTAS = Metric(
-    "bedrock.quota.exceeded", Kind.COUNTER, "{refusal}", ("quota",), "what was refused because a quota is used up"
+    "bedrock.quota.exceeded", Kind.COUNTER, "{refusal}", ("quota",), "calls refused because a quota is used up"
 )
 TAKEN_OVER = Metric(
     "bedrock.conversations.taken_over",

@@ -305,7 +305,7 @@ class LocalWorkspace(Workspace):
         try:
             real = str(Path(path).resolve(strict=True))
         except (OSError, RuntimeError):
-            raise ValueError(f"there is no such directory on the server: {_shown(path)}") from None
+            raise ValueError(f"directory not found on the server: {_shown(path)}") from None
         if not os.path.isdir(real):
             raise ValueError("it is not a directory")
         if not _is_text(real):

@@ -211,7 +211,7 @@ def _with_port(target: str) -> str:
         return f"{target}:{DEFAULT_PORT}"
     named = _is_local_socket(target) or "/" in port
     if not named and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise _misconfigured(f"{target} is no address: “{port}” is no port")
+        raise _misconfigured(f"{target} is not an address: “{port}” is not a port")
     return target
 
 

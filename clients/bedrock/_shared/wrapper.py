@@ -163,7 +163,7 @@ def _sent(kind: type[Message], name: str, value: Any) -> Any:
     known = {short: number for number, short in _short_names(enum).items()}
     if value in known:
         return known[value]
-    raise ValueError(f"{name}: {value!r} is no {enum.name}; choose one of: {', '.join(filter(None, known))}")
+    raise ValueError(f"{name}: {value!r} is not a valid {enum.name}; choose one of: {', '.join(filter(None, known))}")
 
 
 def _check(descriptor: FieldDescriptor, value: Any) -> None:
@@ -378,7 +378,7 @@ def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
     known = {name: number for number, name in _short_names(enum.DESCRIPTOR).items() if number}
     if value in known:
         return cast("E", known[value])
-    raise ValueError(f"{value!r} is no {enum.DESCRIPTOR.name}; choose one of: {', '.join(known)}")
+    raise ValueError(f"{value!r} is not a valid {enum.DESCRIPTOR.name}; choose one of: {', '.join(known)}")
 
 
 def enum_name(enum: _EnumTypeWrapper[E], value: E) -> str:

@@ -264,7 +264,7 @@ creating_options = _together(
     click.option(
         "--auto-continue",
         is_flag=True,
-        help="When the context of a new conversation is used up, go on in a successor that begins with the summary.",
+        help="When the context of a new conversation is used up, continue in a successor that begins with the summary.",
     ),
 )
 _CONTINUING = _together(
@@ -336,7 +336,7 @@ def _asked_model(client: Client) -> str:
             chosen = names[place] if 0 <= place < len(names) else said
             if chosen in names:
                 break
-            print_text(f"There is no model {one_line(said, 60)!r}.", err=True)
+            print_text(f"Unknown model {one_line(said, 60)!r}.", err=True)
     provider = models[names.index(chosen)].provider
     if provider in ("anthropic", "openai"):  # the names of those that environment variables describe
         print_text(
@@ -396,6 +396,6 @@ def _latest(client: Client, directory: str) -> Conversation:
             return client.conversation(found.name).continue_()
         # The conversation is skipped: its successor has the same directory and is listed, too, unless it is archived or
         # deleted.
-    others = "`bedrock list` shows those of other directories, and `bedrock chat -r NAME` goes on with one."
+    others = "`bedrock list` shows those of other directories; `bedrock chat -r NAME` resumes one."
     where = Path(directory).absolute()
-    raise exits.CommandError(f"there is no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")
+    raise exits.CommandError(f"no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")

@@ -56,7 +56,7 @@ _CHAT: dict[type[BedrockError], str] = {
 def what_happened(error: BedrockError) -> str:
     """Return the message of an error for people. A missing conversation is named as the user has typed it."""
     missing = _missing_conversation(error)
-    return f"there is no conversation “{missing}”" if missing else error.message.removesuffix(FOR_PROGRAMS)
+    return f"conversation “{missing}” not found" if missing else error.message.removesuffix(FOR_PROGRAMS)
 
 
 def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:

@@ -116,7 +116,7 @@ class Exchange:
         """
         self.reached.set()
         if not self.go.wait(PATIENCE):
-            raise AssertionError("the test never let this play go on")
+            raise AssertionError("the test never let this script continue")
 
 
 Play: TypeAlias = Callable[[Exchange], None]

@@ -200,7 +200,7 @@ def test_without_a_small_model_there_is_no_answer(make_world: Callable[..., Worl
     talk = make_world(box=box).create()
     talk.send("look")
     talk.exchange().call(CALL)
-    assert result(talk) == "unanswered: there is no small model"
+    assert result(talk) == "unanswered: no small model is configured"
 
 
 # --- requests that were abandoned -------------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ class Damaged:
 
     def load(self, conversation_id: str) -> Any:
         if conversation_id in self.ids:
-            raise StoreDamagedError("what is stored is not what was written")
+            raise StoreDamagedError("what is stored has been modified")
         return self._store.load(conversation_id)
 
     def claim(self, conversation_id: str, _taken: object) -> Any:
@@ -359,7 +359,7 @@ class Unreadable:
         return getattr(self._store, name)
 
     def messages(self, *about: Any, **limits: Any) -> Any:
-        raise StoreDamagedError("what is stored is not what was written")
+        raise StoreDamagedError("what is stored has been modified")
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def test_another_state_is_a_difference_of_the_last_step(damaged: Callable[[str],
     harness = damaged("""UPDATE conversations SET state_data = replace(state_data, '"req":', '"req":9')""")
     (different,) = [step for step in replay(harness) if step.difference]
     assert "the stored state is another one: replayed" in different.difference
-    assert "the conversation's row is not what was written" in verify(harness).violations
+    assert "the conversation's row has been modified" in verify(harness).violations
 
 
 # --- exports ----------------------------------------------------------------------------------------------------------

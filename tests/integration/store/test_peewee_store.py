@@ -534,15 +534,15 @@ def test_a_row_that_cannot_be_read_is_left_out_of_lists_and_named(
 
 
 TAMPERING = {
-    "UPDATE log SET event = replace(event, 'test', 'tesT') WHERE step = 3": "step 3 is not what was written",
+    "UPDATE log SET event = replace(event, 'test', 'tesT') WHERE step = 3": "step 3 has been modified",
     "UPDATE log SET notifications = replace(notifications, 'ls', 'rm') WHERE step = 3": "step 3 is not what was",
-    "UPDATE log SET at = at + 1 WHERE step = 3": "step 3 is not what was written",
-    "UPDATE log SET epoch = 7 WHERE step = 3": "step 3 is not what was written",
-    "UPDATE log SET context = '{}' WHERE step = 3": "step 3 is not what was written",
-    "UPDATE log SET audit = '{}' WHERE step = 3": "step 3 is not what was written",
+    "UPDATE log SET at = at + 1 WHERE step = 3": "step 3 has been modified",
+    "UPDATE log SET epoch = 7 WHERE step = 3": "step 3 has been modified",
+    "UPDATE log SET context = '{}' WHERE step = 3": "step 3 has been modified",
+    "UPDATE log SET audit = '{}' WHERE step = 3": "step 3 has been modified",
     "UPDATE log SET count = 1 WHERE step = 3": "step 3 counts 1 events but has others",
     "UPDATE log SET notifications = '[' WHERE step = 3": "cannot be read",
-    "UPDATE log SET hash = prev_hash WHERE step = 6": "step 6 is not what was written",
+    "UPDATE log SET hash = prev_hash WHERE step = 6": "step 6 has been modified",
     "UPDATE log SET first_revision = first_revision + 1 WHERE step > 3": "revisions are missing before",
     "UPDATE log SET prev_hash = 'x' WHERE step = 3": "step 3 does not follow step 2",
     "UPDATE log SET prev_hash = 'x' WHERE step = 1": "the log has another beginning",

@@ -265,7 +265,7 @@ def test_a_commit_whose_connection_is_cut_off_is_reported_and_the_next_one_is_wr
         query(database, f"SELECT pg_terminate_backend(({writer}))")
         thread.join(SECONDS)
     assert isinstance(outcome[0], StoreUnavailableError)
-    assert "may not have written" in str(outcome[0])
+    assert "may not have applied" in str(outcome[0])
     draft.record = store.load("c1") or draft.record
     store.commit(draft.next())
     assert store.verify("c1") == ()
@@ -388,7 +388,7 @@ def test_what_was_changed_by_hand_is_found(store: PostgresStore, database: str) 
     store.commit(draft.next(messages=2))
     assert store.verify("c1") == ()
     query(database, "UPDATE conversations SET title = 'forged'")
-    assert "the conversation's row is not what was written" in store.verify("c1")
+    assert "the conversation's row has been modified" in store.verify("c1")
     query(database, "UPDATE conversations SET state_data = 'no json'")
     record = store.load("c1")
     assert record is not None
@@ -434,7 +434,7 @@ def test_a_database_that_cannot_serve_is_told(
     query(postgres.url(name), "REVOKE ALL ON SCHEMA public FROM PUBLIC")
     with pytest.raises(StoreUnusableError, match="password authentication failed"):
         open_postgres(postgres.url(name, PASSWORD_USER, "wrong"), ME)
-    with pytest.raises(StoreUnusableError, match=f"{PASSWORD_USER}@.*cannot be brought up to date: .*"):
+    with pytest.raises(StoreUnusableError, match=f"{PASSWORD_USER}@.*cannot be upgraded: .*"):
         version.migrate(engine.address_of(postgres.url(name, PASSWORD_USER, "right")))
     postgres.drop(name)
     query(database, f"DROP USER {PASSWORD_USER}")

@@ -243,7 +243,7 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "data" / FILE)
     connection.execute("CREATE TABLE messages (whatever TEXT)")
     connection.close()
-    with pytest.raises(StoreUnusableError, match="cannot be brought up to date"):
+    with pytest.raises(StoreUnusableError, match="cannot be upgraded"):
         open_store(tmp_path / "data")
 
 

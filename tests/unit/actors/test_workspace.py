@@ -69,10 +69,10 @@ def test_a_directory_is_given_by_its_real_path(tmp_path: Path) -> None:
     [
         ("", "absolute"),
         ("relative/path", "absolute"),
-        ("/nowhere/at/all", "no such directory"),
+        ("/nowhere/at/all", "directory not found"),
         ("/etc/passwd", "not a directory"),
         ("/tmp\0/x", "NUL"),
-        ("/" + "x" * 5_000, "no such directory"),
+        ("/" + "x" * 5_000, "directory not found"),
     ],
 )
 def test_what_is_no_directory_is_refused_with_a_reason(path: str, why: str) -> None:
@@ -90,15 +90,15 @@ def test_what_is_no_directory_is_refused_with_a_reason(path: str, why: str) -> N
     ],
 )
 def test_a_directory_that_is_missing_is_named_as_it_was_given(path: str, shown: str) -> None:
-    with pytest.raises(ValueError, match="no such directory") as refused:
+    with pytest.raises(ValueError, match="directory not found") as refused:
         LocalWorkspace().check(path)
-    assert str(refused.value) == f"there is no such directory on the server: {shown}"
+    assert str(refused.value) == f"directory not found on the server: {shown}"
 
 
 def test_a_circle_of_links_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    with pytest.raises(ValueError, match="no such directory"):
+    with pytest.raises(ValueError, match="directory not found"):
         LocalWorkspace().check(str(tmp_path / "a"))
 
 

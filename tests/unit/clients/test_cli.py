@@ -90,7 +90,7 @@ def test_without_a_terminal_what_a_tool_asks_is_declined_and_told(program: Progr
 def test_no_prompt_is_a_mistake(program: Program, fake: FakeBedrock) -> None:
     result = program("ask", stdin="")
     assert result.exit_code == exits.USAGE
-    assert "there is no prompt" in result.stderr
+    assert "no prompt" in result.stderr
     assert not fake.requests
 
 
@@ -221,7 +221,7 @@ def test_a_wrong_address_is_named_with_how_to_check_it(
 def test_a_port_that_is_none_is_a_wrong_command_line(address: str) -> None:
     result = CliRunner().invoke(bedrock, ["--address", address, "list"])
     assert result.exit_code == exits.USAGE
-    assert "is no port" in result.stderr
+    assert "is not a port" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_going_on_with_the_latest_conversation_of_this_directory(
 def test_there_may_be_nothing_to_go_on_with_here(program: Program, fake: FakeBedrock, tmp_path: Path) -> None:
     result = program("ask", "-c", "-C", str(tmp_path / "new"), "Hi")
     assert result.exit_code == exits.FAILED
-    assert f"there is no conversation in {tmp_path / 'new'} yet" in " ".join(result.stderr.split())
+    assert f"no conversation in {tmp_path / 'new'} yet" in " ".join(result.stderr.split())
     assert "`bedrock list` shows those of other directories" in " ".join(result.stderr.split())
     assert not fake.asked(v1.CreateConversationRequest)
 

@@ -81,9 +81,9 @@ def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBed
         (("approvals",), "No approvals are pending."),
         (("questions",), "No questions are open."),
         (("cycles", SLUG), "It has no runs yet."),
-        (("models",), "There are no models."),
+        (("models",), "No models."),
         (("nodes",), "This server shares its conversations with no other."),
-        (("mcp",), "There are no MCP servers: the settings name them in tables [[mcp_servers]]."),
+        (("mcp",), "No MCP servers; configure them as [[mcp_servers]] in the settings."),
     ],
 )
 def test_an_empty_list_is_a_sentence_instead_of_a_table(

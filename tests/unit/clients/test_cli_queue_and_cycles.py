@@ -267,7 +267,7 @@ def test_that_nothing_was_found_is_said(program: Program, monkeypatch: pytest.Mo
     monkeypatch.setattr("bedrock.Client.audit", lambda *_, **__: iter(()))
     monkeypatch.setattr("bedrock.cli.commands.audit._listed", lambda *_, **__: iter(()))
     none = program("audit", "--refused")
-    assert (none.exit_code, none.stdout, none.stderr) == (exits.OK, "", "There are no matching entries.\n")
+    assert (none.exit_code, none.stdout, none.stderr) == (exits.OK, "", "No matching entries.\n")
     assert "by its id" in program("audit", "--conversation", SLUG).stderr
     unchecked = program("verify", "--all")
     assert (unchecked.exit_code, unchecked.stdout) == (exits.OK, "")

@@ -88,7 +88,7 @@ def test_a_closed_standard_output_is_reported_in_one_line(shell: Shell, fake: Fa
 def test_a_closed_standard_input_is_empty(shell: Shell) -> None:
     done = shell("bedrock ask <&-")
     assert done.returncode == exits.USAGE
-    assert b"there is no prompt" in done.stderr
+    assert b"no prompt" in done.stderr
 
 
 def test_a_closed_standard_error_is_done_without(shell: Shell, fake: FakeBedrock) -> None:

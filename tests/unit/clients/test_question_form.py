@@ -213,7 +213,7 @@ def test_a_chat_declines_and_says_what_comes_too_late(address: str, fake: FakeBe
         session.enter("Move it")
         await chat.until(lambda: isinstance(session.question, QuestionForm))
         session.enter("main", form({"branch": {"type": "string"}}))
-        await chat.shows("“main” comes too late")
+        await chat.shows("“main” came too late")
         session.enter("/decline", session.question)
         await chat.until(lambda: bool(fake.asked(v1.AnswerQuestionRequest)))
 
@@ -238,7 +238,7 @@ def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> N
     assert f"bedrock answer {SLUG}" in shown
     assert "no terminal" in program(address, "answer", SLUG).stderr
     unknown = program(address, "answer", SLUG, "--set", "tag=1").stderr
-    assert "there is no field “tag”" in unknown
+    assert "no field “tag”" in unknown
     assert "Fields: branch, parts" in unknown
     assert "not FIELD=VALUE" in program(address, "answer", SLUG, "--set", "branch").stderr
     assert "type a whole number" in program(address, "answer", SLUG, "--set", "times=x").stderr

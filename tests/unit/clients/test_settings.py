@@ -180,7 +180,7 @@ def test_what_is_no_socket_is_not_connected_to(environ: dict[str, str], data: Pa
         (data / "s").touch()
     else:
         (data / "s").symlink_to(data / "real")
-    with pytest.raises(Misconfigured, match="is no socket of this user"):
+    with pytest.raises(Misconfigured, match="is not a socket of this user"):
         resolve(environ=environ)
 
 

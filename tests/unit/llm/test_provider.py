@@ -557,7 +557,7 @@ ADVICE = {
     ErrorKind.CONTEXT_EXHAUSTED: "Continue in a new conversation.",
     ErrorKind.RESPONSE_TOO_LARGE: "Ask for less at once: a long text or file in several parts.",
     ErrorKind.RESOURCE_EXHAUSTED: "Send a message later to try again.",
-    ErrorKind.UNKNOWN: "Send a message to go on; see the server log.",
+    ErrorKind.UNKNOWN: "Send a message to continue; see the server log.",
 }
 
 

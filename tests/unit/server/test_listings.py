@@ -279,7 +279,7 @@ def test_what_binds_to_what(text: str, expected: bool) -> None:
         ("labels:*", "at character 1: write labels:key or labels.key"),
         ("labels.a.b = c", "at character 1: write labels:key or labels.key"),
         ("labels.a < b", "at character 1: labels.a can be compared with = != :"),
-        ("title.a = b", "at character 1: title has no fields of its own"),
+        ("title.a = b", "at character 1: title has no fields"),
         (". = a", "at character 1: expected the name of a field"),
     ],
 )
@@ -373,7 +373,7 @@ def test_what_belongs_to_the_server_is_not_listed_nor_shown(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("path", "text"),
-    [("relative", "must be an absolute path"), ("/no/such/place", "no such directory"), ("/etc/passwd", "not a dir")],
+    [("relative", "must be an absolute path"), ("/no/such/place", "directory not found"), ("/etc/passwd", "not a dir")],
 )
 def test_other_paths_are_refused_in_plain_words(path: str, text: str) -> None:
     assert text in why_not(path)

@@ -312,7 +312,7 @@ def test_a_flood_is_bounded_in_memory_and_answer(harness: JobHarness) -> None:
         process.write(b"\n" * (64 << 10))
     output = harness.call(peek="b-1", since=0)
     assert len(output.text) < 129 << 10
-    assert "earlier lines are no longer kept; there is more: peek with since=" in output.text
+    assert "earlier lines were discarded; there is more: peek with since=" in output.text
     window = display(output)["window"]
     assert window["truncated_before"]
     assert (200 << 16) - window["start_offset"] == 4 << 20

@@ -280,7 +280,7 @@ def explained(error: BaseException) -> StoreError | None:
             return DatabaseAwayError(f"the database refuses it: {words(error)}")
         case psycopg.Error() | DecodeError() | ValueError() | KeyError():
             text = words(error) if isinstance(error, psycopg.Error) else error
-            return StoreDamagedError(f"what is stored cannot be read: {text}")
+            return StoreDamagedError(f"stored data cannot be read: {text}")
         case _:
             return None
 

@@ -77,7 +77,7 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
     MoveError, StoreUnusableError or DataDirectoryBusyError.
     """
     if not (directory / FILE).is_file():
-        raise MoveError(f"there is no database in {directory}")
+        raise MoveError(f"no database in {directory}")
     address = address_of(url)
     with ExitStack() as opened:
         store = open_store(directory)
@@ -141,7 +141,7 @@ def _compare(source: Session, session: PostgresConnection, model: Any) -> None:
     written = session.read_all(statement)
     for count, row in enumerate(source.execute(statement), 1):
         if tuple(row) != next(written, None):
-            raise MoveError(f"row {count} of {name} is not what was copied; nothing was moved")
+            raise MoveError(f"row {count} of {name} differs from its copy; nothing was moved")
     if next(written, None) is not None:
         raise MoveError(f"{name} has more rows than were copied; nothing was moved")
 

@@ -45,7 +45,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
     except (psycopg.Error, peewee.PeeweeException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
         said = words(cause) if isinstance(cause, psycopg.Error) else str(cause)
-        raise StoreUnusableError(f"{address.shown} cannot be brought up to date: {said}") from None
+        raise StoreUnusableError(f"{address.shown} cannot be upgraded: {said}") from None
     finally:
         database.close()
 

@@ -83,7 +83,7 @@ class PostgresWriter(Writer):
         self._tidy(batch)
 
     def _not_removed(self, error: Exception) -> None:
-        self._outages.failed(f"what was deleted could not be removed yet: {_said(error)}")
+        self._outages.failed(f"deleted rows could not be removed yet: {_said(error)}")
         self._disconnect()
 
     def _committed(self) -> None:
@@ -106,8 +106,8 @@ class PostgresWriter(Writer):
         self._disconnect()
         said = _said(error)
         if any(ticket.lost for ticket in batch):
-            self._outages.failed(f"the database may not have written what was sent: {said}")
-        return f"the database may not have written it: {said}"
+            self._outages.failed(f"the database may not have applied the write: {said}")
+        return f"the database may not have applied the write: {said}"
 
     def _ready(self) -> Session:
         if self._session is not None and self._session.ended:

@@ -125,7 +125,7 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     refuse_moved(directory)
     source, target = directory / FILE, target.resolve()
     if not source.is_file():
-        raise BackupError(f"there is no database in {directory}")
+        raise BackupError(f"no database in {directory}")
     if target.parent == directory.resolve():
         raise BackupError(f"{target} is in the data directory itself: choose another place")
     with _explain(f"{source} cannot be copied to {target}"), part_of(target) as part:

@@ -143,7 +143,7 @@ def refuse_moved(directory: Path) -> None:
 
 
 def _back(directory: Path) -> str:
-    return f"To go back to what was here before the move, without what was added there, remove {directory / MOVED}"
+    return f"To return to the data before the move, without later additions, remove {directory / MOVED}"
 
 
 def _lock(lock_file: int) -> None:

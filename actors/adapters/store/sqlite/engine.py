@@ -190,7 +190,7 @@ class Readers(ReaderPool[SqliteSession]):
             case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
                 return StoreUnavailableError(f"the database cannot be read: {error}")
             case sqlite3.Error() | peewee.DatabaseError() | DecodeError() | ValueError() | KeyError():
-                return StoreDamagedError(f"what is stored cannot be read: {error}")
+                return StoreDamagedError(f"stored data cannot be read: {error}")
             case _:
                 return None
 
@@ -199,7 +199,7 @@ class Readers(ReaderPool[SqliteSession]):
 
 
 _WITHOUT_DATABASE = "if it does not come back, stop the server and restore a backup"
-_WITHOUT_LOG = "what was in it is moved into the database; restart the server"
+_WITHOUT_LOG = "its contents are moved into the database; restart the server"
 
 
 Inode = tuple[int, int]  # device number and inode number of a file
@@ -256,7 +256,7 @@ class OpenFiles:
                 _WITHOUT_DATABASE if self.missing == str(self._path) else _WITHOUT_LOG,
             )
         elif was and not self.missing:
-            _log.warning("%s is back: the store goes on", was)
+            _log.warning("%s is back; the store continues", was)
         self.refuse_if_missing()
 
     def refuse_if_missing(self) -> None:
@@ -315,7 +315,7 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
         schema_of(database, Path(database.database), directory)
         Migrations(database, directory).up()
     except (sqlite3.Error, peewee.PeeweeException) as error:
-        raise StoreUnusableError(f"{database.database} cannot be brought up to date: {error}") from error
+        raise StoreUnusableError(f"{database.database} cannot be upgraded: {error}") from error
 
 
 def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:

@@ -92,7 +92,7 @@ class SqliteWriter(Writer):
         return super()._remove_slice(session) or self._space.give_back(raw(self._database))
 
     def _not_removed(self, error: Exception) -> None:
-        _log.warning("what was deleted could not be removed yet: %s", error)
+        _log.warning("deleted rows could not be removed yet: %s", error)
         self._rollback()
         self._make_room()
         self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS

@@ -134,7 +134,7 @@ class Job:
                 show(text)
             except Exception:
                 self._watchers.remove(show)
-                log.exception("live output of a bash job is no longer passed on")
+                log.exception("stopped forwarding live output of a bash job")
 
     # --- life -------------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ def still_running(job: Job, window: LineWindow, cwd: str, *, waited_ms: int) -> 
 def stopped_waiting(job: Job, cwd: str) -> ToolOutput:
     """Return the result of a cancelled wait, which does not affect the job."""
     display = {"status": "still_running", **_running(job, cwd)}
-    return _answer("", [f"cancelled; {job.handle} goes on"], display, is_error=True)
+    return _answer("", [f"cancelled; {job.handle} continues"], display, is_error=True)
 
 
 def kill_pending(job: Job, window: LineWindow, cwd: str, *, number: int, waited_ms: int) -> ToolOutput:
@@ -142,7 +142,7 @@ def _extent(window: LineWindow) -> str:
     if window.open:
         extent += f"; line {window.end} is not finished"
     if window.truncated_before:
-        extent += "; earlier lines are no longer kept"
+        extent += "; earlier lines were discarded"
     if window.more:
         return f"{extent}; there is more: peek with since={window.end}"
     return f"{extent}; what comes next: since={window.end}"

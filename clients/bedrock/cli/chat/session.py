@@ -184,7 +184,7 @@ class ChatSession:
         self.outage.begin(error, delay)
         if isinstance(error, ServerNotRunning) and not self._server_ended:
             self._server_ended = True
-            self._tell_outage(f"the server has ended. To go on: Ctrl-D, then bedrock chat -r {self.drawing.view.slug}")
+            self._tell_outage(f"the server has stopped. Ctrl-D, then bedrock chat -r {self.drawing.view.slug}")
 
     async def _show_events(self) -> None:
         events = self.conversation.events(recent_messages=RECENT_MESSAGES)
@@ -461,7 +461,7 @@ class ChatSession:
         """Send the user's reply to the approval request that was shown, unless the request is no longer open."""
         if asked not in self.view.approvals:
             late = one_line(text.strip(), 20)
-            self.say(self.paint.careful(f"· “{late}” comes too late: the question is no longer open"))
+            self.say(self.paint.careful(f"· “{late}” came too late: the question is closed"))
         elif reply.approve:
             self._tell_rule(reply, await self.attempt(self.conversation.approve(asked, rule=reply.rule)))
         elif not reply.workspace or await self.attempt(self.conversation.set_mode("workspace")) is not None:
@@ -484,7 +484,7 @@ class ChatSession:
         """Fill in the next field of the form that the user saw. Send the form when all fields are filled in."""
         if form is not self._form():
             late = f"“{one_line(text.strip(), 20)}” " if text.strip() else "that "
-            self.say(self.paint.careful(f"· {late}comes too late: the question is no longer open"))
+            self.say(self.paint.careful(f"· {late}came too late: the question is closed"))
             return
         if problem := form.enter(text):
             self.say(self.paint.careful(f"· {problem}"))

@@ -27,10 +27,10 @@ _KEYS = (
     ("Enter", "send; while the agent works, it reads the message at its next step (steer)"),
     ("Ctrl-J, Alt-Enter", "a new line; also a backslash at the end, then Enter"),
     ("Tab", "complete a command or a path; while the agent works, queue the message for the next run (follow-up)"),
-    ("Esc, Ctrl-C", "cancel the run, and drop what is queued"),
+    ("Esc, Ctrl-C", "cancel the run and discard the queue"),
     ("Ctrl-C again, Ctrl-D", "exit"),
     ("Ctrl-O", "show all that the latest tool printed"),
-    ("Ctrl-Z", "suspend; `fg` in the shell comes back"),
+    ("Ctrl-Z", "suspend; `fg` in the shell resumes"),
     ("y, n", "answer a question; “no, because …” and Enter tells the agent why"),
     (
         "e, b, d, t, s",

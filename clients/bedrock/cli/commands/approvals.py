@@ -167,7 +167,7 @@ def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
     for given in values:
         name, separator, text = given.partition("=")
         if not separator or name not in fields:
-            wrong = f"there is no field “{name}”" if separator else "not FIELD=VALUE"
+            wrong = f"no field “{name}”" if separator else "not FIELD=VALUE"
             raise exits.CommandError(f"--set {given}: {wrong}", f"Fields: {', '.join(sorted(fields))}.", exits.USAGE)
         try:
             content[name] = value_of(fields[name], text)
@@ -183,7 +183,7 @@ def _filled_in(asked: Question) -> dict[str, Any] | None:
     """
     if not sys.stdin.isatty():
         hint = "Fill in the form with --set FIELD=VALUE, or say --visited or --decline."
-        raise exits.CommandError("there is no terminal to ask at", hint, exits.USAGE)
+        raise exits.CommandError("no terminal to ask on", hint, exits.USAGE)
     return asyncio.run(fill_in(QuestionForm(asked)))
 
 
@@ -302,9 +302,7 @@ def _number_of_questions(client: Client, name: str | None) -> int:
 def _tell_unreadable(names: Iterable[str]) -> None:
     for each in names:
         what = each.removeprefix("conversations/")
-        exits.print_message(
-            f"{what} cannot be read, and may have questions: `bedrock verify {what}` says what is wrong"
-        )
+        exits.print_message(f"{what} cannot be read, and may have questions: see `bedrock verify {what}`")
 
 
 def _slugs(client: Client) -> Callable[[str], str]:
@@ -354,5 +352,5 @@ def rules(
         "by": lambda rule: rule.creator,
         "about": rule_title,
     }
-    none = "There are no rules; the approval policy decides."
+    none = "No rules; the approval policy decides."
     print_listing(list(conversation.approval_rules()), output, columns, none=none)

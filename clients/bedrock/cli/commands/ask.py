@@ -169,7 +169,7 @@ def _prompt(arguments: tuple[str, ...], *, no_stdin: bool = False, quiet: bool =
     piped = _input(beside_words=bool(given), quiet=quiet) if wanted else ""
     text = "\n\n".join(part for part in (given, piped) if part)
     if not text:
-        raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
+        raise click.UsageError('no prompt; try: bedrock ask "What is in this directory?"')
     text.encode()  # raises UnicodeEncodeError for invalid input, before anything is sent
     return text
 

@@ -131,7 +131,7 @@ def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
 @click.option("--until", metavar="REVISION", type=click.IntRange(0), default=0, help="Stop after this revision.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every step.")
 def replay(conversation: Conversation, until: int, verbose: bool) -> None:
-    """Replay a log, and compare each step with what was stored.
+    """Replay a log and compare each step with the stored one.
 
     The log is what the state machine was told; nothing is changed, and no model or tool is called.
     """
@@ -195,8 +195,8 @@ def _time(value: str) -> datetime:
 @click.option("--principal", default="", help="Only entries of this principal.")
 @click.option("--conversation", type=CONVERSATION, help="Only entries about this conversation, by its id.")
 @click.option("--refused", "outcome", flag_value="refused", help="Only refused calls.")
-@click.option("--accepted", "outcome", flag_value="accepted", help="Only what was accepted.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with new entries, until Ctrl-C.")
+@click.option("--accepted", "outcome", flag_value="accepted", help="Only accepted calls.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new entries until Ctrl-C.")
 @click.pass_context
 def audit(
     ctx: click.Context,
@@ -232,7 +232,7 @@ def audit(
         if not follow:
             if not found:
                 of_deleted = " about it; one that was deleted has to be named by its id" if conversation else ""
-                print_text(f"There are no matching entries{of_deleted}.", err=True)
+                print_text(f"No matching entries{of_deleted}.", err=True)
             return
         if latest is not None:
             since = latest - LATE
@@ -294,11 +294,9 @@ def _all(conversation: Conversation) -> dict[str, Image]:
 
 def _chosen(found: dict[str, Image], wanted: tuple[str, ...]) -> dict[str, Image]:
     if not found:
-        raise exits.CommandError("there are no images in this conversation", exit_code=exits.FAILED)
+        raise exits.CommandError("this conversation has no images", exit_code=exits.FAILED)
     for name in wanted:
         if name[:SHOWN] not in found:
             there = ", ".join(found)
-            raise exits.CommandError(
-                f"there is no image {name!r} in this conversation", f"There are: {there}", exits.FAILED
-            )
+            raise exits.CommandError(f"this conversation has no image {name!r}", f"its images: {there}", exits.FAILED)
     return {name[:SHOWN]: found[name[:SHOWN]] for name in wanted} if wanted else found

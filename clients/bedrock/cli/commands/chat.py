@@ -60,7 +60,7 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
     conversation = client.create(directory, model=model, approval_policy="ask_writes")
     made = conversation.get()
     scripted = is_scripted(client, made)
-    write(paint.bold(f"Bedrock plays one conversation, since there is no terminal to chat at: {made.slug}"))
+    write(paint.bold(f"Bedrock plays one conversation, because there is no terminal: {made.slug}"))
     write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
     drawing = Drawing(paint, write)
     drawing.view.know(made)
@@ -98,7 +98,7 @@ def _decide(conversation: Conversation, approval: Approval, scripted: bool, pain
         conversation.approve(approval)
     else:
         write(paint.careful("  answered automatically, because there is no terminal: no"))
-        conversation.deny(approval, "there is no terminal at which to approve this")
+        conversation.deny(approval, "no terminal to approve this on")
 
 
 #: The name of the file with the input history, in the data directory.
@@ -139,7 +139,7 @@ def chat(
     if not at_terminal and any(given for name, given in opening.items() if name not in ("directory", "model")):
         raise click.UsageError("without a terminal only -C and -m can be used; `bedrock ask` takes the other options")
     if prompt and not at_terminal:
-        raise click.UsageError("there is no terminal to chat at; `bedrock ask` answers a single prompt")
+        raise click.UsageError("no terminal to chat on; `bedrock ask` answers a single prompt")
     with ExitStack() as stack:
         if at_terminal:
             stack.enter_context(typing_ahead(sys.stdin))
@@ -165,7 +165,7 @@ def chat(
             except Unavailable as error:
                 raise exits.CommandError(
                     f"the server of {slug} no longer answers",
-                    f"To go on: {back.replace('{}', slug)}",
+                    f"To resume: {back.replace('{}', slug)}",
                     exits.UNREACHABLE,
                 ) from error
             client.close()

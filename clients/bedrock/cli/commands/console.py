@@ -80,7 +80,7 @@ def _serve(settings: Settings, *, quiet: bool) -> None:
             gateway.stdin.write(f"{code} {settings.token}\n")
             gateway.stdin.flush()
         _show(f"{ready[1]}/#link={code}" if settings.token else ready[1], quiet=quiet)
-        print_text("Ctrl-C ends the console; runs go on.", err=True)
+        print_text("Ctrl-C stops the console; runs continue.", err=True)
         with suppress(KeyboardInterrupt):
             gateway.wait()
         gateway.stdin.close()

@@ -37,7 +37,7 @@ LOOK_SECONDS = 5.0
 @click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="Number of the latest.")
 @JSON_OPTION
 def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
-    """List the runs of a conversation: what was asked, and how each run ended.
+    """List the runs of a conversation with their messages and outcomes.
 
     With --output json: also the steps and the requests to the model, with their times, tool calls and tokens.
     """

@@ -179,7 +179,7 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
         "images": _images,
         "": lambda model: "default" if model.default else "",
     }
-    print_listing(connect_or_spawn(ctx).models(), output, columns, none="There are no models.")
+    print_listing(connect_or_spawn(ctx).models(), output, columns, none="No models.")
 
 
 def _about_model(model: Model, output: str) -> None:
@@ -222,7 +222,7 @@ def tools(ctx: click.Context, output: str) -> None:
         "writes": lambda tool: "yes" if tool.writes else "no",
         "what it does": lambda tool: tool.description.strip().split("\n")[0],
     }
-    print_listing(connect(ctx).tools(), output, columns, none="There are no tools.")
+    print_listing(connect(ctx).tools(), output, columns, none="No tools.")
 
 
 def _state(state: ConversationState) -> str:
@@ -367,9 +367,7 @@ def mcp(ctx: click.Context, output: str) -> None:
         ),
         "": lambda server: one_line(server.error, 300),
     }
-    print_listing(
-        found, output, columns, none="There are no MCP servers: the settings name them in tables [[mcp_servers]]."
-    )
+    print_listing(found, output, columns, none="No MCP servers; configure them as [[mcp_servers]] in the settings.")
     for server in found if output == "text" else ():
         for left_out in server.tools_left_out:
             print_text(f"{server.name}: {tool_left_out(left_out)}")
@@ -405,7 +403,7 @@ def nodes(ctx: click.Context, output: str) -> None:
 @JSON_OPTION
 @click.pass_context
 def quota(ctx: click.Context, output: str) -> None:
-    """List your quotas and what is used of them.
+    """List your quotas and their usage.
 
     An operator sees those of all principals, and of all together ("server"). Days and months are those of UTC.
     """

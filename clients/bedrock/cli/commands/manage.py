@@ -121,7 +121,7 @@ def compact(conversation: Conversation, summary_only: bool) -> None:
     now = conversation.get()
     if now.state.kind != "context_exhausted":
         why = next((message.text for message in messages if message.role == "error"), "that was cancelled")
-        hint = f"Go on with it: `bedrock chat -r {now.slug}`."
+        hint = f"Continue with `bedrock chat -r {now.slug}`."
         raise exits.CommandError(f"{now.slug} was not summarized: {why}", hint)
     if summary_only:
         print_text(f"{now.slug} is summarized: `bedrock show {now.slug}`")
@@ -139,7 +139,7 @@ def compact(conversation: Conversation, summary_only: bool) -> None:
 @click.option(
     "--auto-continue/--no-auto-continue",
     default=None,
-    help="Whether to go on in a successor when the context is used up.",
+    help="Whether to continue in a successor when the context is used up.",
 )
 def update(
     conversation: Conversation,
@@ -244,7 +244,7 @@ def rm(conversation: Conversation, *, yes: bool, force: bool, etag: str) -> None
     """
     if not (yes or force or sys.stdin.isatty()):
         hint = "--yes deletes without asking; --force also cancels the run."
-        raise exits.CommandError("there is no terminal to confirm the deletion at", hint, exits.USAGE)
+        raise exits.CommandError("no terminal to confirm the deletion on", hint, exits.USAGE)
     slug = conversation.get().slug
     if not (yes or force):
         click.confirm(f"Delete {slug} for good?", abort=True)
@@ -278,7 +278,7 @@ def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
 
 
 @on_conversation
-@click.option("--all", "everything", is_flag=True, help="Include messages that are no longer queued, with their fates.")
+@click.option("--all", "everything", is_flag=True, help="Include messages that have left the queue, with their fates.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="Number of the latest.")
 @JSON_OPTION
 def queue(conversation: Conversation, everything: bool, limit: int, output: str) -> None:

@@ -34,7 +34,7 @@ _LABELS = {
     "not_run": NOT_RUN,
     "round_cap": "stopped: the run has reached its limit of model requests",
     "budget": "stopped: the budget is spent",
-    "context_exhausted": f"stopped: {_USED_UP}; go on with `bedrock continue`",
+    "context_exhausted": f"stopped: {_USED_UP}; continue with `bedrock continue`",
     "cancel_timeout": "cancelled; some sub-agents did not end in time",
     "queued": "waits",
     "returned": "not delivered",

@@ -151,7 +151,7 @@ USER_MARK = "> "
 LONG_LINES, FIRST_LINES = 20, 5
 
 SUMMED_UP = "summary of the conversation"
-GO_ON = "it ends here; use `bedrock continue` (/continue in a chat) to go on in a new one"
+GO_ON = "it ends here; use `bedrock continue` (/continue in a chat) to continue in a new one"
 
 _JOB_ENDS = {"killed": "was killed", "lost": "ended with the server"}
 _QUESTION_ENDS = {"timed_out": "no answer came in time", "withdrawn": "the question was withdrawn"}
