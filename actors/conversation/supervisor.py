@@ -362,18 +362,18 @@ class Waking:
         self._services = services
         self._wake_one = wake_one
         self._changed = threading.Condition()
-        self._left: Counter[str] = Counter()
+        self._pending: Counter[str] = Counter()
 
     def wake(self, ids: tuple[str, ...]) -> None:
         """Wake conversations; retry until each is recovered, deleted, or owned by another server."""
         with self._changed:
-            self._left.update(ids)
+            self._pending.update(ids)
         self._begin(ids)
 
     def wait(self, seconds: float) -> bool:
         """Wait until no conversation is left to wake, but for at most `seconds`; return whether none is left."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._left, seconds)
+            return self._changed.wait_for(lambda: not self._pending, seconds)
 
     def _begin(self, ids: tuple[str, ...]) -> None:
         if not ids:
@@ -395,7 +395,7 @@ class Waking:
             again = [id_ for id_, answer in asked.items() if _to_try_again(id_, answer)]
             left += again
             with self._changed:
-                self._left -= Counter(asked.keys() - again)
+                self._pending -= Counter(asked.keys() - again)
                 self._changed.notify_all()
         if left:
             self._later(tuple(left))

@@ -140,7 +140,7 @@ def left_out(surroundings: WorkspaceContext, profile: Profile, *, lean: bool) ->
     if profile.replaces_prompt or lean:
         return ""
     files = [file for file in surroundings.instructions if file.left_out not in ("", EMPTY)]
-    return "\n".join(f"{_shown(file.path)} is not used as instructions: {file.left_out}." for file in files)
+    return "\n".join(f"{_printable(file.path)} is not used as instructions: {file.left_out}." for file in files)
 
 
 def _chosen(profile: Profile) -> str:
@@ -211,7 +211,7 @@ def _place(surroundings: WorkspaceContext, mode: Mode, at: int) -> str:
     lines = (
         "# When this conversation began",
         f"- date: {date_of(at)} (UTC)",
-        f"- working directory: {_shown(surroundings.directory)}",
+        f"- working directory: {_printable(surroundings.directory)}",
         f"- git: {_git(surroundings.git)}",
         f"- mode: {mode.value}",
     )
@@ -221,9 +221,9 @@ def _place(surroundings: WorkspaceContext, mode: Mode, at: int) -> str:
 def _git(git: GitState | None) -> str:
     if git is None:
         return "not in a repository"
-    branch = f"branch {_shown(git.branch)}" if git.branch else "no known branch"
+    branch = f"branch {_printable(git.branch)}" if git.branch else "no known branch"
     commit = f"commit {git.commit}" if git.commit else "no known commit"
-    return f"repository {_shown(git.root)}, {branch}, {commit}"
+    return f"repository {_printable(git.root)}, {branch}, {commit}"
 
 
 def _instructions(surroundings: WorkspaceContext, *, small: bool) -> str:
@@ -241,7 +241,7 @@ def _instructions(surroundings: WorkspaceContext, *, small: bool) -> str:
 
 def _framed(file: Instructions) -> str:
     """Return the text of a file inside a tag, escaped so that the file can neither close nor imitate that tag."""
-    path = _shown(file.path).replace('"', "&quot;")
+    path = _printable(file.path).replace('"', "&quot;")
     left_out = file.left_out or ("there is no room left for it" if file.cut_bytes and not file.shown_bytes else "")
     if left_out:
         return f'<repository-file path="{path}">left out: {left_out}</repository-file>'
@@ -250,6 +250,6 @@ def _framed(file: Instructions) -> str:
     return f'<repository-file path="{path}">\n{texts.escape(file.text)}{end}{cut}</repository-file>'
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     """Return an untrusted name on one line, with tags and unprintable characters escaped."""
     return texts.escape("".join(each if each.isprintable() else ascii(each)[1:-1] for each in name))

@@ -52,7 +52,7 @@ class InvariantChecker:
         self._mid_log = False
         self._chain = ChainCheck()
         self._sequence = 0
-        self._begun: set[str] = set()
+        self._started: set[str] = set()
         self._ended: set[str] = set()
         self._questions: set[str] = set()
         self._awaited: set[str] = set()
@@ -60,7 +60,7 @@ class InvariantChecker:
         self._queue: set[str] = set()
         self._slot: Slot | None = None
         self._place: ContextState | None = ContextState.IDLE
-        self._shown: StateChanged | None = None
+        self._last_change: StateChanged | None = None
         self._mode: Mode | None = None
         self._usage: UsageChanged | None = None
 
@@ -107,9 +107,9 @@ class InvariantChecker:
         yield from self._chain.feed(message)
         self._sequence = message.sequence
         if message.type is MessageType.USER and message.delivery != "steer":
-            if message.run in self._begun:
+            if message.run in self._started:
                 yield f"message {message.sequence}: run {message.run} began twice"
-            self._begun.add(message.run)
+            self._started.add(message.run)
         if self._slot == (message.request_id, message.attempt):
             self._slot = None
 
@@ -119,7 +119,7 @@ class InvariantChecker:
         if stray:
             yield f"the state cannot change from {stray[0]} to {stray[1]}"
         self._place = path[-1] if path else self._place
-        self._shown = event
+        self._last_change = event
         slot = (event.state.request_id, event.state.attempt) if event.state.phase == LlmPhase.STREAMING else None
         if self._slot not in (None, slot):
             yield _lost(self._slot)
@@ -133,7 +133,7 @@ class InvariantChecker:
     def _stop(self, run: str) -> Iterator[str]:
         if run in self._ended:
             yield f"run {run} ended twice"
-        elif run not in self._begun and not self._mid_log:
+        elif run not in self._started and not self._mid_log:
             yield f"run {run} ended without having begun"
         self._ended.add(run)
 
@@ -211,10 +211,10 @@ class InvariantChecker:
         live = run_id(self._conversation_id, state.ledger.run) if state.ledger.live else ""
         if live and live in self._ended:
             yield f"run {live} is marked as live though it has ended"
-        if live and live not in self._begun:
+        if live and live not in self._started:
             yield f"run {live} is marked as live but has no root message"
         if not self._mid_log:
-            yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
+            yield from (f"run {run} has not ended" for run in sorted(self._started - self._ended - {live}))
 
     def _compare_stored(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
         """Compare the ids that are open at the end of the log with those in the stored state.
@@ -230,10 +230,10 @@ class InvariantChecker:
             yield _lost(self._slot)
         if self._place not in (None, project(state)):
             yield f"the log ends in {self._place}, but the conversation is in {project(state)}"
-        if self._shown is not None:
-            limits = Limits(max_attempts=self._shown.state.max_attempts)
+        if self._last_change is not None:
+            limits = Limits(max_attempts=self._last_change.state.max_attempts)
             context = ConvContext(self._conversation_id, working_dir="", model_id="", usable_window=0, limits=limits)
-            if summarize(state, context) != self._shown.state:
+            if summarize(state, context) != self._last_change.state:
                 yield "the state differs from the one last reported"
 
 

@@ -94,7 +94,7 @@ class SideQueries:
     def ask(self, conversation_id: str, model: str, query: SideQuery, cancel: CancelToken) -> SideQueryAnswer:
         """Make a side query for a conversation that uses this model. Blocks until the answer, at most TIMEOUT_MS.
 
-        Raises SideQueryFailedError if no small model is configured, the query is too long, the server is at capacity, or
+        Raises SideQueryFailedError if no small model is configured, the query is too long, the server is busy, or
         the request was cancelled, timed out or failed.
         """
         small = self._services.models.small(model)

@@ -184,7 +184,7 @@ async def _serve(
                     "insecure_behind_proxy: %s takes calls without TLS; anyone who can reach it can read the token",
                     " and ".join(exposed),
                 )
-            announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_kept(config, gateway)})")
+            announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_storage(config, gateway)})")
             if gateway is not None and gateway.link:
                 announce(f"console: {gateway.link} (once, within a minute; `bedrock console` opens it at any time)")
             operating_system.notify(operating_system.READY)
@@ -224,7 +224,7 @@ def _local_token(config: Config) -> str:
         return ""
 
 
-def _kept(config: Config, gateway: HttpGateway | None) -> str:
+def _storage(config: Config, gateway: HttpGateway | None) -> str:
     """Return, for the log, the data directory, and the database, the node's name and the gateway if there are any."""
     parts = [f"data {config.data_dir}"]
     if config.database:

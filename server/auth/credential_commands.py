@@ -238,7 +238,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
         return asyncio.run(log_in(server, show, paste=pasted if paste else None, port=port, known=known))
 
     try:
-        known = registrations.take(name)  # removed, so that it is not used again if this login fails
+        known = registrations.pop(name)  # removed, so that it is not used again if this login fails
         try:
             made = log_in_as(known)
         except ClientRefusedError:

@@ -501,7 +501,7 @@ class McpRegistrationFile(_Table[McpRegistration]):
     def __init__(self, path: Path) -> None:
         super().__init__(path, msgspec.json.Decoder(dict[str, McpRegistration]), "registrations")
 
-    def take(self, name: str) -> McpRegistration | None:
+    def pop(self, name: str) -> McpRegistration | None:
         """Remove and return the registration for a server; None if there is none.
 
         Raises McpLoginsError if the file cannot be used.

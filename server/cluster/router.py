@@ -155,7 +155,7 @@ class CallRouter:
         except StoreUnavailableError:
             return None
 
-    async def take(self, conversation_id: str) -> None:
+    async def acquire(self, conversation_id: str) -> None:
         """Make this node the owner of a conversation. Raises NotOwnerError if another node owns the conversation."""
         await self._owners(self._store.claim, conversation_id, self.cluster.on_taken)
 
@@ -204,7 +204,7 @@ async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, co
     """
     if claims or _has_images(request):  # images are stored before the actor claims the conversation
         conversation = await router.resolver.identify(conversation_in(request))
-        await router.take(conversation)
+        await router.acquire(conversation)
     return await behaviour(request, context)
 
 

@@ -104,7 +104,7 @@ def page_of(
     for item in items:
         if after is not None and key(item) <= after.key:
             continue
-        if not page.take(item.ByteSize()):
+        if not page.admit(item.ByteSize()):
             return taken, token_of(_After(key(taken[-1])), *listing)
         taken.append(item)
     return taken, ""
@@ -118,7 +118,7 @@ class Page:
         self._bytes = limit_bytes
         self._empty = True
 
-    def take(self, size: int) -> bool:
+    def admit(self, size: int) -> bool:
         """Count an item of `size` bytes; return False if the item does not fit. The first item always fits."""
         if self._items <= 0 or (size > self._bytes and not self._empty):
             return False

@@ -187,7 +187,7 @@ def _number(value: Any) -> Any:
     return value.seconds * 10**9 + value.nanos if hasattr(value, "nanos") else value
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     return str(value.ToJsonString()) if hasattr(value, "nanos") else f"{value:g}"
 
 
@@ -220,8 +220,8 @@ _STANDARD: dict[str, Maker] = {
     "min_len": lambda n, *_: _must(lambda value: len(value) >= n, f"have at least {n} character{'s' * (n > 1)}"),
     "max_len": lambda n, *_: _must(lambda value: len(value) <= n, f"have at most {n} characters"),
     "max_bytes": lambda n, *_: _must(lambda value: len(value.encode()) <= n, f"have at most {n} bytes in UTF-8"),
-    "gte": lambda n, *_: _must(lambda value: _number(value) >= _number(n), f"be at least {_shown(n)}"),
-    "lte": lambda n, *_: _must(lambda value: _number(value) <= _number(n), f"be at most {_shown(n)}"),
+    "gte": lambda n, *_: _must(lambda value: _number(value) >= _number(n), f"be at least {_excerpt(n)}"),
+    "lte": lambda n, *_: _must(lambda value: _number(value) <= _number(n), f"be at most {_excerpt(n)}"),
     **dict.fromkeys(("defined_only", "not_in"), _one_of),
     "min_items": lambda n, *_: _must(lambda value: len(value) >= n, f"have at least {n} entr{'ies' if n > 1 else 'y'}"),
     "max_items": lambda n, *_: _must(lambda value: len(value) <= n, f"have at most {n} entries"),

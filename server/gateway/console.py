@@ -67,7 +67,7 @@ class Links:
             del self._tokens[next(iter(self._tokens))]
         return code
 
-    def take(self, code: str) -> str:
+    def redeem(self, code: str) -> str:
         """Return the token of a link, which is used up then; "" if there is no such link any more."""
         token, until = self._tokens.pop(code, ("", 0.0))
         return token if self._clock() < until else ""
@@ -143,7 +143,7 @@ class Console:
             given = msgspec.json.decode(await _body(http), type=SignIn)
         except msgspec.MsgspecError:
             raise HttpError(400, "the body must be a JSON object with token or link") from None
-        token = self._links.take(given.link) if given.link else given.token.strip()
+        token = self._links.redeem(given.link) if given.link else given.token.strip()
         if not token:
             text = f"the link was used, or is older than {LINK_SECONDS:g} seconds: `bedrock console` makes another one"
             raise HttpError(401, text if given.link else "token: is missing", grpc.StatusCode.UNAUTHENTICATED)

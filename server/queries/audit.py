@@ -170,7 +170,7 @@ class StoredAudits:
         answer = v1.ListTransitionsResponse()
         for row in rows(record.id, after, before):
             shown = transition(row)
-            if not page.take(shown.ByteSize()):
+            if not page.admit(shown.ByteSize()):
                 answer.next_page_token = token_of(_Step(answer.transitions[-1].step), *listing)
                 break
             answer.transitions.append(shown)
@@ -202,7 +202,7 @@ class StoredAudits:
         page, answer = Page(size, limits.PAGE_BYTES), v1.ListAuditEntriesResponse()
         for entry in self._store.audit(wanted, after=place, limit=size + 1):
             shown = audit_entry(entry)
-            if not page.take(shown.ByteSize()):
+            if not page.admit(shown.ByteSize()):
                 assert place is not None  # noqa: S101 -- the first entry always fits
                 answer.next_page_token = token_of(place, "audit", wanted)
                 break

@@ -166,7 +166,7 @@ class Listings:
             )
             for record in found.records:
                 shown = states.conversation(self._conversion, record)
-                if not page.take(shown.ByteSize()):
+                if not page.admit(shown.ByteSize()):
                     assert place is not None  # noqa: S101 -- the first conversation always fits
                     answer.next_page_token = token_of(place, *listing)
                     return answer
@@ -195,7 +195,7 @@ class Listings:
         while stored := self._messages_from(conversation_id, request, place):
             for message in stored:
                 shown = messages.message(self._conversion, conversation_id, message)
-                if not page.take(shown.ByteSize()):
+                if not page.admit(shown.ByteSize()):
                     answer.next_page_token = token_of(_Messages(place), *listing)
                     return answer
                 answer.messages.append(shown)
@@ -250,7 +250,7 @@ class Listings:
         answer, first = v1.ListApprovalRulesResponse(), start.place if start else 0
         for place, rule in enumerate((*self._operator_rules, *record.approval_rules)[first:], first):
             shown = approval_rule(record.id, rule)
-            if not page.take(shown.ByteSize()):
+            if not page.admit(shown.ByteSize()):
                 answer.next_page_token = token_of(_Rules(place), *listing)
                 break
             answer.approval_rules.append(shown)

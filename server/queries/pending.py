@@ -176,7 +176,7 @@ def _fill(
         for question, position in found_in(record):
             if not position.is_after(begin):
                 continue
-            if not page.take(question.ByteSize()):
+            if not page.admit(question.ByteSize()):
                 assert last is not None  # noqa: S101 -- the first item always fits
                 answer.next_page_token = token_of(last, *wanted.scope)
                 return
@@ -234,7 +234,7 @@ def waiting(record: ConversationRecord) -> list[_Waiting]:
     return list(heapq.merge(steers, follows, key=lambda entry: entry[0].at))
 
 
-def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
+def _after(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
     """Return the waiting messages after the position `last`.
 
     If the message at this position no longer waits, return the messages that were accepted at the same time or later,
@@ -261,7 +261,7 @@ def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id
     page, answer = Page(size_of(request.page_size, limits.QUEUE_PAGE), limits.PAGE_BYTES), v1.ListQueueResponse()
     entries = _backwards if request.descending else _forwards
     for shown, place in entries(store, record, request, last):
-        if not page.take(shown.ByteSize()):
+        if not page.admit(shown.ByteSize()):
             assert last is not None  # noqa: S101 -- the first message always fits
             answer.next_page_token = token_of(last, *listing)
             break
@@ -284,7 +284,7 @@ def _forwards(
             yield _settled(record.id, settled), last
         if len(found) < CHUNK:
             break
-    for each, delivery, run in _behind(waiting(record), last):
+    for each, delivery, run in _after(waiting(record), last):
         yield waiting_message(record.id, each, delivery, run), _Place(record.last_seq, each.at, each.message_id)
 
 
@@ -293,7 +293,7 @@ def _backwards(
 ) -> _Entries:
     if last is None or last.message_id:
         entries = waiting(record)[::-1]
-        for each, delivery, run in _behind(entries, last, descending=True) if last else entries:
+        for each, delivery, run in _after(entries, last, descending=True) if last else entries:
             yield waiting_message(record.id, each, delivery, run), _Place(0, each.at, each.message_id)
     before = last.revision if last and last.revision else record.last_seq + 1
     while request.include_settled:

@@ -76,7 +76,7 @@ class ReadPool:
 
         try:
             for slots in kinds:
-                await _turn(slots, principal)
+                await _acquire_slot(slots, principal)
                 taken.append(slots)
             running = asyncio.get_running_loop().run_in_executor(self._pool, read)
         except BaseException:
@@ -94,7 +94,7 @@ class ReadPool:
         self._pool.shutdown(cancel_futures=True)
 
 
-async def _turn(slots: FairSlots, principal: str) -> None:
+async def _acquire_slot(slots: FairSlots, principal: str) -> None:
     """Wait until it is this principal's turn, and take a slot."""
     turn = asyncio.get_running_loop().create_future()
     place = slots.acquire(principal, lambda: _take(turn))

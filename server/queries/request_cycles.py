@@ -65,10 +65,10 @@ def list_cycles(
         _backwards(store, record, last, size + 1) if request.descending else _forwards(store, record, last, size + 1)
     )
     for span in spans:
-        shown = _shown(store, conversion, record.id, span, request.view)
+        shown = _message(store, conversion, record.id, span, request.view)
         if shown is None:
             continue
-        if not page.take(shown.ByteSize()):
+        if not page.admit(shown.ByteSize()):
             assert last is not None  # noqa: S101 -- the first cycle always fits
             answer.next_page_token = token_of(last, *listing)
             break
@@ -92,14 +92,14 @@ def find_cycle(
     else:
         older = store.stopped_runs(conversation_id, before=ended.revision, limit=1, descending=True)
         span = _Span(run, _last(older), ended.last_sequence, ended)
-    return None if span is None else _shown(store, conversion, conversation_id, span, view)
+    return None if span is None else _message(store, conversion, conversation_id, span, view)
 
 
 def _last(ended: Sequence[StoppedRun]) -> int:
     return ended[0].last_sequence if ended else 0
 
 
-def _shown(
+def _message(
     store: StoreReader, conversion: ConversionContext, conversation_id: str, span: _Span, view: View
 ) -> v1.RequestCycle | None:
     """Read the messages of a run, and return its request cycle; None if no message started the run."""

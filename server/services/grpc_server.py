@@ -98,7 +98,7 @@ class Health:
         service = await self._service(context)
         told = None
         try:
-            async with self._watches.take(WATCH_SECONDS):
+            async with self._watches.acquire(WATCH_SECONDS):
                 while True:
                     changed = self._changed
                     if (status := self._status_of(service)) != told:
@@ -111,7 +111,7 @@ class Health:
     async def _service(self, context: Context) -> str:
         """Return the service name in the request; end the call if the request is invalid or does not arrive in time."""
         try:
-            async with self._requests.take(REQUEST_SECONDS):
+            async with self._requests.acquire(REQUEST_SECONDS):
                 raw = await read_request(context, None)
             return health_pb2.HealthCheckRequest.FromString(raw).service
         except TimeoutError:
@@ -132,7 +132,7 @@ class _Places:
         """The timeouts of the running calls, the oldest call first."""
 
     @asynccontextmanager
-    async def take(self, seconds: float) -> AsyncGenerator[None]:
+    async def acquire(self, seconds: float) -> AsyncGenerator[None]:
         """Count the call as running while the `with` block runs, at most `seconds`.
 
         Raises TimeoutError after that time, or when a new call ends this one because there are too many.

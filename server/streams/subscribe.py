@@ -70,7 +70,7 @@ class SettledTracker:
         self._since = record.last_seq
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
-    def take(self, event: StoredEvent) -> None:
+    def apply(self, event: StoredEvent) -> None:
         """Apply an event. An event that the record given to the constructor already includes has no effect."""
         if event.revision <= self._since:
             return
@@ -157,7 +157,7 @@ def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapsho
     recent: list[v1.Message] = []
     for stored in reversed(seen.messages):
         shown = message(conversion, record.id, stored)
-        if not page.take(shown.ByteSize()):
+        if not page.admit(shown.ByteSize()):
             break
         recent.append(shown)
     answer.messages.extend(reversed(recent))
@@ -263,7 +263,7 @@ class SubscribeStream(Stream):
         batch = self._watch.read(self._position, live_text=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, live_text=self._deltas)
-        await self._take(batch)
+        await self._enqueue(batch)
         if batch.deleted:
             await self._out.add([self._sources.frames.deleted()])
         if self._out.empty and self._silent():
@@ -300,7 +300,7 @@ class SubscribeStream(Stream):
             events = events[: start_of_last_commit(events)] or events
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
-    async def _take(self, batch: EventBatch) -> None:
+    async def _enqueue(self, batch: EventBatch) -> None:
         """Send a batch of events, encoded once for all streams, or in parts if it is too large or events are queued."""
         frames = self._sources.frames
         response = frames.response(self._conversation_id, batch) if self._out.empty else None
@@ -323,7 +323,7 @@ class SubscribeStream(Stream):
     def _took(self, events: Sequence[StoredEvent]) -> None:
         if self._settled is not None:
             for event in events:
-                self._settled.take(event)
+                self._settled.apply(event)
         if events:
             self._position = events[-1].revision
 

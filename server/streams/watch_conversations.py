@@ -54,7 +54,7 @@ class ListFilter:
         self._has: dict[str, bool] = {}
         """For each conversation that was sent or reported as gone: whether the client now has it in its list."""
 
-    def judge(self, record: ConversationRecord) -> ListVerdict:
+    def classify(self, record: ConversationRecord) -> ListVerdict:
         """Return what to send about a new or changed conversation.
 
         Remembers whether the conversation is then in the client's list.
@@ -233,7 +233,7 @@ class ConversationListStream(Stream):
             return ListVerdict.SHOW
         if change.deleted:
             return ListVerdict.SHOW if self._filter.forget(change.id) else ListVerdict.SAY_NOTHING
-        return self._filter.judge(change.record)
+        return self._filter.classify(change.record)
 
     def _encoded(self, change: ListChange) -> v1.WatchConversationsResponse:
         if change.deleted:
@@ -262,7 +262,7 @@ class ConversationListStream(Stream):
         place: ListPosition | None = None
         while True:
             page = self._sources.store.list(self._selection, after=place, limit=PAGE)
-            yield [shown for record in page.records if (shown := self._shown(record)) is not None]
+            yield [shown for record in page.records if (shown := self._response(record)) is not None]
             if self._sub_agents:
                 for record in page.records:
                     yield self._present(self._sources.store.children(record.id))
@@ -286,10 +286,10 @@ class ConversationListStream(Stream):
             return None
         if record is None:
             return _deleted(id_) if self._filter is None or self._filter.forget(id_) else None
-        return self._shown(record)
+        return self._response(record)
 
-    def _shown(self, record: ConversationRecord) -> v1.WatchConversationsResponse | None:
-        match ListVerdict.SHOW if self._filter is None else self._filter.judge(record):
+    def _response(self, record: ConversationRecord) -> v1.WatchConversationsResponse | None:
+        match ListVerdict.SHOW if self._filter is None else self._filter.classify(record):
             case ListVerdict.SHOW:
                 shown = conversation(self._sources.conversion, record)
                 return v1.WatchConversationsResponse(conversation_changed=shown)

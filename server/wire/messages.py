@@ -37,7 +37,7 @@ def message(conversion: ConversionContext, conversation_id: str, stored: Message
         sequence=stored.sequence,
         role=ROLE[stored.type],
         delivery=DELIVERY.get(stored.delivery, v1.DELIVERY_UNSPECIFIED),
-        content=[block(conversion, conversation_id, part) for part in stored.content if _shown(part)],
+        content=[block(conversion, conversation_id, part) for part in stored.content if _is_visible(part)],
         usage=usage(stored.usage),
         create_time=timestamp(stored.created_at),
         request_cycle=names.cycle(conversation_id, stored.run),
@@ -76,7 +76,7 @@ def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int
     )
 
 
-def _shown(part: Content) -> bool:
+def _is_visible(part: Content) -> bool:
     """Return whether clients see a part of a message.
 
     Reasoning without text, which the provider hides, is not shown.

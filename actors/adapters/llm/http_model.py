@@ -114,7 +114,7 @@ class HttpModel:
             return protocol.turn_of(turn, prepared)
 
         form = (self._client.provider.name, self._name, prepared.info.images)
-        prefix = self._prefixes.take(request.conversation_id, form, protocol.joint, view)
+        prefix = self._prefixes.pop(request.conversation_id, form, protocol.joint, view)
         prefix.grow(view, encode)
         tail = EncodedTurns(protocol.joint, prefix.encoded.role)
         tail.add(view.turns[view.settled :], encode)

@@ -55,14 +55,14 @@ class Pace:
     """Limits the rate at which notifications are read, by a token bucket: after a pause, many are read at once."""
 
     def __init__(self) -> None:
-        self._left = float(NOTIFICATIONS)
+        self._tokens = float(NOTIFICATIONS)
         self._since = 0.0
 
     def seconds_after_one(self, now: float) -> float:
         """Count one notification at the time `now`; return how long to wait before reading on. Both are in seconds."""
-        self._left = min(NOTIFICATIONS, self._left + (now - self._since) * NOTIFICATIONS_A_SECOND) - 1
+        self._tokens = min(NOTIFICATIONS, self._tokens + (now - self._since) * NOTIFICATIONS_A_SECOND) - 1
         self._since = now
-        return max(0.0, -self._left / NOTIFICATIONS_A_SECOND)
+        return max(0.0, -self._tokens / NOTIFICATIONS_A_SECOND)
 
 
 @asynccontextmanager

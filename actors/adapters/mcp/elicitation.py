@@ -76,7 +76,7 @@ class TimedCall:
         self.limit = asyncio.timeout(seconds)
         """The time limit. The call runs within `async with call.limit`."""
         self._questions = 0
-        self._left = 0.0
+        self._remaining = 0.0
         """The seconds that the call may still run after its questions to a person are answered."""
 
     @contextmanager
@@ -84,7 +84,7 @@ class TimedCall:
         """Suspend the call's time limit during the `with` block, in which a question waits for a person's answer."""
         now = asyncio.get_running_loop().time
         if not self._questions and (when := self.limit.when()) is not None:
-            self._left = when - now()
+            self._remaining = when - now()
             self._move(None)
         self._questions += 1
         try:
@@ -92,13 +92,13 @@ class TimedCall:
         finally:
             self._questions -= 1
             if not self._questions:
-                self._move(now() + self._left)
+                self._move(now() + self._remaining)
 
     def _move(self, when: float | None) -> None:
         try:
             self.limit.reschedule(when)
         except RuntimeError:  # the call has ended
-            self._left = 0.0
+            self._remaining = 0.0
 
 
 async def ask_person(

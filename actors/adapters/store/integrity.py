@@ -76,7 +76,7 @@ def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
     begins = beginning(session, id_)
     log = _Log(begins, session.execute(_MESSAGES, id=id_))
     for logged in session.execute(LOGGED, id=id_, after=0, limit=ALL):
-        yield from log.take(LogRow._make(logged))
+        yield from log.check(LogRow._make(logged))
     yield from log.messages.rest()
     yield from _ends("the end of a run", session.execute(_RUNS, id=id_), log.stops, begins)
     yield from _ends("the end of a wait", session.execute(_FATES, id=id_), log.fates, begins)
@@ -96,7 +96,7 @@ class _Log:
         # The revisions at which queued messages were delivered, returned or withdrawn, according to the event log.
         self.fates: set[int] = set()
 
-    def take(self, row: LogRow) -> Iterator[str]:
+    def check(self, row: LogRow) -> Iterator[str]:
         """Verify the next row of the event log and the stored messages that it added.
 
         Yield a sentence for each violation.

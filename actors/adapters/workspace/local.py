@@ -305,7 +305,7 @@ class LocalWorkspace(Workspace):
         try:
             real = str(Path(path).resolve(strict=True))
         except (OSError, RuntimeError):
-            raise ValueError(f"directory not found on the server: {_shown(path)}") from None
+            raise ValueError(f"directory not found on the server: {_printable(path)}") from None
         if not os.path.isdir(real):
             raise ValueError("it is not a directory")
         if not _is_text(real):
@@ -410,7 +410,7 @@ def _upwards(directory: str, top: str) -> Iterator[str]:
     yield top
 
 
-def _shown(path: str) -> str:
+def _printable(path: str) -> str:
     """Return a path for an error message: printable, and shortened in the middle if it is long."""
     if len(path) > SHOWN:
         path = f"{path[: SHOWN // 2]}…{path[-SHOWN // 2 :]}"

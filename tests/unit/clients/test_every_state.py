@@ -145,7 +145,7 @@ def test_every_state_is_listed_and_shown(kind: str, archived: bool) -> None:
         assert looking._facts(info)
         listing = live_list.Listing()
         entry = ConversationListEvent.from_proto(v1.WatchConversationsResponse(conversation_changed=conversation))
-        listing.take(entry)
+        listing.apply(entry)
         assert listing.lines(Paint(False), 80, 24)
         assert live_list._line(entry, Paint(False), {})
         assert all(cell(info) is not None for cell in sub_agents.COLUMNS.values())

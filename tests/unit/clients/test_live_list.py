@@ -28,7 +28,7 @@ def changed(slug: str, seconds: int, **fields: object) -> ConversationListEvent:
 def table(*entries: ConversationListEvent, width: int = 100, height: int = 20) -> list[str]:
     listing = Listing()
     for entry in entries:
-        listing.take(entry)
+        listing.apply(entry)
     return [*listing.lines(PLAIN, width, height)]
 
 

@@ -39,7 +39,7 @@ class Encoder:
         """Encode settled turns with what the cache keeps; return the turns that had to be encoded."""
         self.encoded = []
         view = ProviderView(tuple(turns), len(turns), lineage)
-        prefix = cache.take(conversation, form, comma, view)
+        prefix = cache.pop(conversation, form, comma, view)
         prefix.grow(view, self)
         cache.put(conversation, prefix)
         assert b"".join(prefix.encoded.pieces) == b",".join([b"x" * self.size] * len(turns))
@@ -112,7 +112,7 @@ def test_a_failed_encoding_keeps_nothing_half_done() -> None:
 
     cache, encoder = PrefixCache(), Encoder()
     encoder.request(cache, "one", TURNS[:1])
-    prefix = cache.take("one", 0, comma, view := ProviderView(TURNS, 3))
+    prefix = cache.pop("one", 0, comma, view := ProviderView(TURNS, 3))
     with pytest.raises(OSError, match="no image"):
         prefix.grow(view, fail)
     assert cache.held == 0

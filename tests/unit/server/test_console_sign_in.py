@@ -65,18 +65,18 @@ def test_a_link_is_good_once_and_for_a_minute() -> None:
     now = 0.0
     links = Links(lambda: now)
     used, old, young = (links.make(TOKEN) for _ in range(3))
-    assert (links.take(used), links.take(used), links.take("of nobody")) == (TOKEN, "", "")
+    assert (links.redeem(used), links.redeem(used), links.redeem("of nobody")) == (TOKEN, "", "")
     now = LINK_SECONDS - 0.01
-    assert links.take(young) == TOKEN
+    assert links.redeem(young) == TOKEN
     now = LINK_SECONDS
-    assert links.take(old) == ""
+    assert links.redeem(old) == ""
 
 
 def test_the_oldest_links_and_sessions_go_first() -> None:
     links = Links()
     first, *others = [links.make(TOKEN) for _ in range(MAX_LINKS + 1)]
-    assert links.take(first) == ""
-    assert links.take(others[0]) == TOKEN
+    assert links.redeem(first) == ""
+    assert links.redeem(others[0]) == TOKEN
     browser = Browser()
     oldest, *_, youngest = [browser.signed_in() for _ in range(MAX_SESSIONS + 1)]
     for cookie in (oldest, youngest):

@@ -89,17 +89,17 @@ def test_sizes_have_a_default_and_a_maximum(wanted: int, size: int) -> None:
 
 def test_a_page_is_full_when_the_next_item_does_not_fit() -> None:
     page = Page(10, 100)
-    assert [page.take(60), page.take(41), page.take(40), page.take(1)] == [True, False, True, False]
+    assert [page.admit(60), page.admit(41), page.admit(40), page.admit(1)] == [True, False, True, False]
 
 
 def test_a_page_takes_its_first_item_whatever_its_size() -> None:
     page = Page(2, 100)
-    assert [page.take(500), page.take(1)] == [True, False]
+    assert [page.admit(500), page.admit(1)] == [True, False]
 
 
 def test_a_page_holds_no_more_items_than_asked_for() -> None:
     page = Page(2, 100)
-    assert [page.take(1), page.take(1), page.take(1)] == [True, True, False]
+    assert [page.admit(1), page.admit(1), page.admit(1)] == [True, True, False]
 
 
 # The language of filters: what each restriction means, what binds to what, and what people are told about mistakes.
@@ -445,7 +445,7 @@ def test_a_change_of_state_is_followed(kind: str) -> None:
     settled = SettledTracker(record(before))
     assert bool(settled) is (kind not in SETTLED)
     for event in later(StateChanged(StateSummary(kind), ())):
-        settled.take(event)
+        settled.apply(event)
     assert bool(settled) is (kind in SETTLED)
 
 
@@ -453,19 +453,19 @@ def test_a_follow_up_that_waits_is_not_settled() -> None:
     settled = SettledTracker(record(states.Idle(states.Ledger(follows=(FOLLOW_UP,)))))
     assert not settled
     for event in later(QueueChanged(FOLLOW_UP, "follow_up", Fate.WITHDRAWN)):
-        settled.take(event)
+        settled.apply(event)
     assert settled
 
 
 def test_steers_do_not_count() -> None:
     settled = SettledTracker(record(STATES["idle"]))
     for event in later(QueueChanged(FOLLOW_UP, "steer", Fate.QUEUED)):
-        settled.take(event)
+        settled.apply(event)
     assert settled
 
 
 def test_events_from_before_the_record_are_old_news() -> None:
     settled = SettledTracker(record(STATES["idle"]))
     for event in later(StateChanged(StateSummary("tool_executing"), ()), first=42):
-        settled.take(event)
+        settled.apply(event)
     assert settled

@@ -63,18 +63,18 @@ class EncodedTools:
 
     def __init__(self, form: Callable[[ToolSpec], dict[str, Any]]) -> None:
         self._form = form
-        self._kept: dict[tuple[int, ...], tuple[tuple[ToolSpec, ...], msgspec.Raw]] = {}
+        self._entries: dict[tuple[int, ...], tuple[tuple[ToolSpec, ...], msgspec.Raw]] = {}
         """Encoded tools, by the `id()` of each tool. The tools are kept, too, so that their ids are not reused."""
 
     def of(self, tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
         """Return the JSON array of these tools. The result must not be modified, because requests share it."""
         key = tuple(map(id, tools))
-        kept = self._kept.get(key)
+        kept = self._entries.get(key)
         if kept is None:
-            if len(self._kept) >= KEPT_TOOLS:
-                self._kept.clear()
+            if len(self._entries) >= KEPT_TOOLS:
+                self._entries.clear()
             encoded = ENCODER.encode([self._form(for_providers(tool)) for tool in tools])
-            kept = self._kept[key] = tools, msgspec.Raw(encoded)
+            kept = self._entries[key] = tools, msgspec.Raw(encoded)
         return kept[1]
 
 
@@ -245,7 +245,7 @@ class PrefixCache:
         # Guards _kept and _held. A prefix is taken out of the cache before it grows, so encoding does not need the
         # lock.
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, EncodedPrefix] = OrderedDict()
+        self._entries: OrderedDict[str, EncodedPrefix] = OrderedDict()
         self._held = 0
 
     @property
@@ -253,7 +253,7 @@ class PrefixCache:
         """The memory that all kept prefixes use, in bytes."""
         return self._held
 
-    def take(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
+    def pop(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
         """Remove the conversation's prefix from the cache, and return it; if it does not fit, return an empty prefix.
 
         It fits if the turns of `view` begin with it, and if it was encoded for the same `form`: a value that stands for
@@ -269,10 +269,10 @@ class PrefixCache:
         """Keep a prefix for the next request of the conversation."""
         with self._lock:
             self._remove(conversation_id)
-            self._kept[conversation_id] = prefix
+            self._entries[conversation_id] = prefix
             self._held += prefix.held
             while self._held > self._max:
-                self._remove(next(iter(self._kept)))
+                self._remove(next(iter(self._entries)))
 
     def forget(self, conversation_id: str) -> None:
         """Drop the prefix of a conversation."""
@@ -280,6 +280,6 @@ class PrefixCache:
             self._remove(conversation_id)
 
     def _remove(self, conversation_id: str) -> EncodedPrefix | None:
-        kept = self._kept.pop(conversation_id, None)
+        kept = self._entries.pop(conversation_id, None)
         self._held -= kept.held if kept is not None else 0
         return kept

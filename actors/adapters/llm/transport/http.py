@@ -124,7 +124,7 @@ class _Chunks:
         self.ended = False
         self.rest = b""
         """What is not decoded yet, or follows the body."""
-        self._left = 0
+        self._remaining = 0
         self._line_end = 0
         """The length of the line end that follows the last chunk, which may be missing in `rest`."""
 
@@ -133,18 +133,18 @@ class _Chunks:
         data, position = self.rest + data, 0
         pieces: list[bytes] = []
         while not self.ended:
-            if self._left:
-                piece = data[position : position + self._left]
+            if self._remaining:
+                piece = data[position : position + self._remaining]
                 if not piece:
                     break
                 pieces.append(piece)
-                position, self._left, self._line_end = position + len(piece), self._left - len(piece), 2
+                position, self._remaining, self._line_end = position + len(piece), self._remaining - len(piece), 2
             elif (head := _CHUNK_HEAD.match(data, position + self._line_end)) is None:
                 if not pieces and data.find(b"\n", position + self._line_end) >= 0:
                     raise http.client.HTTPException
                 break
             elif size := int(head[1], 16):
-                position, self._left = head.end(), size
+                position, self._remaining = head.end(), size
             elif end := _TRAILERS.match(data, head.end()):
                 position, self.ended = end.end(), True
             else:

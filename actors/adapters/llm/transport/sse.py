@@ -33,7 +33,7 @@ class SseParser:
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
-        self._rest = bytearray()
+        self._buffer = bytearray()
         """The beginning of the next event, with LF as line end."""
         self._after_cr = False
         self._at_start = True
@@ -46,14 +46,14 @@ class SseParser:
         if b"\r" in chunk:
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        unseen = max(len(self._rest) - 1, 0)  # nothing before it ends an event, so a long one is searched once only
-        self._rest += chunk
+        unseen = max(len(self._buffer) - 1, 0)  # nothing before it ends an event, so a long one is searched once only
+        self._buffer += chunk
         events: list[SseEvent] = []
-        if self._rest.find(b"\n\n", unseen) >= 0:
-            *blocks, rest = bytes(self._rest).split(b"\n\n")
-            self._rest = bytearray(rest)
+        if self._buffer.find(b"\n\n", unseen) >= 0:
+            *blocks, rest = bytes(self._buffer).split(b"\n\n")
+            self._buffer = bytearray(rest)
             events = [event for block in blocks if (event := self._event(block))]
-        if len(self._rest) > self._max:
+        if len(self._buffer) > self._max:
             raise self._too_large()
         return events
 

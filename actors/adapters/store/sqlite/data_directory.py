@@ -48,7 +48,7 @@ class DataDirectory:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             self._held.append(os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-            self._take()
+            self._acquire_lock()
         except OSError as error:
             self.close()
             why = disk_is_full(path) if error.errno in NO_SPACE else error.strerror
@@ -57,7 +57,7 @@ class DataDirectory:
             self.close()
             raise
 
-    def _take(self) -> None:
+    def _acquire_lock(self) -> None:
         """Take both locks, and write this process's id into the lock file. Raises DataDirectoryBusyError or OSError."""
         directory, lock_file = self._held
         try:

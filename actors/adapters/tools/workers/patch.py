@@ -68,7 +68,7 @@ def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mappi
     for number, patch in enumerate(patches, 1):
         label = f"patch {number} of {len(patches)}: " if len(patches) > 1 else ""
         try:
-            work.take(patch, label)
+            work.add(patch, label)
         except (PatchRefusedError, NoMatchError) as refused:
             raise PatchRefusedError(f"{label}{refused}") from None
     edits = work.ordered()
@@ -165,7 +165,7 @@ class Work:
         """The edits, each with its rank, which orders edits at the same position."""
         self.grown = 0
 
-    def take(self, patch: dict[str, Any], label: str) -> None:
+    def add(self, patch: dict[str, Any], label: str) -> None:
         """Locate a patch in the text and compute its edit. Raises PatchRefusedError or NoMatchError."""
         operation = patch["operation"]
         source, target = patch.get("fromClipboard", ""), patch.get("toClipboard", "")

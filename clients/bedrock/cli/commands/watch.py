@@ -47,7 +47,7 @@ async def _draw_list(entries: AsyncIterator[ConversationListEvent]) -> None:
     table, block, paint = Listing(), LiveBlock(sys.stdout), Paint.for_stream(sys.stdout)
     caught_up = False
     async for entry in entries:
-        table.take(entry)
+        table.apply(entry)
         caught_up = caught_up or entry.kind == "caught_up"
         if caught_up and entry.kind != "heartbeat":
             size = shutil.get_terminal_size()
@@ -80,7 +80,7 @@ class Listing:
     def __init__(self) -> None:
         self._active: dict[str, ConversationInfo] = {}
 
-    def take(self, entry: ConversationListEvent) -> None:
+    def apply(self, entry: ConversationListEvent) -> None:
         """Apply one event of the stream."""
         if entry.kind in ("conversation_deleted", "conversation_unmatched"):
             self._active.pop(entry.conversation_deleted or entry.conversation_unmatched, None)

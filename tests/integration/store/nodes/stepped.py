@@ -9,7 +9,7 @@ import psycopg
 
 from actors.adapters.store.postgres.nodes.heartbeat import NANOSECONDS, Heartbeat, LeaseClock, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
-from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeWatch, TakeOver
+from actors.adapters.store.postgres.nodes.node_watch import FailureDetector, NodeMonitor, TakeOver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,7 @@ class Stepped:
         if steady:
             self.clock.pass_by(timing.steady)
             assert self.heartbeat.beat()
-        judge = Judge(
+        detector = FailureDetector(
             self.me,
             timing,
             steady_for=self.heartbeat.steady_for,
@@ -132,8 +132,14 @@ class Stepped:
             refused=self.refusing.__contains__,
         )
         self.take_over = TakeOver(self.looks, self.me.incarnation, on_taken=self.taken.extend)
-        self.watch = NodeWatch(
-            self.looks, self.me, timing, judge, self.take_over, on_dead=self.dead.append, monotonic=self.clock.seconds
+        self.watch = NodeMonitor(
+            self.looks,
+            self.me,
+            timing,
+            detector,
+            self.take_over,
+            on_dead=self.dead.append,
+            monotonic=self.clock.seconds,
         )
 
     def die(self, database: Database) -> None:

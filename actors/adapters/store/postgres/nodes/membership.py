@@ -17,7 +17,14 @@ from actors.adapters.store.postgres.engine import database_outages
 from actors.adapters.store.postgres.nodes import node_statements as said
 from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, LeaseClock, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
-from actors.adapters.store.postgres.nodes.node_watch import Judge, NodeRow, NodeWatch, TakeOver, node_of, release
+from actors.adapters.store.postgres.nodes.node_watch import (
+    FailureDetector,
+    NodeMonitor,
+    NodeRow,
+    TakeOver,
+    node_of,
+    release,
+)
 from actors.core.errors import Rejected
 from actors.ports import StoreError, StoreUnavailableError
 from actors.ports.cluster import EVERYTHING, Cluster, directories_above, has, label_of, node_with, workspace_of
@@ -79,9 +86,9 @@ class PostgresCluster(Cluster):
         except StoreError:
             self.close()
             raise
-        judge = Judge(self._me, timing, steady_for=self._heartbeat.steady_for)
+        detector = FailureDetector(self._me, timing, steady_for=self._heartbeat.steady_for)
         take_over = TakeOver(self._looks, self._me.incarnation, on_taken=self._taken)
-        self._watch = NodeWatch(self._looks, self._me, timing, judge, take_over, on_dead=self._dead)
+        self._watch = NodeMonitor(self._looks, self._me, timing, detector, take_over, on_dead=self._dead)
         self._threads = [
             threading.Thread(target=self._repeat, args=(step, first), name=f"node-{name}", daemon=True)
             for step, first, name in ((self._beat, timing.beat, "heartbeat"), (self._look, 0.0, "watch"))

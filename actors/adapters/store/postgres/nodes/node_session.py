@@ -56,7 +56,7 @@ class NodeSession:
         Raises StoreUnavailableError if there is no answer; the statement may have been executed nevertheless. Raises
         StoreUnusableError if this database is not suitable.
         """
-        with self._turn():
+        with self._exclusive():
             connection = self._ready()
             try:
                 cursor = connection.execute(sql.encode(), values)
@@ -73,7 +73,7 @@ class NodeSession:
 
         A changed number means a new database session. Raises the same errors as `rows`.
         """
-        with self._turn():
+        with self._exclusive():
             self._ready()
             return self._opened
 
@@ -84,11 +84,11 @@ class NodeSession:
         connection.
         """
         self._closed = True
-        with suppress(StoreUnavailableError), self._turn():
+        with suppress(StoreUnavailableError), self._exclusive():
             self._drop()
 
     @contextmanager
-    def _turn(self) -> Generator[None]:
+    def _exclusive(self) -> Generator[None]:
         if not self._guard.acquire(timeout=self._seconds):
             self._outages.failed("the database does not answer")
             raise DatabaseAwayError("the database does not answer")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class NodeWatch:
+class NodeMonitor:
     """Watches the other nodes. Used by one thread; only `nodes` and `is_alive` are safe to call from any thread."""
 
     def __init__(
@@ -40,7 +40,7 @@ class NodeWatch:
         session: NodeSession,
         me: Node,
         timing: Timing,
-        judge: Judge,
+        detector: FailureDetector,
         take_over: TakeOver,
         *,
         on_dead: Callable[[Node], object],
@@ -50,7 +50,7 @@ class NodeWatch:
         self._session = session
         self._me, self._address = me.incarnation, me.address
         self._timing = timing
-        self._judge = judge
+        self._detector = detector
         self._take_over = take_over
         self._on_dead = on_dead
         self._monotonic = monotonic
@@ -69,10 +69,10 @@ class NodeWatch:
 
     def pause(self) -> float:
         """Return the seconds to wait before the next call of `look`."""
-        return min(self._timing.confirm, self._timing.again) if self._judge.suspects else self._timing.again
+        return min(self._timing.confirm, self._timing.again) if self._detector.suspects else self._timing.again
 
     def look(self) -> bool:
-        """Read the rows of all nodes, declare nodes dead if the judge allows that, and take over their conversations.
+        """Read the rows of all nodes, declare nodes dead if the detector allows it, take over their conversations.
 
         Returns False if this node itself was declared dead. Raises StoreUnavailableError.
         """
@@ -82,18 +82,18 @@ class NodeWatch:
             return False
         dead = {row.incarnation: row for row in rows.values() if row.dead or self._declared(row)}
         living = {self._me: mine.node} | {each: row.node for each, row in rows.items() if each not in dead}
-        self._judge.keep(living)
+        self._detector.keep(living)
         gone = [node for incarnation, node in self._living.items() if incarnation not in living]
         self._living = living
         for node in gone:
             self._on_dead(node)
-        self._take(dead.values(), left=bool(gone))
+        self._recover(dead.values(), left=bool(gone))
         self.succeeded = not any(row.address == self._address for each, row in rows.items() if each in living)
         return True
 
     def _declared(self, row: NodeRow) -> bool:
-        """Declare another node dead if the judge allows that; return whether this call has declared it dead."""
-        statement = self._judge.verdict(row)
+        """Declare another node dead if the detector allows that; return whether this call has declared it dead."""
+        statement = self._detector.verdict(row)
         if statement is None:
             return False
         values = {"me": self._me, "other": row.incarnation, "expires": row.expires, "locks": said.LOCKS}
@@ -103,7 +103,7 @@ class NodeWatch:
         _log.warning("node %d (%s, %s) is declared dead: %s", row.incarnation, row.name, row.address, how)
         return True
 
-    def _take(self, dead: Iterable[NodeRow], *, left: bool) -> None:
+    def _recover(self, dead: Iterable[NodeRow], *, left: bool) -> None:
         for row in dead:
             self._take_over.from_dead(row.incarnation)
             if row.forgotten:
@@ -163,7 +163,7 @@ class _Signs(NamedTuple):
     refused: float | None = None
 
 
-class Judge:
+class FailureDetector:
     """Remembers what was observed of other nodes, and decides which of them are dead. Used by one thread only."""
 
     def __init__(
@@ -285,14 +285,14 @@ class TakeOver:
         Afterwards its idle conversations have no owner. If this node is itself declared dead or is draining, it takes
         none.
         """
-        self._take(said.TAKE, incarnation)
+        self._claim(said.TAKE, incarnation)
         release(self._session, incarnation)
 
     def abandoned(self) -> None:
         """Take over interrupted conversations that nobody owns."""
-        self._take(said.TAKE_ABANDONED, None)
+        self._claim(said.TAKE_ABANDONED, None)
 
-    def _take(self, statement: str, dead: int | None) -> None:
+    def _claim(self, statement: str, dead: int | None) -> None:
         values = {"me": self._me, "dead": dead, "most": MAX_FAMILIES}
         while taken := self._session.rows(statement, values):
             if unsettled := tuple(conversation for conversation, is_unsettled in taken if is_unsettled):
