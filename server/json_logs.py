@@ -49,7 +49,6 @@ class JsonLines(JsonFormatter):
         return describe(ei[1])
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
-        """Add all fields of the line."""
         super().add_fields(log_data, record, message_dict)
         log_data["level"] = record.levelname.lower()
         if record.exc_info:
@@ -60,7 +59,6 @@ class TextLines(logging.Formatter):
     """Formats a record as text: local time, level, message, then the extra fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of text."""
         parts = [time.strftime("%H:%M:%S", time.localtime(record.created)), f"{record.levelname.lower():8}"]
         parts.append(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", record.getMessage()))
         parts += [f"{name}={_quoted(value)}" for name, value in merge_record_extra(record, {}, RESERVED_ATTRS).items()]
@@ -110,7 +108,6 @@ class LateLines(logging.StreamHandler[TextIO]):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record."""
         self._records.append(record)
         if record.levelno >= logging.ERROR or len(self._records) > MOST_WAITING:
             self.flush()

@@ -367,7 +367,6 @@ class ConversationActor(Actor):
     # --- stop -------------------------------------------------------------------------------------------------
 
     def on_stop(self) -> None:
-        """Stop all work, because the actor has stopped."""
         try:
             self._executor.stop_runners()
         finally:

@@ -65,7 +65,6 @@ class LoadedConversation:
 
     @property
     def state(self) -> State:
-        """The current state of the conversation's state machine."""
         return self.record.state
 
     def begin(self) -> UnitOfWork:

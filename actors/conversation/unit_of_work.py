@@ -108,7 +108,6 @@ class UnitOfWork:
         self.context = context
 
     def commit(self, command: CommandRecord | None = None, spending: Spending | None = None) -> Commit:
-        """Return all changes of the unit as one commit."""
         return Commit(
             record=self.record,
             expected_step=self.before.step,

@@ -24,12 +24,10 @@ class PersistMessage(Struct, frozen=True, tag="persist_message"):
 
     @property
     def content(self) -> tuple[Content, ...]:
-        """The content of the message."""
         return self.message.content
 
     @property
     def msg_type(self) -> MessageType:
-        """The type of the message."""
         return self.message.type
 
 

@@ -44,7 +44,6 @@ class ListChange:
 
     @property
     def sub_agent(self) -> bool:
-        """Whether the conversation is a sub-agent."""
         return not self.record.user_initiated or self.record.id != self.id
 
 

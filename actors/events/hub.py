@@ -479,7 +479,6 @@ class TextWindow:
         self._shut = False
 
     def put(self, text: str, *, reasoning: bool) -> None:
-        """Add text, to be passed on."""
         with self._lock:
             self._waiting.append((reasoning, text))
 

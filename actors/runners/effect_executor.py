@@ -228,7 +228,6 @@ class EffectExecutor:
         return self._jobs.exited(receipt)
 
     def stop_waiting_for_jobs(self) -> None:
-        """Stop waiting for the exits of killed jobs."""
         self._jobs.stop_waiting()
 
     def sub_agent_stopped(self, agent_id: str) -> None:
@@ -328,7 +327,6 @@ class BackgroundJobs:
 
     @property
     def all_exited(self) -> bool:
-        """Whether all killed jobs have exited."""
         return not self._exits_due
 
     def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -352,7 +350,6 @@ class BackgroundJobs:
         return first
 
     def stop_waiting(self) -> None:
-        """Stop waiting for the exits of killed jobs."""
         self._exits_due = 0
         self._exited.clear()
 

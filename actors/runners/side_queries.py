@@ -267,7 +267,6 @@ class Titles:
 
     @property
     def wanted(self) -> bool:
-        """Whether titles are generated on this server."""
         return self._services.titles
 
     def improve(self, record: ConversationRecord, text: str) -> None:
@@ -287,7 +286,6 @@ class Titles:
                 del self._asking[record.id]
 
     def stop(self, conversation_id: str) -> None:
-        """Cancel the query for the title of this conversation."""
         with self._lock:
             asking = self._asking.get(conversation_id)
         if asking is not None:

@@ -215,7 +215,6 @@ class ChildSubAgents:
         sub_agents.start(record, effect.task)
 
     def cancel(self, agent_ids: Iterable[str], reason: str) -> None:
-        """Cancel these sub-agents."""
         self._cancelled.update(agent_ids)
         self._sub_agents.cancel(agent_ids, reason)
 

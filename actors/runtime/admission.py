@@ -124,7 +124,6 @@ class FairSlots:
 
     @property
     def waiting(self) -> int:
-        """The number of requests that wait for a slot."""
         return self._waiting
 
     def used(self, principal: str) -> int:
@@ -176,7 +175,6 @@ class FairSlots:
         self._fill()
 
     def waits(self, place: SlotRequest) -> bool:
-        """Return whether the request still waits for a slot."""
         with self._lock:
             return place in self._queues.get(place.principal, ())
 

@@ -115,7 +115,6 @@ def _arguments(config: Config, where: Listen, upstream: Listen, descriptor: int)
 
 
 def _conversation(thread: NewThread) -> str:
-    """Return the conversation of new threads, as protobuf's JSON."""
     fields = {"workingDirectory": thread.working_directory, "mode": f"MODE_{thread.mode.name}"}
     if thread.model:
         fields["model"] = f"models/{thread.model}"

@@ -41,7 +41,6 @@ class Role(StrEnum):
     """May use conversations, and read the audit trail of all principals."""
 
     def includes(self, other: Role) -> bool:
-        """Return whether this role has all rights of another role."""
         order = tuple(Role)
         return order.index(self) >= order.index(other)
 
@@ -108,7 +107,6 @@ class Quotas(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def limits(self) -> Limits:
-        """The quotas that the table sets."""
         given = {quota: value for quota in Quota if (value := getattr(self, quota)) is not UNSET}
         return {quota: round(value * 1_000_000) if quota in COSTS else value for quota, value in given.items()}
 

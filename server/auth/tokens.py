@@ -122,7 +122,6 @@ class PrivateFile:
 
     @property
     def shown(self) -> str:
-        """The path of the file, for messages."""
         return str(self.path)
 
     def read(self) -> bytes | None:
@@ -374,8 +373,6 @@ class PrincipalTokens:
         return f"{PREFIX}_{token_id}_{secret}" if self._change(rotated) else None
 
     def revoke(self, token_id: str) -> bool:
-        """Remove a token, and return whether it existed."""
-
         def removed(tokens: list[Token]) -> bool:
             kept = [token for token in tokens if token.id != token_id]
             found = len(kept) < len(tokens)

@@ -323,7 +323,6 @@ class NodeConnections:
         return grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
 
     async def close(self) -> None:
-        """End all calls to this node, and close its connections."""
         self.cut = True
         if self._asking is not None:
             self._asking.cancel()

@@ -159,7 +159,6 @@ def _searcher(pattern: str) -> Callable[[str], object]:
 
 
 def _standard(rules: Any, enum: EnumDescriptor | None, where: str) -> Iterator[Check]:
-    """Yield a check for each of protovalidate's standard rules for a value."""
     chosen = rules.WhichOneof("type")
     bounds = getattr(rules, chosen) if chosen else None
     for option, bound in bounds.ListFields() if bounds else ():
@@ -183,7 +182,6 @@ def _pattern(pattern: str, *_: Any) -> Check:
 
 
 def _number(value: Any) -> Any:
-    """Return a number, or a duration or timestamp in nanoseconds."""
     return value.seconds * 10**9 + value.nanos if hasattr(value, "nanos") else value
 
 

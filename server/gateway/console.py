@@ -60,7 +60,6 @@ class Links:
         self._tokens: dict[str, tuple[str, float]] = {}
 
     def make(self, token: str, code: str = "") -> str:
-        """Return the code of a new link that signs in with a token."""
         code = code or secrets.token_urlsafe(24)
         self._tokens[code] = token, self._clock() + LINK_SECONDS
         while len(self._tokens) > MAX_LINKS:

@@ -50,7 +50,6 @@ class Guard:
         self._behind_proxy = behind_proxy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
         if (refusal := self._refusal(scope)) is not None:
             await error_response(refusal)(scope, receive, send)
             return
@@ -155,7 +154,6 @@ class GuardedConnection(H11Protocol):
             self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all waiting."""
         self._stop_waiting()
         self.resume_writing()
         super().connection_lost(exc)

@@ -64,12 +64,10 @@ class Route:
 
     @cached_property
     def request(self) -> type[Message]:
-        """The class of the requests."""
         return GetMessageClass(self.method.input_type)
 
     @cached_property
     def response(self) -> type[Message]:
-        """The class of the responses."""
         return GetMessageClass(self.method.output_type)
 
     @cached_property
@@ -127,7 +125,6 @@ class Routes:
         raise NoRouteError({route.verb for route, _ in found})
 
     def _verbs(self, path: str) -> list[str]:
-        """Return the custom verbs of what is at a path."""
         return [
             verb for verb, routes in self._by_verb.items() if verb and any(r.pattern.fullmatch(path) for r in routes)
         ]

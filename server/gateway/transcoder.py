@@ -64,7 +64,6 @@ class Transcoder:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve an HTTP request."""
         http = Request(scope, receive)
         try:
             response = _described(http) or await self._served(http)
@@ -97,7 +96,6 @@ class Transcoder:
         return await _while_connected(http, self._answer(route, name, request, http))
 
     async def _ag_ui(self, http: Request) -> Response | None:
-        """Return the events of a run of AG-UI."""
         if http.method != "POST":
             raise NoRouteError(["POST"])
         try:
@@ -168,7 +166,6 @@ class Transcoder:
 
 
 def _described(http: Request) -> Response | None:
-    """Return the description of the API, if it is asked for."""
     wanted_here = http.method == "GET" and http.scope["raw_path"] == b"/openapi.json"
     return FileResponse(OPENAPI, media_type=JSON) if wanted_here else None
 

@@ -351,7 +351,6 @@ class GuardedMethod:
         self._route = route
 
     def handler(self) -> Handler:
-        """Return the handler to register with gRPC."""
         return reading_handler(self._serve, as_bytes, response_streaming=self._streaming)
 
     async def _serve(self, _requests: Any, context: Context) -> Any:

@@ -274,7 +274,6 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, d
 
     @cached_property
     def client_certificates(self) -> Mapping[str, Principal]:
-        """The principals of client certificates, by a name in the certificate."""
         return client_certificates(self.certificate_names, self.principals)
 
     @cached_property

@@ -512,7 +512,6 @@ class EncodedConversations:
         return self._encoded(record).message
 
     def wire(self, record: ConversationRecord) -> bytes:
-        """Return the encoded API message of a conversation's record."""
         found = self._encoded(record)
         if found.wire is None:
             found.wire = found.message.SerializeToString()

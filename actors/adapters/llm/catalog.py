@@ -55,7 +55,6 @@ class Server(Struct, frozen=True, eq=False):
 
     @property
     def provider(self) -> ProviderConfig:
-        """The provider's settings."""
         return self.client.provider
 
     @property

@@ -97,7 +97,6 @@ class HttpModel:
         return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text), usage=usage)
 
     def body_of(self, request: ModelRequest) -> bytes:
-        """Return the HTTP body of a request."""
         return b"".join(self._body(self._prepare(request)))
 
     def _prepare(self, request: ModelRequest) -> PreparedRequest:

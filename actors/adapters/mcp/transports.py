@@ -117,7 +117,6 @@ async def _mended(body: httpx2.AsyncByteStream, *, events: bool) -> AsyncGenerat
 
 
 def _mended_event(line: bytes) -> bytes:
-    """Return one line of an event stream, with its data corrected."""
     field, colon, rest = line.partition(b":")
     data = rest.rstrip(b"\r\n")
     return field + colon + _readable(data) + rest[len(data) :] if field == b"data" else line

@@ -72,7 +72,6 @@ class HostProcess:
         self._reaped = False
 
     def ended(self) -> bool:
-        """Return whether the host has ended; if so, reap it."""
         with self._lock:
             if not self._reaped:
                 try:
@@ -179,7 +178,6 @@ class InitProcess:
         return _ends_within(self._pidfd, seconds)
 
     def close(self) -> None:
-        """Close the pidfd."""
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None

@@ -96,7 +96,6 @@ class ToolHostSandbox:
 
     @property
     def report(self) -> SandboxReport:
-        """Return the capabilities of this machine's sandbox."""
         return self._report
 
     @property
@@ -319,7 +318,6 @@ class ToolHostSandbox:
     def _describe(
         self, launch: Launch, directory: str, trace: control_groups.CallMarks, groups: list[Described]
     ) -> bytes:
-        """Return the description of the launch for the tool host, encoded with marshal."""
         limits = launch.limits
         restricted = launch.mode is not Mode.UNRESTRICTED
         closed = restricted and self._report.tier == "A"

@@ -40,7 +40,6 @@ class Clipboards:
                 self._clipboards[conversation_id] = {**before, **texts}
 
     def forget(self, conversation_id: str) -> None:
-        """Drop the texts of a conversation."""
         with self._lock:
             self._clipboards.pop(conversation_id, None)
 

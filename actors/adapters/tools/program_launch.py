@@ -53,7 +53,6 @@ class ToolRefusedError(Exception):
         self.details = details
 
     def output(self) -> ToolOutput:
-        """Return the refusal as the result of the call."""
         display = json.dumps({"status": "refused", "error": self.error, **self.details})
         return ToolOutput(str(self), is_error=True, display=display)
 

@@ -49,7 +49,6 @@ class ThinkTool:
     spec = THINK
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Return an acknowledgement."""
         return ToolOutput("Noted.")
 
 

@@ -145,7 +145,6 @@ class ProviderOrder:
 
     @property
     def placed(self) -> list[Message]:
-        """The messages in order, without error messages."""
         return self._placed + self._late
 
     def add(self, message: Message) -> None:
@@ -254,7 +253,6 @@ class GrowingView:
         """The number of the last added message in its conversation; 0 before the first one."""
 
     def add(self, message: Message) -> None:
-        """Add the next message of the history."""
         self._order.add(message)
         self.sequence = message.sequence
         if message.type is MessageType.AGENT and self._is_visible(message):

@@ -197,7 +197,6 @@ class _McpTable(Struct, forbid_unknown_fields=True):
 
     @property
     def server(self) -> McpServer:
-        """The server that the table describes."""
         if self.url:
             return McpServer(self.name, None, McpHttp(self.url, self.headers), self.read_only)
         return McpServer(self.name, McpStdio(self.command, self.environment), None, self.read_only)

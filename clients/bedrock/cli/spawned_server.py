@@ -97,7 +97,6 @@ class SpawnedServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self._child is not None and self._child.poll() is None
 
     def log(self) -> str:

@@ -274,7 +274,6 @@ class RunEvents:
         return self._caught_up and not self.over and bool(self.run) and self._state.run != self.run
 
     def missed_end(self, cycle: v1.RequestCycle) -> Iterator[BaseEvent]:
-        """Yield the end of the run by its request cycle."""
         output = cycle.output if cycle.HasField("output") else None
         stop = v1.Event.RunStopped(reason=cycle.stop_reason, detail=cycle.stop_detail, output=output)
         yield from self._stopped(stop)

@@ -162,7 +162,6 @@ class AgUiRun:
         return self._from_json("UpdateConversation", name, {"clientTools": tools}, query)
 
     def _resumed(self, index: int, entry: ResumeEntry, conversation: str) -> Answer:
-        """Return the call that answers an approval or a question."""
         place, name, payload = f"resume[{index}]", entry.interrupt_id, entry.payload
         resolved = entry.status == "resolved"
         content: dict[str, Any]

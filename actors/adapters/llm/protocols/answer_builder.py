@@ -320,7 +320,6 @@ class ContentSize:
 
     @classmethod
     def of(cls, content: tuple[Content, ...]) -> ContentSize:
-        """Return the size of complete content."""
         size = cls()
         for block in content:
             size.begin_block()
@@ -338,7 +337,6 @@ class ContentSize:
         return size
 
     def begin_block(self) -> None:
-        """Count one more content block."""
         self._blocks += 1
         if self._blocks > MAX_BLOCKS:
             self.excess = self.excess or f"{MAX_BLOCKS:,} parts"
@@ -394,7 +392,6 @@ class TextBuffer:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         return "".join(self._chunks)
 
 

@@ -275,7 +275,6 @@ class PrefixCache:
                 self._remove(next(iter(self._entries)))
 
     def forget(self, conversation_id: str) -> None:
-        """Drop the prefix of a conversation."""
         with self._lock:
             self._remove(conversation_id)
 

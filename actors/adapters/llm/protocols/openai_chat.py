@@ -271,7 +271,6 @@ class _Message:
         return bool(self.calls) or any(buffer.text for buffer in self._texts.values())
 
     def add(self, delta: _Delta) -> None:
-        """Append a delta, or a whole message."""
         if thought := delta.reasoning_content or delta.reasoning:
             self._reasoning_key = "reasoning_content" if delta.reasoning_content else "reasoning"
             self._say(thought, "reasoning")

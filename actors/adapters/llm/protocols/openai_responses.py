@@ -258,7 +258,6 @@ class _Growing:
             self.next_part()
 
     def next_part(self) -> None:
-        """Begin another part of the text."""
         self._text.next_part("\n\n" if self.kind == "reasoning" else "")
 
     def add_arguments(self, delta: object) -> None:

@@ -389,7 +389,6 @@ class Adapter(HTTPAdapter):
         """Do nothing, since the TLS context verifies; `requests` would read certifi's file for each connection."""
 
     def pools(self) -> list[_Pool]:
-        """Return the pools of all servers."""
         managers = (self.poolmanager, *self.proxy_manager.values())
         pools = (manager.pools.get(key) for manager in managers for key in manager.pools.keys())  # noqa: SIM118
         return [pool for pool in pools if pool is not None]

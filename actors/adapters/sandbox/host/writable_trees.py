@@ -143,7 +143,6 @@ class TreeLock:
         self.held = True
 
     def __exit__(self, *_: object) -> None:
-        """Unlock the directories."""
         self.held = False
         for place in self.places:
             fcntl.flock(place, fcntl.LOCK_UN)

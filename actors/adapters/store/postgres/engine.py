@@ -161,7 +161,6 @@ class PostgresConnection(Session):
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is known to be broken."""
         return self._connection.closed
 
     @property
@@ -187,7 +186,6 @@ class PostgresConnection(Session):
         return not self._connection.broken and not self._connection.closed
 
     def close(self) -> None:
-        """Close the connection; idempotent."""
         with suppress(psycopg.Error):
             self._connection.close()
 
@@ -311,7 +309,6 @@ class Readers(ReaderPool[PostgresConnection]):
 
     @contextmanager
     def lend(self) -> Generator[PostgresConnection]:
-        """Lend a connection; see ReaderPool."""
         with super().lend() as session:
             yield session
             self._outages.worked()

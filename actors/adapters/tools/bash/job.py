@@ -302,7 +302,6 @@ class ConversationJobs:
 
     @property
     def live(self) -> list[Job]:
-        """Return the jobs that have not ended."""
         return [job for job in self.jobs.values() if job.end is None]
 
     def open(self, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:

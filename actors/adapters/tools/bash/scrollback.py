@@ -163,7 +163,6 @@ class Scrollback:
         del self._text[:size]
 
     def _position(self, line: int) -> int:
-        """Return the offset of a kept line in the text."""
         position, left = 0, line - self._first
         while (passed := self._text.count(b"\n", position, position + _STEP)) < left:
             position, left = position + _STEP, left - passed

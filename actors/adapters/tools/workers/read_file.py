@@ -72,7 +72,6 @@ class WindowReader:
         self.length = len(block) - block.rfind(b"\n") - 1 if lines else self.length + len(block)
 
     def close_line(self) -> None:
-        """End the current line."""
         if self.first <= self.number < self.end:
             self.show()
         self.number += 1

@@ -82,7 +82,6 @@ class ChatCompleter(Completer):
         self._project = PathCompleter(get_paths=lambda: [session.view.working_directory or "."], expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Yield the completions at the cursor."""
         text = document.text_before_cursor
         if message_of(text) is not None or "\n" in text:
             word = text.split("\n")[-1].rpartition(" ")[2]

@@ -181,7 +181,6 @@ class ChatPrompt:
         self._prompt.key_bindings = keys
 
     def print(self, line: SafeText) -> None:
-        """Print a line above the prompt."""
         if self._app.is_running:
             self._renderer.print_above(line)
             self._app.invalidate()

@@ -409,7 +409,6 @@ class ChatSession:
         self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
 
     async def models(self) -> Sequence[Model]:
-        """Return the models of the server."""
         return await self._client.models()
 
     async def model(self) -> Model | None:

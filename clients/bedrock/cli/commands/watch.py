@@ -81,7 +81,6 @@ class Listing:
         self._active: dict[str, ConversationInfo] = {}
 
     def apply(self, entry: ConversationListEvent) -> None:
-        """Apply one event of the stream."""
         if entry.kind in ("conversation_deleted", "conversation_unmatched"):
             self._active.pop(entry.conversation_deleted or entry.conversation_unmatched, None)
         elif (changed := entry.conversation_changed) is not None:

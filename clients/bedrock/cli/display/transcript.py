@@ -255,7 +255,6 @@ class Transcript:
                     self._write(notice)
 
     def message(self, message: Message) -> None:
-        """Print a stored message."""
         match message.role:
             case "user":
                 self._write(SafeText())

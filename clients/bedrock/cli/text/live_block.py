@@ -48,11 +48,9 @@ class LiveBlock:
         """The columns of the terminal when the block was drawn."""
 
     def write(self, line: SafeText) -> None:
-        """Print a line above the block."""
         self._draw(self._lines, above=line + "\n")
 
     def show(self, lines: Sequence[SafeText]) -> None:
-        """Replace the lines of the block, and redraw it."""
         if list(lines) != list(self._lines):
             self._draw(lines)
 

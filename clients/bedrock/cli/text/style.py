@@ -59,15 +59,12 @@ class Paint:
         return self._style(text, dim=True)
 
     def bold(self, text: str) -> SafeText:
-        """Return a text in bold letters."""
         return self._style(text, bold=True)
 
     def good(self, text: str) -> SafeText:
-        """Return a text in green, for a success."""
         return self._style(text, fg="green")
 
     def bad(self, text: str) -> SafeText:
-        """Return a text in red, for a failure."""
         return self._style(text, fg="red")
 
     def careful(self, text: str) -> SafeText:
@@ -75,7 +72,6 @@ class Paint:
         return self._style(text, fg="yellow")
 
     def name(self, text: str) -> SafeText:
-        """Return a name in cyan."""
         return self._style(text, fg="cyan")
 
     def _style(self, text: str, **style: Any) -> SafeText:
@@ -165,7 +161,6 @@ class LineFlow:
 
     @property
     def tail(self) -> list[SafeText]:
-        """The incomplete last line."""
         return self._cleaned([self._tail]) if self._tail else []
 
     def feed(self, piece: str) -> list[SafeText]:

@@ -113,7 +113,6 @@ class PostgresCluster(Cluster):
 
     @property
     def me(self) -> Node:
-        """This node."""
         return self._me
 
     @property
@@ -122,7 +121,6 @@ class PostgresCluster(Cluster):
         return self._lease
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the living nodes; see Cluster."""
         return self._watch.nodes()
 
     def others(self) -> tuple[Node, ...]:

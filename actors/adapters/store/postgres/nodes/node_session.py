@@ -191,5 +191,4 @@ class Document:
         return 0, None
 
     def close(self) -> None:
-        """Close the connection; idempotent."""
         self._session.close()

@@ -139,7 +139,6 @@ class NodeRow(NamedTuple):
 
     @property
     def node(self) -> Node:
-        """The part of the row that describes the node, as a Node."""
         return node_of(self[:7])
 
 
