@@ -36,7 +36,7 @@ USAGE = 2
 @click.option("--idle-seconds", type=float, help="How long an idle conversation keeps its threads. [30]")
 @click.option("--max-streams", type=int, help="Maximum number of open streams. [10000]")
 @click.option("--retention-events-days", type=float, help="How long events are kept; messages always are. [no limit]")
-@click.option("--retention-events-min", type=int, help="Latest events of each conversation to keep anyway. [10000]")
+@click.option("--retention-events-min", type=int, help="Latest events of each conversation to always keep. [10000]")
 @click.option("--retention-archived-days", type=float, help="How long archived conversations are kept. [no limit]")
 @click.option("--retention-audit-days", type=float, help="How long the audit trail keeps refused calls. [90]")
 @click.option(
@@ -48,7 +48,7 @@ USAGE = 2
     "--insecure-behind-proxy",
     is_flag=True,
     default=None,
-    help="Listen beyond this machine without TLS: only where a mesh or a proxy encrypts all that reaches the server.",
+    help="Listen beyond this machine without TLS: only behind a mesh or proxy that encrypts all traffic.",
 )
 @click.option("--metrics-listen", type=str, help="A port for Prometheus, host:port, or none. [none]")
 @click.option("--otlp-endpoint", type=str, help="The URL of a collector for traces and metrics. [none]")
@@ -60,23 +60,23 @@ USAGE = 2
 @click.option(
     "--sandbox",
     type=click.Choice(SANDBOXES),
-    help="What restricts tools; the server does not start if the machine cannot enforce it. [auto]",
+    help="Sandbox tier; the server does not start if the machine cannot enforce it. [auto]",
 )
 @click.option(
     "--workspace-protected",
     type=str,
-    help="Names that tools in workspace mode cannot change beside .git, with commas between them. "
+    help="Names that tools in workspace mode cannot change, beside .git; comma-separated. "
     "[.envrc,.vscode,.idea,node_modules/.bin,.husky,.githooks,.devcontainer,.zed,.cursor,.claude,.mcp.json]",
 )
 @click.option(
     "--deny-read",
     type=str,
-    help="Files and directories that tools cannot read, separated by commas, or none. [those with keys]",
+    help="Files and directories that tools cannot read, comma-separated, or none. [those with keys]",
 )
 @click.option(
     "--system-paths",
     type=str,
-    help="What the tools of every principal can read beside its own directories, with commas between them. "
+    help="Paths that tools of every principal can read, beside its roots; comma-separated. "
     "[/usr, /lib and what else programs need]",
 )
 @click.option("--cpus", type=str, help="CPUs for the server itself, such as 1 or 0,2-3; tools may use all. [all]")
@@ -129,18 +129,18 @@ def fail(text: str, code: int) -> NoReturn:
 
 @click.group()
 def config() -> None:
-    """Look at the settings of the server on this machine."""
+    """Inspect the settings of the server on this machine."""
 
 
 @config.command()
-@click.option("--config", "file", type=click.Path(path_type=Path), help="The server's file with settings.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="The server's settings file.")
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 def check(file: Path | None, data_dir: str | None) -> None:
     """Check the settings of a server without starting it.
 
-    Prints every setting as the settings file would have it, with its origin, then what was found. Keys are never
-    shown. Exits with 2 if a setting is wrong, and with 1 if the server could not start on this machine. A database is
-    looked at for a few seconds, no provider is contacted.
+    Prints every setting in the format of the settings file, with its origin, then the findings. Keys are never shown.
+    Exit code 2: a setting is invalid; 1: the server could not start on this machine. The database is checked for a few
+    seconds; no provider is contacted.
     """
     try:
         settings = load({"data_dir": data_dir} if data_dir else {}, file=file)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FAILED = 1
 
 _file = click.argument("file", type=click.Path(path_type=Path))
-_config = click.option("--config", type=click.Path(path_type=Path), help="The server's file with settings.")
+_config = click.option("--config", type=click.Path(path_type=Path), help="The server's settings file.")
 _data_dir = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 
 
@@ -39,8 +39,7 @@ _data_dir = click.option("--data-dir", type=str, help="Where conversations are k
 def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -> None:
     """Copy the database into FILE.
 
-    The server may be running. The copy is consistent, and it is checked. It does not contain the token, keys and
-    settings.
+    The server may be running. The copy is consistent and verified; it contains no token, keys or settings.
     """
     with ending_at_once():
         from actors.adapters.store.sqlite.backup import BackupError, TargetExistsError, back_up  # noqa: PLC0415 -- not for --help
@@ -63,9 +62,9 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
 @click.option("--force", is_flag=True, help="Replace an existing database; it is kept under another name.")
 @click.option("--accept-damage", is_flag=True, help="Also restore damaged conversations; they are listed.")
 def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, accept_damage: bool) -> None:
-    """Make a backup the database of a stopped server.
+    """Restore a backup as the database of a stopped server.
 
-    Every row of the backup is checked first. Changes since the backup are lost. The next start of the server recovers
+    Every row of the backup is verified first. Changes since the backup are lost. The next start of the server recovers
     all conversations: runs that were in progress are interrupted.
     """
     with ending_at_once():
@@ -130,14 +129,14 @@ def _amount(made: Copied) -> str:
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="The server's file with settings.")
+@click.option("--config", type=click.Path(path_type=Path), help="The server's settings file.")
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 @click.option("--database", type=str, help="The URL of an empty PostgreSQL database. [the setting database]")
 def move(config: Path | None, data_dir: str | None, database: str | None) -> None:
     """Copy all conversations from the data directory to PostgreSQL.
 
-    The tokens of principals are copied, too. The server has to be stopped. Every row is compared after it was copied;
-    if one differs, the database stays empty.
+    Tokens of principals are copied too. Stop the server first. Every copied row is compared; if one differs, the
+    database stays empty.
 
     The data directory keeps its own token, which stays valid, and its database, which is no longer opened: a file
     beside it says where the conversations are.

@@ -48,7 +48,7 @@ T = TypeVar("T")
 DAY_MS = 86_400_000
 LIFETIME = re.compile(r"([1-9][0-9]{0,4})([hd])")
 
-CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="The server's file with settings.")
+CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="The server's settings file.")
 DATA_DIR = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -58,24 +58,22 @@ def token() -> None:
     """Manage the tokens of principals.
 
     Principals are the people and services that the server's file names in tables [principals.NAME]. Only hashes of
-    tokens are kept: in the data directory, or in the database that servers share. A running server notices a change
-    within a second.
+    tokens are stored: in the data directory, or in the shared database. A running server applies changes within a
+    second.
     """
 
 
 @token.command()
 @click.argument("principal")
-@click.option(
-    "--role", type=click.Choice([role.value for role in Role]), help="What it may do. [the role of the principal]"
-)
-@click.option("--expires", metavar="TIME", help="When it ends: 12h, 90d. [never]")
-@click.option("--note", default="", help="What it is for.")
+@click.option("--role", type=click.Choice([role.value for role in Role]), help="Its role. [the role of the principal]")
+@click.option("--expires", metavar="TIME", help="Lifetime: 12h, 90d. [unlimited]")
+@click.option("--note", default="", help="A note on its purpose.")
 @CONFIG
 @DATA_DIR
 def create(  # noqa: PLR0917 -- one for each option
     principal: str, role: str | None, expires: str | None, note: str, file: Path | None, data_dir: str | None
 ) -> None:
-    """Create a token, and print it. This is the only time that it is shown."""
+    """Create a token and print it, this once."""
     config = _config(file, data_dir)
     known = config.principals.get(principal)
     if known is None:
@@ -125,7 +123,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
 @CONFIG
 @DATA_DIR
 def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
-    """Give a token another secret, and print it. Calls with the old secret are refused, and their streams end."""
+    """Replace the secret of a token, and print it. Calls with the old secret are refused, and their streams end."""
     text = _done(_config(file, data_dir), lambda tokens: tokens.rotate(token_id))
     if text is None:
         fail(f"token {token_id} not found; see `bedrock token list`", USAGE)

@@ -30,14 +30,14 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True
 @click.option("--upstream-ca", type=FILE, help="A PEM file with the authorities that sign the server's certificate.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the local server keeps its files.")
 @click.option("--allow-host", "hosts", multiple=True, help="A name by which clients reach the gateway.")
-@click.option("--allow-origin", "origins", multiple=True, help="An origin of web pages that may call, for CORS.")
+@click.option("--allow-origin", "origins", multiple=True, help="An allowed origin of web pages (CORS).")
 @click.option("--tls-certificate", "certificate", type=FILE, help="A PEM file; needed to listen beyond this machine.")
 @click.option("--tls-key", "key", type=FILE, help="The PEM file with its key.")
 @click.option("--client-ca", type=FILE, help="A PEM file: clients need a certificate that one of these has signed.")
 @click.option("--insecure-behind-proxy", "behind_proxy", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--new-thread", default="", help="Template, as JSON, of the conversation for a new AG-UI thread.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Log level on stderr. [info]")
-@click.option("--fd", type=int, hidden=True, help="A socket that listens already.")
+@click.option("--fd", type=int, hidden=True, help="A listening socket to use.")
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
 def gateway(
     *,

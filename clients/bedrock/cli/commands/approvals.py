@@ -43,7 +43,7 @@ KIND = click.Choice(list(RULE_KINDS))
 @click.option("--always", type=KIND, help="Also allow later calls like this one.")
 @click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
 def approve(conversation: Conversation, call: str | None, always: str | None, everything: bool) -> None:
-    """Approve a tool call that waits for approval. CALL, an id of `bedrock approvals`, is needed if several wait.
+    """Approve a tool call that waits for approval. CALL, an id from `bedrock approvals`, is required if several wait.
 
     --always makes a rule for later calls of the conversation: `exact` for this command, `prefix` for commands that
     begin like it, `path` for its directory, `tool` or `server` for all calls of the tool or of its MCP server.
@@ -62,7 +62,7 @@ def approve(conversation: Conversation, call: str | None, always: str | None, ev
 @click.option("--note", default="", help="Why; the agent reads it.")
 @click.option("--always", type=KIND, help="Also deny later calls like this one, as for `bedrock approve`.")
 def deny(conversation: Conversation, call: str | None, note: str, always: str | None) -> None:
-    """Deny a tool call that waits for approval. No call of the same response runs, and the agent is told."""
+    """Deny a tool call that waits for approval. No call of the same response runs, and the agent is informed."""
     (approval,) = _open_approvals(conversation, call)
     rule = _suggested(approval, always)
     now = conversation.deny(approval, note, rule=rule)
@@ -95,15 +95,15 @@ def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
 @on_conversation
 @click.argument("question", required=False)
 @click.option("--set", "values", multiple=True, metavar="FIELD=VALUE", help="Fill in a field; can be repeated.")
-@click.option("--visited", is_flag=True, help="Say that you have opened the address that is asked for.")
+@click.option("--visited", is_flag=True, help="Confirm that you have opened the requested address.")
 @click.option("--decline", is_flag=True, help="Refuse to answer.")
 def answer(
     conversation: Conversation, question: str | None, *, values: tuple[str, ...], visited: bool, decline: bool
 ) -> None:
     """Answer or decline a question of an MCP server. QUESTION is needed if it asks several.
 
-    At a terminal, the fields of its form are asked for one after the other (/decline refuses); --set fills them in
-    without asking. The answer goes to the MCP server: give it no passwords or keys.
+    At a terminal, the fields of its form are prompted for one by one (/decline refuses); --set fills them in without
+    prompts. The answer goes to the MCP server: give it no passwords or keys.
     """
     if decline and (values or visited):
         raise click.UsageError("--decline excludes --set and --visited")
@@ -221,7 +221,7 @@ _ABOUT_COLUMNS = 300
 def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
     """List the tool calls that wait for approval: of all conversations, or of one.
 
-    Those of the conversation that has waited longest come first. `bedrock approve` and `bedrock deny` answer them.
+    The longest waiting conversation comes first. Decide with `bedrock approve` and `bedrock deny`.
     """
     client = connect(ctx)
     found, unreadable = _listed_approvals(client, name, limit)
@@ -248,7 +248,7 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
 def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
     """List the open questions of MCP servers: in all conversations, or in one.
 
-    A question has a deadline; without an answer by then, the MCP server gets none. `bedrock answer` answers.
+    Questions expire at their deadline. Answer with `bedrock answer`.
     """
     client = connect(ctx)
     found, unreadable = _listed_questions(client, name, limit)
@@ -328,9 +328,9 @@ def rules(
     """List, make and revoke the approval rules of a conversation.
 
     ACTION is `allow`, `ask` or `deny`. KIND is `exact` for one shell command, `prefix` for shell commands that begin
-    with TEXT, `path` for files beneath a directory, `tool` or `server` for all calls of a tool or of an MCP server. A
-    prefix allows TEXT with operands and harmless options, and denies TEXT wherever it begins in a command. A denial
-    comes before a question, and a question before a permission. Rules of the server are in its settings file.
+    with TEXT, `path` for files below a directory, `tool` or `server` for all calls of a tool or of an MCP server. A
+    prefix allows TEXT with operands and harmless options, and denies TEXT wherever it begins in a command. Denials take
+    precedence over questions, and questions over permissions. The server's own rules are in its settings file.
 
     \b
     bedrock rules NAME --add allow prefix "git status" --add deny prefix "git push"

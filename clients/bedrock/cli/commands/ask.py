@@ -85,7 +85,7 @@ class Outcome:
     "schema",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="A JSON Schema: the answer is a value that fits it, and is printed as JSON, alone.",
+    help="A JSON Schema: the answer is a matching value, printed as JSON only.",
 )
 @PLAIN_OPTION
 @opening_options
@@ -106,9 +106,9 @@ def ask(
     """Ask and print the answer. The prompt is taken from the arguments and, if it is piped, from standard input.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
-    3 a tool call needs approval, 4 no server, 5 the answer is not whole (cut off, refused or empty), 130 cancelled
+    3 a tool call needs approval, 4 no server, 5 the answer is incomplete (cut off, refused or empty), 130 cancelled
     (Ctrl-C, SIGTERM and SIGHUP cancel the run), 141 standard output was closed by its reader (that cancels the run
-    too). What an MCP server asks is asked at the terminal; without one it is declined.
+    too). Questions of MCP servers are asked at the terminal; without one they are declined.
     """
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)

@@ -78,7 +78,9 @@ LATE = timedelta(seconds=30)
 
 @click.command()
 @click.argument("names", nargs=-1, type=CONVERSATION)
-@click.option("--all", "everything", is_flag=True, help="All of yours, archived ones and sub-agents too.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Check all your conversations, including archived ones and sub-agents."
+)
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None:
     """Check stored conversations and change nothing.
@@ -133,7 +135,7 @@ def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
 def replay(conversation: Conversation, until: int, verbose: bool) -> None:
     """Replay a log and compare each step with the stored one.
 
-    The log is what the state machine was told; nothing is changed, and no model or tool is called.
+    The log contains the inputs of the state machine; nothing is changed, and no model or tool is called.
     """
     steps = differences = 0
     for step in conversation.replay(until):
@@ -190,7 +192,7 @@ def _time(value: str) -> datetime:
 
 
 @click.command()
-@click.option("--since", type=_time, metavar="TIME", help="Only entries of this time and later: 12h, 7d, or a date.")
+@click.option("--since", type=_time, metavar="TIME", help="Only entries since then: 12h, 7d, or a date.")
 @click.option("--until", type=_time, metavar="TIME", help="Only entries before this time.")
 @click.option("--principal", default="", help="Only entries of this principal.")
 @click.option("--conversation", type=CONVERSATION, help="Only entries about this conversation, by its id.")
@@ -210,8 +212,8 @@ def audit(
 ) -> None:
     """Print who did what, as lines of JSON.
 
-    There is an entry for each accepted command, each decision about a tool call and each refused call; the oldest
-    comes first. No entry contains text of a conversation. Needs the token of an operator.
+    One entry for each accepted command, decision about a tool call and refused call, oldest first. Entries contain no
+    text of conversations. Requires an operator's token.
     """
     client = connect(ctx)
     conversation = conversation and _id_of(client, conversation)
@@ -262,8 +264,8 @@ def _id_of(client: Client, name: str) -> str:
 def download(conversation: Conversation, images: tuple[str, ...], directory: Path, force: bool) -> None:
     """Save the images of a conversation.
 
-    They are saved as they were sent, or as a tool read them. IMAGE is what `bedrock show` prints behind an image;
-    without one, all are saved. A file that exists is refused, unless it is the image already; the others are saved.
+    They are saved unmodified. IMAGE is the name that `bedrock show` prints after an image; without it, all are saved.
+    Existing files with other contents are not overwritten.
     """
     refused = []
     for identity, image in _chosen(_all(conversation), images).items():

@@ -36,7 +36,7 @@ NOTIFY_OPTION = click.option(
     "--notify/--no-notify",
     envvar="BEDROCK_NOTIFY",
     default=True,
-    help="Whether the bell rings and the window's title says so when the agent waits for you; also BEDROCK_NOTIFY=0.",
+    help="Ring the bell and set the window title when the agent waits for you; also BEDROCK_NOTIFY=0.",
 )
 
 
@@ -109,7 +109,9 @@ ENDS = "The server ends when no client is connected and no run is open, and back
 
 @click.command()
 @click.argument("prompt", nargs=-1)
-@click.option("--again", metavar="COMMAND", hidden=True, help="What brings the chat back, with {} for its slug.")
+@click.option(
+    "--again", metavar="COMMAND", hidden=True, help="The command that resumes the chat, with {} for its slug."
+)
 @click.option("--spawn", is_flag=True, help="Start a server also if an address is given and none answers there.")
 @NOTIFY_OPTION
 @PLAIN_OPTION

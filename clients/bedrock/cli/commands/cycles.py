@@ -52,7 +52,7 @@ def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
 def wait(conversation: Conversation, *, run: str, timeout: float | None, output: str) -> None:
     """Wait until a run has ended, and print how.
 
-    Nothing is changed, and a question stays open for others to answer; standard error says so. The exit code is 0 if
+    Nothing is changed; open questions are left to others and reported on standard error. The exit code is 0 if
     the run has completed, 1 if it failed, was interrupted or has not ended in time, 3 if it waits for approval then.
     `bedrock cycles` lists the ids of runs.
     """

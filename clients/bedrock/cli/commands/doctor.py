@@ -52,13 +52,13 @@ class Finding:
 
 
 @click.command()
-@click.option("--config", type=click.Path(), help="The file with settings of the server on this machine.")
+@click.option("--config", type=click.Path(), help="The settings file of the server on this machine.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs.")
 @click.pass_context
 def doctor(ctx: click.Context, config: str | None, output: str) -> None:
     """Check the server, the connection to it, and this machine. Exit code 0 if nothing fails.
 
-    On the machine of the server, its database is checked, too, if the settings name one.
+    On the server's machine, the database in the settings is checked too.
     """
     findings = list(_examine(ctx.find_root().obj, config))
     if output == "json":

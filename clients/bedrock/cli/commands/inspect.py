@@ -162,9 +162,9 @@ async def _fates(address: str | None, name: str, messages: list[Message]) -> lis
 @JSON_OPTION
 @click.pass_context
 def models(ctx: click.Context, name: str | None, output: str) -> None:
-    """List the models that conversations can use. With MODEL: all about that one.
+    """List the models that conversations can use. With MODEL, show its details.
 
-    If your server on this machine does not run, one is started for it, with the same settings.
+    If no server runs on this machine, one is started with the same settings.
     """
     if name is not None:
         try:
@@ -350,10 +350,10 @@ def _of_the_server(ctx: click.Context) -> dict[str, EntryPoint]:
 @JSON_OPTION
 @click.pass_context
 def mcp(ctx: click.Context, output: str) -> None:
-    """List the MCP servers, whether they work, and their tools.
+    """List the MCP servers with their states and tools.
 
-    They are set up in the server's settings, as [[mcp_servers]]. One that needs a login gets it
-    on the server's machine, with the command login.
+    They are configured in the server's settings, as [[mcp_servers]]. Log in to those that need it with the command
+    login, on the server's machine.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -379,7 +379,7 @@ def mcp(ctx: click.Context, output: str) -> None:
 def nodes(ctx: click.Context, output: str) -> None:
     """List the servers that share the database, as seen by the one that answers.
 
-    Those that have ended are not listed. Needs the role of an operator.
+    Stopped servers are not listed. Requires the operator role.
     """
     found = connect(ctx).nodes()
     columns: dict[str, Callable[[Node], str]] = {
@@ -405,7 +405,7 @@ def nodes(ctx: click.Context, output: str) -> None:
 def quota(ctx: click.Context, output: str) -> None:
     """List your quotas and their usage.
 
-    An operator sees those of all principals, and of all together ("server"). Days and months are those of UTC.
+    Operators see those of all principals, and the totals ("server"). Days and months are UTC.
     """
     columns: dict[str, Callable[[Quota], str]] = {
         "quota": lambda each: each.quota,

@@ -37,7 +37,7 @@ def new(ctx: click.Context, /, **creating: Any) -> None:
 
 
 @on_conversation
-@click.option("--discard-queued", is_flag=True, help="Drop queued follow-ups too.")
+@click.option("--discard-queued", is_flag=True, help="Discard queued follow-ups too.")
 @click.option("--kill-jobs", is_flag=True, help="Stop the background jobs of earlier calls too.")
 def cancel(conversation: Conversation, discard_queued: bool, kill_jobs: bool) -> None:
     """Cancel the run of a conversation.
@@ -77,12 +77,12 @@ def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> N
 
     \b
     restricted     they can read, but change nothing, and have no network
-    workspace      they can also change files beneath the working directory
-    unrestricted   they can do whatever the user of the server can
+    workspace      they can also change files below the working directory
+    unrestricted   they have all rights of the server's user
 
     A new mode applies from the next tool call on, also within a run. A running call, background jobs and programs of
     MCP servers keep the rights that they were started with, and are listed; --stop-running stops them, now or when you
-    repeat the command, and the run continues without the call. The agent is told. A server that cannot enforce a
+    repeat the command, and the run continues without the call. The agent is informed. A server that cannot enforce a
     mode refuses it; `bedrock doctor` says why.
     """
     if mode is None:
@@ -112,8 +112,8 @@ def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> N
 def compact(conversation: Conversation, summary_only: bool) -> None:
     """Summarize a conversation now, and continue in a new one.
 
-    The new one begins with the summary. The summarized one can still be read, but takes no more messages. If no summary
-    is written, the conversation stays as it is. Ctrl-C stops waiting only; `bedrock cancel` stops the summary.
+    The new one begins with the summary. The summarized one becomes read-only. If the summary fails, the conversation is
+    unchanged. Ctrl-C stops waiting only; `bedrock cancel` stops the summary.
     """
     conversation.trigger_continuation()
     events = conversation.events(until_settled=True, omit_deltas=True, recent_messages=0)
@@ -150,10 +150,9 @@ def update(
     model_defaults: bool,
     auto_continue: bool | None,
 ) -> None:
-    """Change the model of a conversation, its approval policy, or how it is to answer. The rest stays as it is.
+    """Change the model, the approval policy or the generation settings of a conversation.
 
-    The effort, the temperature and the limit hold from the next request to the model on; the model can be changed only
-    while nothing is running.
+    Generation settings apply from the next model request on; the model can be changed only between runs.
     """
     changes = (generation, model, approval_policy, auto_continue)
     if all(each is None for each in changes) and not model_defaults:
@@ -180,14 +179,14 @@ def update(
     default="",
     help="The last run of the fork, as `bedrock cycles` lists it. [the last one]",
 )
-@click.option("--back", metavar="N", type=click.IntRange(1), help="Leave out so many of the latest runs.")
+@click.option("--back", metavar="N", type=click.IntRange(1), help="Omit this many of the latest runs.")
 @click.option("--slug", default="", help="The slug of the fork.")
 @click.option("--title", default="", help="The title of the fork. [that of the conversation]")
 def fork(conversation: Conversation, *, cycle: str, back: int | None, slug: str, title: str) -> None:
     """Fork a conversation: create another one with its history up to the end of a run.
 
-    The fork goes on by itself, with the same settings; the conversation is unchanged, and may be busy. Only the
-    history is taken back: files stay as they are now. The queue and background jobs are not taken over.
+    The fork has the same settings; the original is unchanged, and may be busy. Files are not restored; the queue and
+    background jobs are not copied.
     """
     if cycle and back:
         raise click.UsageError("--at and --back exclude each other")
@@ -201,7 +200,7 @@ def fork(conversation: Conversation, *, cycle: str, back: int | None, slug: str,
 @on_conversation
 @click.option("--without-summary", is_flag=True, help="Begin without the summary.")
 def continue_(conversation: Conversation, without_summary: bool) -> None:
-    """Continue a conversation whose context is used up in a new one. By default that begins with the summary."""
+    """Continue a conversation whose context is used up in a new one, which begins with the summary."""
     successor = conversation.continue_(include_summary=not without_summary).get()
     _tell_successor(successor)
 
@@ -233,14 +232,14 @@ def archive(conversation: Conversation, undo: bool) -> None:
 
 
 @on_conversation
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; required without a terminal.")
 @click.option("-f", "--force", is_flag=True, help="Cancel the run first, and do not ask.")
 @click.option("--etag", default="", help="Delete only if the etag in `bedrock show --output json` is still this one.")
 def rm(conversation: Conversation, *, yes: bool, force: bool, etag: str) -> None:
-    """Delete a conversation and all that belongs to it.
+    """Delete a conversation and all its data.
 
-    Its background jobs end; files in its directory stay. During a run, or while a question is open, it is
-    refused, unless --force is given. At a terminal it asks first; without one, --yes or --force has to be given.
+    Its background jobs end; files in its directory stay. Refused during a run or while a question is open, unless
+    --force is given. Asks first at a terminal; without one, --yes or --force is required.
     """
     if not (yes or force or sys.stdin.isatty()):
         hint = "--yes deletes without asking; --force also cancels the run."
@@ -294,7 +293,7 @@ def queue(conversation: Conversation, everything: bool, limit: int, output: str)
 def withdraw(conversation: Conversation, messages: tuple[str, ...], everything: bool) -> None:
     """Withdraw messages from the queue, and print their texts.
 
-    Without MESSAGES, the one that was sent last is withdrawn. `bedrock queue` shows the ids of messages.
+    Without MESSAGES, the latest one is withdrawn. `bedrock queue` shows the ids of messages.
     """
     if messages and everything:
         raise click.UsageError("give messages or --all, not both")

@@ -131,8 +131,8 @@ UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain: bool) -> None:
     """Follow a conversation, or the list of conversations, until Ctrl-C. Watching changes nothing.
 
-    While sub-agents are at work a terminal shows what each of them is doing. To see all that one does, watch it by its
-    own name: `bedrock list --parent NAME` lists them. FILTER narrows the list, as that of `bedrock list` does.
+    A terminal also shows the progress of sub-agents. To follow one in full, watch it by its own name: `bedrock list
+    --parent NAME` lists them. FILTER narrows the list, as that of `bedrock list` does.
     """
     if name is not None and filter_:
         raise click.UsageError("--filter is only for the list of conversations, without NAME")
