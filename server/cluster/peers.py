@@ -195,7 +195,7 @@ class PeerLostError(Exception):
 
 
 class Lane(Enum):
-    """The kinds of calls to another node. Each kind has connections of its own."""
+    """The kinds of calls to another node. Each kind has separate connections."""
 
     CALLS = "calls"
     URGENT = "urgent"

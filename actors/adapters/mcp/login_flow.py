@@ -438,7 +438,9 @@ class _Provider(OAuthClientProvider):
             return redirected(address, self._state)
         except LookupError:
             begins = f"{self._listener.address}?"
-            raise LoginError(f"this is not the address that this login leads to: that begins with {begins}") from None
+            raise LoginError(
+                f"the address does not belong to this login: expected one that begins with {begins}"
+            ) from None
 
     def login(self, status: int) -> McpLogin:
         """Return the finished login. `status` is the HTTP status of the server's response to the ping.

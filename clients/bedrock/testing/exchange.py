@@ -151,7 +151,7 @@ class Gate:
         try:
             return self._arrived.get(timeout=timeout)
         except queue.Empty:
-            raise AssertionError(f"no answer of the model has come to the gate within {timeout:g} s") from None
+            raise AssertionError(f"no answer of the model reached the gate within {timeout:g} s") from None
 
     def open(self) -> None:
         """Let all waiting and all later answers through."""

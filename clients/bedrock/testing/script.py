@@ -131,7 +131,7 @@ class Script:
             exchange.closed.set()
         except Exception as error:  # noqa: BLE001 -- a fault of the answering function, which `problems` reports
             self.problems.append(f"the play {words_of(play)} raised {error!r}")
-            refuses(400, message=f"the test's play raised {error!r}")(exchange)
+            refuses(400, message=f"the test's script raised {error!r}")(exchange)
 
     def release(self) -> None:
         """Open all gates of this script, and set `go` of all its requests, so that no answer is held back."""

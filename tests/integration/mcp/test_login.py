@@ -108,7 +108,8 @@ def test_the_browser_of_another_machine_is_pasted(fake: LoginServer) -> None:
     login = log_in(server_at(fake), lambda address: led.append(fake.browse(address)), paste=led.pop).login
     assert login.access_token in fake.valid
     with pytest.raises(
-        LoginError, match=r"not the address that this login leads to: that begins with http://127.0.0.1:\d+/callback\?"
+        LoginError,
+        match=r"does not belong to this login: expected one that begins with http://127.0.0.1:\d+/callback\?",
     ):
         log_in(server_at(fake), lambda _: None, paste=lambda: "http://127.0.0.1/callback?code=a&state=b")
 

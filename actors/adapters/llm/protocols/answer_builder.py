@@ -75,7 +75,7 @@ class UsageFields(Struct, frozen=True):
 def _note(reported: Mapping[str, Any], field: str, request: ModelRequest) -> None:
     if reported.get(field) is not None:
         fields = {"request": request.request_id, "field": field}
-        log.warning("a token count cannot be right, and is estimated", extra=fields)
+        log.warning("implausible token count replaced by an estimate", extra=fields)
 
 
 def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None:

@@ -205,7 +205,7 @@ class _InputGrows(Struct, tag="input_json_delta", tag_field="type", forbid_unkno
 
 
 class _BlockGrows(Struct, tag="content_block_delta", tag_field="type"):
-    """A delta of a block that says just what the API documents."""
+    """A delta of a block with documented fields only."""
 
     index: int
     delta: _TextGrows | _ThinkingGrows | _InputGrows

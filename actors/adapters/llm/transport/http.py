@@ -194,9 +194,9 @@ class _Response(http.client.HTTPResponse):
         return [data] if data else []
 
     def settle(self, *, alone: bool = False) -> bool:
-        """Read the end of the body if it has arrived, and return False if content has, or a failure.
+        """Read the end of the body if it has arrived. Returns False if more content or an error has arrived instead.
 
-        `alone`: also if anything has arrived behind the body, such as the end of the connection.
+        `alone`: also False if anything follows the body, such as the end of the connection.
         """
         self._exchange.begin(math.inf, "")
         self._exchange.idle = 0

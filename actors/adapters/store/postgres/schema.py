@@ -1,7 +1,7 @@
 """Applies migrations to a PostgreSQL database, and reports its condition.
 
 Several servers may start at once, and servers of older versions may still use the database. So a migration only adds
-what a new version needs. What no version uses any more is removed by a later migration.
+what a new version needs; a later migration removes objects that no version uses any more.
 """
 
 from __future__ import annotations
