@@ -172,7 +172,7 @@ def test_a_row_that_is_not_what_was_copied_stops_the_move_and_leaves_nothing(
         return copied(self, name, columns, iter(rows))
 
     monkeypatch.setattr(PostgresConnection, "copy_in", copy_wrong)
-    with pytest.raises(MoveError, match=f"row \\d+ of {table} is not what was copied"):
+    with pytest.raises(MoveError, match=f"row \\d+ of {table} differs from its copy"):
         move_to(empty, tmp_path, {})
     with psycopg.connect(empty) as connection:
         assert connection.execute("SELECT count(*) FROM conversations").fetchone() == (0,)

@@ -220,7 +220,7 @@ def test_approvals_are_listed_with_their_conversations(program: Program, fake: F
     asked = [each.parent for each in fake.asked(v1.ListApprovalsRequest)]
     assert asked == ["conversations/-", "conversations/-", f"conversations/{SLUG}"]
     fake.unreadable = ["conversations/damaged"]
-    said = "damaged cannot be read, and may have questions: `bedrock verify damaged` says what is wrong\n"
+    said = "damaged cannot be read, and may have questions: see `bedrock verify damaged`\n"
     assert program("approvals").stderr == said
     shown = json.loads(program("approvals", "--output", "json").stdout)
     assert [each["name"] for each in shown] == [f"{NAME}/approvals/t1"]

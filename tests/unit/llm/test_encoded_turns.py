@@ -169,4 +169,4 @@ def test_the_same_tools_are_encoded_once_and_others_at_the_same_place_anew() -> 
     assert encoded == ["one"]
     for number in range(3 * KEPT_TOOLS):  # what is dropped may lie where later ones do
         assert bytes(tools.of((one, spec(f"{number}")))) == b'[{"name":"one"},{"name":"%d"}]' % number
-    assert len(tools._kept) <= KEPT_TOOLS
+    assert len(tools._entries) <= KEPT_TOOLS

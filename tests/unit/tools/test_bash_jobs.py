@@ -180,7 +180,7 @@ def test_a_cancelled_wait_only_stops_waiting(harness: JobHarness) -> None:
     harness.cancel.cancel()
     output = answer.result(BOUND)
     assert output.is_error
-    assert output.text == "[cancelled; b-1 goes on]"
+    assert output.text == "[cancelled; b-1 continues]"
     assert process.kills == 0
     assert harness.toolbox.jobs("c-1") == ("b-1",)
     process.end()
@@ -366,7 +366,7 @@ def test_a_cancelled_kill_stops_waiting(harness: JobHarness) -> None:
     answer = harness.begin(kill="b-1")
     assert process.signals.get(timeout=BOUND) == 15
     harness.cancel.cancel()
-    assert answer.result(BOUND).text == "[cancelled; b-1 goes on]"
+    assert answer.result(BOUND).text == "[cancelled; b-1 continues]"
     process.end()
 
 
