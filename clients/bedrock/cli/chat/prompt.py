@@ -62,10 +62,9 @@ class PromptRenderer(Renderer):
     narrower and rewrapped them: the rest would stay in the scrollback.
     """
 
-    def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:
-        """Prepare. `reflow` tells whether the terminal rewraps lines when it is resized; None to detect that."""
+    def __init__(self, style: BaseStyle, output: Output) -> None:
         self._above: list[SafeText] = []
-        self._reflow = reflows() if reflow is None else reflow
+        self._reflow = reflows()
         super().__init__(style, output)
 
     def print_above(self, line: SafeText) -> None:

@@ -108,19 +108,14 @@ def answer(
     if decline and (values or visited):
         raise click.UsageError("--decline excludes --set and --visited")
     asked = _open_question(conversation, question)
-    if decline:
-        conversation.decline_question(asked)
-        print_text("declined")
-        return
     if asked.url and values:
         raise exits.CommandError("this question has an address and no form", "Open it; then --visited.", exits.USAGE)
-    content = _content(asked, values) if values or visited else _filled_in(asked)
+    content = None if decline else _content(asked, values) if values or visited else _filled_in(asked)
     if content is None:
         conversation.decline_question(asked)
-        print_text("declined")
-        return
-    conversation.answer_question(asked, None if asked.url else content)
-    print_text("answered")
+    else:
+        conversation.answer_question(asked, None if asked.url else content)
+    print_text("declined" if content is None else "answered")
 
 
 def _open_question(conversation: Conversation, question: str | None) -> Question:

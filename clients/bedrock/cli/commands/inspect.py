@@ -261,7 +261,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         *(("rule", _rule(rule)) for rule in conversation.approval_rules),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
         ("window", assumed_window(usage, conversation.model)),
-        ("each request", _fixed(usage.fixed_tokens)),
+        ("each request", f"about {usage.fixed_tokens:,} tokens of system prompt and tools" * bool(usage.fixed_tokens)),
         ("used", _used(conversation.total_usage)),
         ("side queries", _used(conversation.aside_usage)),
         ("when full", "continues automatically" * conversation.auto_continue),
@@ -270,10 +270,6 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("forked from", conversation.forked_from.removeprefix("conversations/")),
     ]
     return [(label, value) for label, value in facts if value]
-
-
-def _fixed(tokens: int) -> str:
-    return f"about {tokens:,} tokens of system prompt and tools" if tokens else ""
 
 
 def _offered(conversation: ConversationInfo) -> str:

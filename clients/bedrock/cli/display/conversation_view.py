@@ -144,13 +144,12 @@ class ConversationView:
 
     def _question(self, name: str, asked: Approval | None) -> None:
         """Add an open approval, or replace the one of the same name in its place; remove it if `asked` is None."""
-        known = [approval.name for approval in self.approvals]
+        found = {approval.name: approval for approval in self.approvals}
         if asked is None:
-            self.approvals = [approval for approval in self.approvals if approval.name != name]
-        elif name in known:
-            self.approvals[known.index(name)] = asked
+            found.pop(name, None)
         else:
-            self.approvals.append(asked)
+            found[name] = asked
+        self.approvals = list(found.values())
 
     def _state(self, state: ConversationState, now: float) -> None:
         self.state = state
@@ -161,9 +160,8 @@ class ConversationView:
 
 
 def _agents(waiting: AwaitingSubAgentsDetail) -> str:
-    count = waiting.completed_count + len(waiting.pending)
     done = f", {waiting.completed_count} done" if waiting.completed_count else ""
-    return f"{count} sub-agent{'' if count == 1 else 's'}{done}"
+    return counted(waiting.completed_count + len(waiting.pending), "sub-agent") + done
 
 
 #: The minimum width, in columns, of a sub-agent's task, even if the terminal is too narrow for it.
@@ -262,9 +260,8 @@ class AgentTree:
 
     def observe_agent(self, name: str, event: Event, now: float) -> None:
         """Update the tree with an event of one sub-agent's own conversation. `now` is in monotonic seconds."""
-        for agent in self._agents.values():
-            if agent.status.name == name:
-                agent.observe(event, now)
+        for agent in self._named(name):
+            agent.observe(event, now)
 
     @property
     def at_work(self) -> list[str]:
@@ -285,13 +282,12 @@ class AgentTree:
 
     def unfollow(self, name: str) -> None:
         """Mark a sub-agent as no longer followed: only its parent's events will tell how it ends."""
-        for agent in self._agents.values():
-            if agent.status.name == name:
-                agent.followed = False
+        for agent in self._named(name):
+            agent.followed = False
 
     def seen_to_the_end(self, name: str) -> bool:
         """Return whether the sub-agent's own conversation has shown how the sub-agent ended."""
-        return any(agent.seen_to_the_end for agent in self._agents.values() if agent.status.name == name)
+        return any(agent.seen_to_the_end for agent in self._named(name))
 
     def endings(self, paint: Paint) -> Iterator[SafeText]:
         """Yield a line for each ended sub-agent whose end was not printed yet, and mark the end as printed."""
@@ -316,6 +312,9 @@ class AgentTree:
             _painter(agent, paint)(_line(agent, "└" if agent is agents[-1] else "├", now, wall, width))
             for agent in agents
         ]
+
+    def _named(self, name: str) -> list[AgentView]:
+        return [agent for agent in self._agents.values() if agent.status.name == name]
 
     def _in_order(self) -> Iterator[AgentView]:
         return (self._agents[index] for index in sorted(self._agents))

@@ -175,7 +175,7 @@ def described(image: Image) -> str:
 async def queue_lines(conversation: AsyncConversation) -> list[str]:
     """Return a line for each queued message, to be shown in a chat; if none is queued, one line that says so."""
     return [
-        f"· {_delivery(entry)}, sent {_sent(entry)} ago: “{one_line(entry.message.text, 60)}”"
+        f"· {_delivery(entry)}, sent {ago(entry.message.create_time)} ago: “{one_line(entry.message.text, 60)}”"
         async for entry in conversation.queue()
     ] or ["· the queue is empty"]
 
@@ -184,14 +184,10 @@ def _delivery(entry: QueuedMessage) -> str:
     return entry.message.delivery.replace("_", "-")
 
 
-def _sent(entry: QueuedMessage) -> str:
-    return ago(entry.message.create_time)
-
-
 QUEUE_COLUMNS: dict[str, Callable[[QueuedMessage], str]] = {
     "message": lambda entry: entry.message.name.rpartition("/")[2],
     "delivery": _delivery,
-    "sent": _sent,
+    "sent": lambda entry: ago(entry.message.create_time),
     "fate": lambda entry: fate(entry.fate),
     "text": lambda entry: entry.message.text,
 }
