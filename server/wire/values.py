@@ -17,6 +17,7 @@ from actors.core.content import ToolUse, Usage
 from actors.core.context import Budget, Limits, ToolGroup
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import ConversationRecord
+from actors.ports.json_schema import is_too_deep
 from actors.ports.mcp import McpServerStatus
 from server.wire.enums import ERROR_KIND
 
@@ -121,7 +122,7 @@ def _plain(value: Value) -> Any:
 
 def struct_of(value: dict[str, Any]) -> Struct | None:
     """Return a JSON object as a protobuf Struct; None if a Struct cannot represent it, or it is nested too deeply."""
-    if _depth(value, MAX_DEPTH) < 0:
+    if is_too_deep(value, MAX_DEPTH):
         return None
     result = Struct()
     try:
@@ -129,14 +130,6 @@ def struct_of(value: dict[str, Any]) -> Struct | None:
     except (ValueError, OverflowError):  # a number too large for a double, or a lone surrogate
         return None
     return result
-
-
-def _depth(value: Any, left: int) -> int:
-    """Return `left` minus the levels of nesting in a JSON value; negative if the value has more levels."""
-    if left < 0 or not isinstance(value, dict | list):
-        return left
-    inner = value.values() if isinstance(value, dict) else value
-    return min((_depth(item, left - 1) for item in inner), default=left - 1)
 
 
 def usage(value: Usage | None) -> v1.Usage | None:

@@ -88,7 +88,6 @@ def _lock(held: int, part: Path) -> None:
 
 
 MAX_DAMAGED = 8  # maximum number of damaged conversations (or other damaged objects) that a restore reports
-__all__ = ["BackupError", "Copied", "DamagedBackupError", "TargetExistsError", "back_up", "restore"]
 
 PAGES = 1_024  # pages copied per step. Ctrl-C takes effect between two steps.
 
@@ -217,8 +216,7 @@ def _refuse_if_no_backup(path: Path) -> None:
         _schema(database, path)
 
 
-@contextmanager
-def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
+def _reading(path: Path, how: str) -> closing[SqliteDatabase]:
     """Open a connection that cannot write; `how` is _LIVE or _AT_REST.
 
     Closing it does not checkpoint the write-ahead log, as closing the last connection to a database normally does.
@@ -226,10 +224,7 @@ def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
     database.connect()
-    try:
-        yield database
-    finally:
-        database.close()
+    return closing(database)
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> None:
@@ -264,13 +259,10 @@ def _damage(part: Path) -> tuple[str, ...]:
 
     Only the first MAX_DAMAGED objects are described. Returns () if nothing is damaged.
     """
-    database = SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)
-    try:
+    with closing(SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)) as database:
         migrate(database)
         with every_text(raw(database)):
             found = list(islice(check_all(SqliteSession(database)), MAX_DAMAGED + 1))
-    finally:
-        database.close()
     damaged = [f"{what}: {finding}" for what, finding in found[:MAX_DAMAGED]]
     return (*damaged, "and more") if len(found) > MAX_DAMAGED else tuple(damaged)
 

@@ -178,9 +178,6 @@ class DiskReserve:
 
 # A checkpoint copies its pages into the database file.
 
-
-_log = logging.getLogger(__name__)
-
 MOVE_EVERY = 1_000  # number of changes between two checkpoints
 # Length of the log in pages beyond which a checkpoint also truncates it, waiting for readers if necessary.
 PAGES = 32_768
@@ -209,11 +206,11 @@ class WriteAheadLog:
         """Whether MOVE_EVERY changes were written since the last checkpoint."""
         return self._since >= MOVE_EVERY and not self._database.is_closed()
 
-    def move_if_due(self, space: DiskReserve | None = None) -> None:
+    def move_if_due(self, space: DiskReserve) -> None:
         """Checkpoint if MOVE_EVERY changes were written since the last checkpoint and the disk has space for that."""
         if not self.due:
             return
-        if space is None or _fits(self._database, space):
+        if _fits(self._database, space):
             self.move()
         self._since = 0
 
