@@ -54,7 +54,7 @@ def test_only_its_conversation_has_the_tools(hub: Callable[..., Hub]) -> None:
     assert made.call("mcp__own__echo", {"text": "hi"}).text == "echo hi"
     stranger = made.call("mcp__own__echo", conversation_id="c2")
     assert stranger.is_error
-    assert "no MCP server own" in stranger.text
+    assert "The MCP server own no longer exists" in stranger.text
 
 
 def test_it_ends_with_its_conversation_and_with_another_choice(hub: Callable[..., Hub]) -> None:

@@ -205,7 +205,7 @@ def test_results_are_what_the_server_says(hub: Callable[..., Hub]) -> None:
     assert "KeyError" in unknown.text
     gone = made.call("mcp__other__echo")
     assert gone.is_error
-    assert "no MCP server other" in gone.text
+    assert "The MCP server other no longer exists" in gone.text
 
 
 def test_it_runs_in_the_working_directory_with_its_own_environment_and_no_other(
@@ -239,7 +239,7 @@ def test_an_answer_that_cannot_be_read_ends_its_call_at_once(hub: Callable[..., 
     made = hub(server())
     garbled = made.call("garbled")
     assert garbled.is_error
-    assert "no valid JSON-RPC" in garbled.text
+    assert "not valid JSON-RPC" in garbled.text
     assert made.call("echo", {"text": "on"}).text == "echo on"
 
 

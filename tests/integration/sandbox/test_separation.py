@@ -315,8 +315,8 @@ def test_what_is_beside_the_servers_own_package_is_not_read(confined: ConfinedSa
 def test_no_wider_mode_is_given_where_it_cannot_keep_principals_apart(
     confined: ConfinedSandbox, ada: Path, mode: Mode
 ) -> None:
-    assert "one principal from another" in confined_to_all_modes(confined).mode_refusal(mode, str(ada))
-    with pytest.raises(SandboxUnavailableError, match="one principal from another"):
+    assert "isolate the files of principals" in confined_to_all_modes(confined).mode_refusal(mode, str(ada))
+    with pytest.raises(SandboxUnavailableError, match="isolate the files of principals"):
         run(confined_to_all_modes(confined), "true", cwd=str(ada), mode=mode)
 
 

@@ -112,7 +112,7 @@ def test_a_directory_that_is_moved_away_and_back_goes_on(
     data.rename(data.with_name("elsewhere"))
     refuses_everything(store)
     data.with_name("elsewhere").rename(data)
-    said.wait_for("is back: the store goes on")
+    said.wait_for("is back; the store continues")
     store.commit(draft.next())
     assert store.verify("c1") == ()
 

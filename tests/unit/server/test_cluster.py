@@ -143,7 +143,7 @@ async def tried(pems: Path, certificate: str, authority: str) -> Obstacle:
         ("", "ours", "it listens without TLS: set tls_certificate", False),
         ("node", "others", "cluster.ca here does not sign its certificate", True),
         ("far", "ours", "IP address mismatch", True),
-        ("", "", "is no node", False),
+        ("", "", "not a node", False),
     ],
 )
 def test_tls_at_one_of_two_nodes_and_certificates_of_others_are_told_apart(

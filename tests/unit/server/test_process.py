@@ -224,7 +224,7 @@ def test_what_is_no_socket_is_not_believed(listening: Path, kind: str) -> None:
             other.symlink_to(listening)
         case _:
             other.mkdir()
-    with pytest.raises(NotPrivateError, match="no socket of this user"):
+    with pytest.raises(NotPrivateError, match="not a socket of this user"):
         check_socket(other)
 
 
