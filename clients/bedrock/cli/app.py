@@ -42,7 +42,7 @@ OURS = {
     "queue": ("manage", "List the queued messages of a conversation."),
     "withdraw": ("manage", "Withdraw messages from the queue, and print their texts."),
     "mode": ("manage", "Show or set the mode of a conversation: what its tools may do."),
-    "update": ("manage", "Change the model of a conversation, its approval policy, or how it is to answer."),
+    "update": ("manage", "Change the model, the approval policy or the generation settings of a conversation."),
     "compact": ("manage", "Summarize a conversation now, and continue in a new one."),
     "fork": ("manage", "Fork a conversation: create another one with its history up to the end of a run."),
     "continue": ("manage", "Continue a conversation whose context is used up in a new one."),

@@ -200,7 +200,7 @@ def fork(conversation: Conversation, *, cycle: str, back: int | None, slug: str,
 @on_conversation
 @click.option("--without-summary", is_flag=True, help="Begin without the summary.")
 def continue_(conversation: Conversation, without_summary: bool) -> None:
-    """Continue a conversation whose context is used up in a new one, which begins with the summary."""
+    """Continue a conversation whose context is used up in a new one. By default that begins with the summary."""
     successor = conversation.continue_(include_summary=not without_summary).get()
     _tell_successor(successor)
 
