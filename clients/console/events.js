@@ -35,8 +35,8 @@ async function before(conversation) {
   }
 }
 
-/** @param {string} name @param {number} after @returns {Promise<any[]>} */
-async function passed(name, after) {
+/** The durable events of a conversation after a revision. @param {string} name @param {number} after @returns {Promise<any[]>} */
+export async function passed(name, after) {
   const stop = new AbortController();
   /** @type {any[]} */
   const found = [];

@@ -5,7 +5,7 @@ import { callSummary, lastPart, ms, seconds, short, stopWords, toolName, word } 
 
 /**
  * @typedef {{kind: string, from: number, to: number | null, title: string}} Span
- * @typedef {{key: string, label: string, about: string, spans: Span[], href?: string}} Row
+ * @typedef {{key: string, label: string, about: string, spans: Span[], child?: string, inner?: boolean}} Row `child`: the sub-agent that it opens to
  * @typedef {{name: string, text: string, from: number, to: number | null, stop: any, rows: Map<string, Row>, marks: {at: number, text: string}[], path: string[]}} Run
  */
 
@@ -103,7 +103,7 @@ function wanted(run, state) {
   if (state.awaitingSubAgents) return state.awaitingSubAgents.pending.map((/** @type {any} */ each) => {
     const key = `agent ${each.conversation}`;
     const made = row(run, key, `agent ${(each.taskIndex ?? 0) + 1}`, each.task);
-    made.href = `#/c/${lastPart(each.conversation)}/timeline`;
+    made.child = each.conversation;
     return [key, made, 'agents', 'at work'];
   });
   if (state.kind === 'STATE_KIND_CANCELLING') return [['cancel', row(run, 'cancel', 'cancel', 'until all has ended'), 'cancel', 'cancelling']];

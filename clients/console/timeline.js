@@ -2,14 +2,14 @@
 // Where the time of a run went, as a waterfall.
 
 import { fill, h } from './dom.js';
-import { history } from './events.js';
+import { history, passed } from './events.js';
 import { clock, duration, lastPart, words } from './format.js';
 import { bind } from './keys.js';
 import { ended, runsOf, shares } from './runs.js';
 
 /** @type {Record<string, string>} */
 export const KINDS = words({ connect: 'until the first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
-const REDRAW_MS = 200;
+const REDRAW_MS = 200, REREAD_MS = 1_000;
 
 /** @type {import('./views.js').Draw} */
 export function drawTimeline(scope, into, conversation, rest, base) {
@@ -18,6 +18,19 @@ export function drawTimeline(scope, into, conversation, rest, base) {
   let chosen = rest[0] ?? '', zoom = 1, drawn = 0;
   /** @type {import('./runs.js').Run[]} */
   let runs = [];
+  /** The rows of the sub-agents that are open. @type {Map<string, import('./runs.js').Row[]>} */
+  const opened = new Map();
+  const readChild = async (/** @type {string} */ name) => {
+    const found = runsOf(await passed(name, 0).catch(() => [])).flatMap((each) => [...each.rows.values()]);
+    if (scope.over || !opened.has(name)) return;
+    opened.set(name, found.map((each) => ({ ...each, inner: true })));
+    draw();
+  };
+  const toggle = (/** @type {string} */ name) => {
+    if (opened.delete(name)) return draw();
+    opened.set(name, []);
+    readChild(name);
+  };
   const at = () => { const found = runs.findIndex((each) => lastPart(each.name) === chosen); return found < 0 ? runs.length - 1 : found; };
   const step = (/** @type {number} */ by) => { const next = runs[at() + by]; if (next) location.hash = `${base}/timeline/${encodeURIComponent(lastPart(next.name))}`; };
   const scale = (/** @type {number} */ by) => { zoom = Math.max(1, Math.min(64, zoom * by)); draw(); };
@@ -36,13 +49,16 @@ export function drawTimeline(scope, into, conversation, rest, base) {
       h('div.grow', {}, h('b', {}, run.text || 'Run'), h('p.small', {}, `run ${at() + 1} of ${runs.length}${cut ? ' that are kept here' : ''} · ${clock(new Date(run.from).toISOString())} · `, h(`span.state.${tone}`, {}, text))),
       h('span.big', {}, duration(total)), h('button', { type: 'button', 'aria-label': 'Zoom out', onclick: () => scale(1 / 2) }, '−'), h('button', { type: 'button', 'aria-label': 'Zoom in', onclick: () => scale(2) }, '+'));
     const kept = body.querySelector('.waterfall-scroll')?.scrollLeft ?? 0;
-    fill(body, split(run, now), waterfall(run, now, zoom));
+    const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.child : undefined;
+    fill(body, split(run, now), waterfall(run, now, zoom, opened, toggle));
+    if (focused) /** @type {HTMLElement | null} */ (body.querySelector(`[data-child="${CSS.escape(focused)}"]`))?.focus();
     const scroller = body.querySelector('.waterfall-scroll');
     if (scroller) scroller.scrollLeft = kept;
   };
   bind(scope, 'Timeline', { '[': ['earlier run', () => step(-1)], ']': ['later run', () => step(1)], '+': ['zoom in', () => scale(2)], '-': ['zoom out', () => scale(1 / 2)] });
   read();
-  scope.every(REDRAW_MS, () => { const run = runs[at()]; if (run && !run.to && Date.now() - drawn >= REDRAW_MS) draw(); });
+  scope.every(REDRAW_MS, () => { const run = runs[at()]; if (run && !run.to && Date.now() - drawn >= REDRAW_MS && !body.matches(':active')) draw(); });
+  scope.every(REREAD_MS, () => { if (!runs[at()]?.to) for (const name of opened.keys()) readChild(name); });
   return {
     update: (what) => { if (['all', 'state', 'messages', 'stops', 'results'].some((each) => what.has(each))) read(); },
     go: (to) => { chosen = to[0] ?? ''; draw(); },
@@ -56,20 +72,35 @@ function split(run, now) {
     h('ul.legend', {}, parts.map(([kind, each]) => h('li', {}, h(`span.swatch.k-${kind}`), KINDS[kind], h('b', {}, duration(each))))));
 }
 
-/** @param {import('./runs.js').Run} run @param {number} now @param {number} zoom */
-function waterfall(run, now, zoom) {
-  const rows = [...run.rows.values()], ends = rows.flatMap((each) => each.spans.map((span) => span.to ?? now));
+/**
+ * @param {import('./runs.js').Run} run @param {number} now @param {number} zoom
+ * @param {Map<string, import('./runs.js').Row[]>} opened @param {(child: string) => void} toggle
+ */
+function waterfall(run, now, zoom, opened, toggle) {
+  /** @type {(row: import('./runs.js').Row) => import('./runs.js').Row[]} */
+  const withInner = (row) => [row, ...(opened.get(row.child ?? '') ?? []).flatMap(withInner)];
+  const rows = [...run.rows.values()].flatMap(withInner), ends = rows.flatMap((each) => each.spans.map((span) => span.to ?? now));
   const from = run.from, to = Math.max(run.to ?? now, ...ends), long = Math.max(1, to - from);
   const place = (/** @type {number} */ time) => `${(100 * (time - from)) / long}%`;
   return h('div.waterfall-scroll', { tabindex: 0, role: 'group', 'aria-label': 'Waterfall' }, h('div.waterfall', { style: { width: zoom === 1 ? '100%' : `calc(170px + (100% - 170px) * ${zoom})` } },
     h('div.axis', {}, ticks(long, zoom).map((each) => h('span', { style: { left: place(from + each) } }, each ? duration(each) : '0'))),
-    rows.map((row) => h('div.fall-row', {},
-      h('div.fall-label', { title: row.about }, row.href ? h('a', { href: row.href }, row.label) : h('b', {}, row.label), h('span', {}, row.about)),
+    rows.map((row) => h(`div.fall-row${row.inner ? '.inner' : ''}`, {},
+      h('div.fall-label', { title: row.about }, opener(row, opened, toggle), h('span', {}, row.about)),
       h('div.track', {}, row.spans.map((span) => {
         const end = span.to ?? now, text = `${span.title} · ${duration(end - span.from)}`;
         return h(`div.span.k-${span.kind}${span.to === null ? '.open' : ''}`, { style: { left: place(span.from), width: `max(3px, ${(100 * (end - span.from)) / long}%)` }, title: text, role: 'img', 'aria-label': `${row.label}: ${text}` });
       }), row.spans.length > 0 && h('span.took', { style: tookPlace(row, now, from, long) }, took(row, now))))),
     run.marks.map((each) => h('div.mark', { style: { left: `calc(170px + (100% - 170px) * ${(each.at - from) / long})` }, title: each.text }, h('span', {}, each.text)))));
+}
+
+/** A row's name; that of a sub-agent opens its rows beneath it, and leads to its own timeline.
+ * @param {import('./runs.js').Row} row @param {Map<string, any>} opened @param {(child: string) => void} toggle */
+function opener(row, opened, toggle) {
+  const { child, label } = row;
+  if (!child) return h('b', {}, label);
+  const open = opened.has(child);
+  return [h('button.plain', { type: 'button', 'aria-expanded': String(open), 'aria-label': `Rows of ${label}`, 'data-child': child, onclick: () => toggle(child) }, open ? '▾' : '▸'),
+    h('a', { href: `#/c/${lastPart(child)}/timeline` }, label)];
 }
 
 /** @param {import('./runs.js').Row} row @param {number} now */

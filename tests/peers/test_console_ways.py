@@ -106,6 +106,15 @@ def test_sub_agents_are_a_tree_that_leads_to_them(page: Page) -> None:
     page.page.wait_for_selector(".titles >> text=of its parent")
 
 
+def test_a_sub_agent_opens_in_the_waterfall_of_its_parent(page: Page) -> None:
+    answered(page, "agents")
+    page.go(f"{page.page.url.partition('#/')[2]}/timeline")
+    page.page.press(".fall-row [aria-expanded=false] >> nth=0", "Enter")
+    page.page.wait_for_selector(".fall-row.inner >> text=bash")
+    page.page.press(".fall-row [aria-expanded=true]", "Enter")
+    page.page.wait_for_selector(".fall-row.inner", state="detached")
+
+
 def test_a_question_of_an_mcp_server_is_a_form(browser: Any, tmp_path: Path) -> None:
     servers = Servers()
     settings = tmp_path / "settings.toml"
