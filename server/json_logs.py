@@ -94,8 +94,8 @@ def _stack(frames: TracebackType | None) -> list[str]:
 class LateLines(logging.StreamHandler[TextIO]):
     """Formats and writes records together on a separate thread, at most LATE_SECONDS after they were logged.
 
-    An error is written before the call returns, with all records before it. `logging` closes its handlers, which
-    writes the rest, when the process ends.
+    A warning or error is written before the call returns, with all records before it. When the process ends, `logging`
+    closes its handlers, which writes the rest.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -104,15 +104,17 @@ class LateLines(logging.StreamHandler[TextIO]):
         self._some = threading.Event()
         self._writing = threading.RLock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bedrock-log", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # starts with the first record, when the process has its CPUs
 
     def emit(self, record: logging.LogRecord) -> None:
         self._records.append(record)
-        if record.levelno >= logging.ERROR or len(self._records) > MOST_WAITING:
+        if record.levelno >= logging.WARNING or len(self._records) > MOST_WAITING:
             self.flush()
         elif not self._some.is_set():
             self._some.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="bedrock-log", daemon=True)
+                self._thread.start()
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -125,7 +127,8 @@ class LateLines(logging.StreamHandler[TextIO]):
         """Write the queued records and end the thread."""
         self._closing.set()
         self._some.set()
-        self._thread.join(STUCK_SECONDS)
+        if self._thread is not None:
+            self._thread.join(STUCK_SECONDS)
         super().close()
 
     def flush(self) -> None:

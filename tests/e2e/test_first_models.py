@@ -89,7 +89,7 @@ def test_at_a_terminal_the_models_are_listed_and_one_is_asked_for(environ: dict[
         ]
         terminal.keys("9\r")
         terminal.until(lambda screen: sum("Which one" in row for row in screen) == 2)
-        shows(terminal, "There is no model '9'.")
+        shows(terminal, "Unknown model '9'.")
         terminal.keys("2\r")
         shows(terminal, "-m qwen3:8b, or OPENAI_MODEL=qwen3:8b for the server")
         shows(terminal, "idle · ")

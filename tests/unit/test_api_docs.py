@@ -171,9 +171,9 @@ def test_subscribe_states_its_promises(contract: tuple[File, ...]) -> None:
     for promise in ("Durable", "Ordered", "Gap-free", "Unique", "Atomic", "Resumable", "Final", "Alive"):
         assert f"* {promise}: " in prose
     for said in (
-        "after a broken connection or a restart of the server, subscribing after the last revision seen goes on",
-        "Should events have been pruned",
-        "the memory that a watcher takes is bounded",
+        "after a broken connection or a restart of the server, subscribing after the last revision seen continues",
+        "events that a client has not seen were pruned",
+        "the memory for a watcher is bounded",
         "Deltas that wait are conflated",
         "A stream ends in one of these ways",
     ):

@@ -568,11 +568,11 @@ def test_a_line_is_ascii_and_says_what_was_said(text: str) -> None:
     assert json.loads(shown)["count"] == 2**70
 
 
-def test_an_error_is_written_at_once_with_what_waits_and_the_rest_at_the_end() -> None:
+def test_a_warning_is_written_at_once_with_what_waits_and_the_rest_at_the_end() -> None:
     output = io.StringIO()
     handler = LateLines(output)
     handler.emit(record(msg="first", levelno=logging.INFO))
-    handler.emit(record(msg="second", levelno=logging.ERROR))
+    handler.emit(record(msg="second", levelno=logging.WARNING))
     assert output.getvalue() == "first\nsecond\n"
     handler.emit(record(msg="third", levelno=logging.INFO))
     handler.close()
