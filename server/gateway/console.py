@@ -132,8 +132,11 @@ class Console:
 
         try:
             await self._page({**scope, "path": f"/{path or 'index.html'}", "root_path": ""}, receive, with_headers)
-        except HTTPException as error:
-            raise HttpError(error.status_code, "file not found", _CODE[error.status_code]) from None
+        except (HTTPException, ValueError) as error:  # the name has a zero byte
+            if isinstance(error, HTTPException) and error.status_code == 405:
+                allowed = {"Allow": "GET, HEAD"}
+                raise HttpError(405, "only GET and HEAD", grpc.StatusCode.UNIMPLEMENTED, allowed) from None
+            raise HttpError(404, "file not found", grpc.StatusCode.NOT_FOUND) from None
 
     async def _sign_in(self, http: Request) -> Response:
         """Return a response with the cookie of a new session, if the token or the link is right."""
@@ -165,9 +168,6 @@ class Console:
         if http.method not in SAFE:
             _check_origin(scope, http)
         return _authorized(scope, token)
-
-
-_CODE = {405: grpc.StatusCode.UNIMPLEMENTED}
 
 
 def _authorized(scope: Scope, token: str) -> Scope:

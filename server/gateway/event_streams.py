@@ -209,9 +209,8 @@ async def _written(
 
 async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:
     """Yield the events of a stream, and None whenever none has come for some time. Raises HttpError at a stop."""
-    arrived: asyncio.Queue[Sent | None] = asyncio.Queue(
-        1
-    )  # one task reads all: a task for each would cost more than it
+    # One task reads all: a task for each event would cost more than the event.
+    arrived: asyncio.Queue[Sent | None] = asyncio.Queue(1)
 
     async def read() -> None:
         async for event in stream:

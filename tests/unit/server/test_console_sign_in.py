@@ -138,3 +138,18 @@ def test_the_cookie_becomes_the_token_until_the_browser_signs_out() -> None:
     )
     browser.call("GET", "/v1/conversations", cookie=cookie)
     assert browser.passed == [f"Bearer {TOKEN}"] * 2 + ["Bearer own", ""]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/console/nothing.js", 404),
+        ("GET", "/console/../../pyproject.toml", 404),
+        ("GET", "/console/a\0b", 404),
+        ("GET", f"/console/{'a' * 5_000}", 404),
+        ("POST", "/console/index.html", 405),
+        ("PUT", "/console/session", 405),
+    ],
+)
+def test_what_is_no_file_of_the_page_is_refused(method: str, path: str, status: int) -> None:
+    assert Browser().call(method, path)[0] == status
