@@ -134,12 +134,14 @@ class PromoteFollowUp(SettleEvent, frozen=True, tag="promote_follow_up"):
     at: int
 
 
-class LlmStreamStarted(LlmOutcome, frozen=True, tag="llm_stream_started"):
+class LlmStreamStarted(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_stream_started"):
     """The first part of a model's response has arrived."""
 
     at: int
     request_id: str
     attempt: int
+    waited_ms: int = 0
+    """How long the attempt waited for a slot before it was sent. Only for people who read the log."""
 
 
 class LlmStreamChunk(LlmOutcome, frozen=True, tag="llm_stream_chunk"):

@@ -99,6 +99,9 @@ class LlmRequest:
     """Called on the runner's thread when the attempt is over."""
     unclaimed: Callable[[Usage], None]
     """Called with the tokens used by an attempt whose outcome no actor accepted, because the conversation's stopped."""
+    queued_at: int
+    """When it was put in line for a slot, in ms since the epoch."""
+    waited_ms: int = 0
     ended: bool = False
     """Whether the attempt is over, or will never begin."""
 
@@ -143,7 +146,8 @@ class Attempt:
         if not self._streaming:
             self._streaming = True
             request = self._request
-            self._start = LlmStreamStarted(self._clock.now_ms(), request.request_id, request.attempt)
+            now = self._clock.now_ms()
+            self._start = LlmStreamStarted(now, request.request_id, request.attempt, request.waited_ms)
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
         """Buffer streamed text until `flush`. The first text also counts as `started` (interface ModelSink)."""
@@ -310,6 +314,7 @@ class ModelRequests:
             ),
             on_end=functools.partial(self._on_end, record),
             unclaimed=functools.partial(quotas.spend_alone, record.principal),
+            queued_at=self._services.clock.now_ms(),
         )
         token.on_cancel(request.window.shut)
         place = quotas.model_slots.acquire(record.principal, functools.partial(self._launch, request))
@@ -324,6 +329,7 @@ class ModelRequests:
 
     def _launch(self, request: LlmRequest) -> bool:
         """Send the runner an attempt whose turn has come; return whether it got it. Safe to call from any thread."""
+        request.waited_ms = max(0, self._services.clock.now_ms() - request.queued_at)
         if full := self._admission.acquire():
             self._refuse(request, resource_failure(full))
             return False

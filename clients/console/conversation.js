@@ -14,6 +14,9 @@ import { drawWaiting } from './waiting.js';
 import { VIEWS } from './views.js';
 import { history } from './events.js';
 
+/** Where the chat alone would leave the page empty: its timeline is beside it. */
+const ROOM = matchMedia('(min-width: 2400px)');
+
 /**
  * @param {Scope} scope @param {HTMLElement} into @param {string} id @param {string[]} rest the view and what it shows
  * @param {import('./list.js').ConversationList} list
@@ -64,6 +67,9 @@ class Page {
     this.open();
     this.keys();
     scope.every(1_000, () => conversation.busy && this.drawHead());
+    const resized = () => this.go(this.rest);
+    ROOM.addEventListener('change', resized);
+    scope.add(() => ROOM.removeEventListener('change', resized));
   }
 
   async open() {
@@ -97,7 +103,6 @@ class Page {
     const all = due.has('all');
     if (all || due.has('state') || due.has('info')) {
       this.drawHead();
-      this.drawTabs();
       this.composer?.update();
       if (all || due.has('info')) this.place.firstElementChild?.replaceWith(settings(conversation));
     }
@@ -133,13 +138,13 @@ class Page {
       !server.readOnly && menu);
   }
 
-  drawTabs() {
+  /** @param {string} tab the view whose address this is; the chat's has none */
+  drawTabs(tab) {
     const base = `#/c/${this.id}`;
-    const key = this.view;
-    if (this.tabs.dataset.key === key && this.tabs.childElementCount) return;
-    this.tabs.dataset.key = key;
-    fill(this.tabs, h('a', { href: base, 'aria-current': this.view ? undefined : 'page' }, 'Chat'),
-      Object.entries(VIEWS).map(([name, { title }]) => h('a', { href: `${base}/${name}`, 'aria-current': name === this.view ? 'page' : undefined }, title)));
+    if (this.tabs.dataset.key === tab && this.tabs.childElementCount) return;
+    this.tabs.dataset.key = tab;
+    fill(this.tabs, h('a', { href: base, 'aria-current': tab ? undefined : 'page' }, 'Chat'),
+      Object.entries(VIEWS).map(([name, { title }]) => h('a', { href: `${base}/${name}`, 'aria-current': name === tab ? 'page' : undefined }, title)));
   }
 
   actions() {
@@ -231,6 +236,7 @@ class Page {
         c: ['write a message', () => this.composer?.field.focus()],
         a: ['approve what is asked', () => press('a')],
         d: ['deny what is asked', () => press('d')],
+        w: ['withdraw the last queued message', () => press('w')],
         Escape: ['cancel the run', () => this.conversation.busy && this.composer?.cancel()],
         f: ['fork after the last run', () => this.fork({})],
         r: ['rename', () => this.rename()],
@@ -245,24 +251,24 @@ class Page {
 
   /** @param {string[]} rest */
   go(rest) {
-    const [name = '', ...more] = rest, known = VIEWS[name] ? name : '';
-    this.rest = more;
+    const [name = '', ...more] = rest, tab = VIEWS[name] ? name : '', known = tab || (ROOM.matches ? 'timeline' : '');
+    this.rest = rest;
     this.panes.classList.toggle('inspecting', known !== '');
-    if (known === this.view && this.inner && known) return this.turn?.(more);
+    this.drawTabs(tab);
+    if (!tab && /^m\d+$/.test(name)) document.getElementById(`m-${name.slice(1)}`)?.scrollIntoView();
+    if (known === this.view && this.inner && known) return this.turn?.(tab ? more : []);
     this.view = known;
     this.inner?.close();
     this.shown = this.turn = undefined;
     this.inner = new Scope();
     this.inspector.replaceChildren();
     this.inspector.className = `inspector ${known}`;
-    if (!known && /^m\d+$/.test(name)) document.getElementById(`m-${name.slice(1)}`)?.scrollIntoView();
     if (known) {
       const { draw } = VIEWS[known];
-      const made = draw(this.inner, this.inspector, this.conversation, more, `#/c/${this.id}`);
+      const made = draw(this.inner, this.inspector, this.conversation, tab ? more : [], `#/c/${this.id}`);
       this.shown = made.update;
       this.turn = made.go;
     }
-    this.drawTabs();
   }
 }
 

@@ -1,10 +1,10 @@
 // @ts-check
 // The durable events of a conversation, for the views that look back: those before the page was opened are read once.
 
-import { lines } from './api.js';
-import { path } from './api.js';
+import { get, lines, path } from './api.js';
+import { ms } from './format.js';
 
-const MOST = 4_000;
+const MOST = 4_000, MOST_PAGES = 20;
 
 /** @type {WeakMap<import('./model.js').Conversation, Promise<{events: any[], cut: boolean}>>} */
 const read = new WeakMap();
@@ -49,6 +49,28 @@ export async function passed(name, after) {
     });
   } catch (error) {
     if (/** @type {any} */ (error).name !== 'AbortError') throw error;
+  }
+  return found;
+}
+
+/**
+ * How long each attempt of a model request waited for a slot, in ms, by the request and the number of the attempt. Only the
+ * log says it, which is read back to the time `since`.
+ * @param {string} name @param {number} since @returns {Promise<Map<string, number>>}
+ */
+export async function slotWaits(name, since) {
+  /** @type {Map<string, number>} */
+  const found = new Map();
+  let token = '';
+  for (let page = 0; page < MOST_PAGES; page += 1) {
+    const { transitions = [], nextPageToken } = await get(`${path(name)}/transitions`, { pageSize: 100, descending: true, pageToken: token });
+    for (const { eventType, eventJson } of transitions) {
+      if (eventType !== 'llm_stream_started' || !eventJson) continue;
+      const { request_id: request, attempt, waited_ms: waited = 0 } = JSON.parse(eventJson);
+      found.set(`${request} ${attempt}`, waited);
+    }
+    token = nextPageToken ?? '';
+    if (!token || ms(transitions.at(-1)?.time) < since) break;
   }
   return found;
 }

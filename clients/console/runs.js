@@ -4,7 +4,7 @@
 import { callSummary, lastPart, ms, seconds, short, stopWords, toolName, word } from './format.js';
 
 /**
- * @typedef {{kind: string, from: number, to: number | null, title: string}} Span
+ * @typedef {{kind: string, from: number, to: number | null, title: string, attempt?: string}} Span `attempt`: of a request, until its first token
  * @typedef {{key: string, label: string, about: string, spans: Span[], child?: string, inner?: boolean}} Row `child`: the sub-agent that it opens to
  * @typedef {{name: string, text: string, from: number, to: number | null, stop: any, rows: Map<string, Row>, marks: {at: number, text: string}[], path: string[]}} Run
  */
@@ -78,7 +78,7 @@ function moved(run, state, at, open) {
     const before = open.get(key);
     if (before && before.kind === kind && before.to === null) now.set(key, before);
     else {
-      const span = { kind, from: at, to: null, title };
+      const span = { kind, from: at, to: null, title, ...(kind === 'connect' && { attempt: `${state.llmRequesting.llmRequestId} ${state.llmRequesting.attempt}` }) };
       row.spans.push(span);
       now.set(key, span);
     }
@@ -124,6 +124,23 @@ export function shares(run, now) {
   const found = {};
   for (const { spans } of run.rows.values()) for (const { kind, from, to } of spans) if (kind !== 'kill' && kind !== 'leak') found[kind] = (found[kind] ?? 0) + ((to ?? now) - from);
   return found;
+}
+
+const SHORT_MS = 50;
+
+/** The times before a first token that may have been a wait for a slot, as far as it is not known. @param {Run} run @param {Map<string, number>} waits */
+export const unexplained = (run, waits) => [...run.rows.values()].flatMap(({ spans }) => spans.filter(({ attempt, from, to }) => attempt && to !== null && to - from > SHORT_MS && !waits.has(attempt)));
+
+/** Show the wait for a slot as a span of its own. @param {Run} run @param {Map<string, number>} waits */
+export function divide(run, waits) {
+  for (const { spans } of run.rows.values()) {
+    for (const span of spans.filter((each) => each.attempt)) {
+      const waited = Math.min(waits.get(span.attempt ?? '') ?? 0, (span.to ?? Infinity) - span.from);
+      if (!waited) continue;
+      spans.splice(spans.indexOf(span), 0, { kind: 'slot', from: span.from, to: span.from + waited, title: 'waiting for a free slot' });
+      span.from += waited;
+    }
+  }
 }
 
 /** @param {Run} run */

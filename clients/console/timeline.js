@@ -2,13 +2,13 @@
 // Where the time of a run went, as a waterfall.
 
 import { fill, h } from './dom.js';
-import { history, passed } from './events.js';
+import { history, passed, slotWaits } from './events.js';
 import { clock, duration, lastPart, words } from './format.js';
 import { bind } from './keys.js';
-import { ended, runsOf, shares } from './runs.js';
+import { divide, ended, runsOf, shares, unexplained } from './runs.js';
 
 /** @type {Record<string, string>} */
-export const KINDS = words({ connect: 'until the first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
+export const KINDS = words({ slot: 'waiting for a slot', connect: 'until the first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
 const REDRAW_MS = 200, REREAD_MS = 1_000;
 
 /** @type {import('./views.js').Draw} */
@@ -18,6 +18,8 @@ export function drawTimeline(scope, into, conversation, rest, base) {
   let chosen = rest[0] ?? '', zoom = 1, drawn = 0;
   /** @type {import('./runs.js').Run[]} */
   let runs = [];
+  /** How long attempts waited for a slot. @type {Map<string, number>} */
+  const waits = new Map();
   /** The rows of the sub-agents that are open. @type {Map<string, import('./runs.js').Row[]>} */
   const opened = new Map();
   const readChild = async (/** @type {string} */ name) => {
@@ -38,7 +40,18 @@ export function drawTimeline(scope, into, conversation, rest, base) {
     const { events, cut } = await history(conversation);
     if (scope.over) return;
     runs = runsOf(events);
+    for (const run of runs) divide(run, waits);
     draw(cut);
+    readWaits();
+  };
+  /** How long attempts of the run waited for a slot: asked for once, when one has answered that took long. */
+  const readWaits = async () => {
+    const run = runs[at()], asked = run ? unexplained(run, waits) : [];
+    if (!asked.length) return;
+    for (const { attempt = '' } of asked) waits.set(attempt, 0);
+    const found = await slotWaits(conversation.name, run.from).catch(() => new Map());
+    for (const [attempt, waited] of found) waits.set(attempt, waited);
+    if (!scope.over && asked.some(({ attempt = '' }) => waits.get(attempt))) read();
   };
   const draw = (cut = false) => {
     drawn = Date.now();
@@ -61,7 +74,7 @@ export function drawTimeline(scope, into, conversation, rest, base) {
   scope.every(REREAD_MS, () => { if (!runs[at()]?.to) for (const name of opened.keys()) readChild(name); });
   return {
     update: (what) => { if (['all', 'state', 'messages', 'stops', 'results'].some((each) => what.has(each))) read(); },
-    go: (to) => { chosen = to[0] ?? ''; draw(); },
+    go: (to) => { chosen = to[0] ?? ''; draw(); readWaits(); },
   };
 }
 

@@ -121,7 +121,7 @@ function clientCall(each) {
 
 /** @param {any[]} messages @param {boolean} readOnly */
 function queued(messages, readOnly) {
-  return h('section.queue', { 'aria-label': 'Queue' }, messages.map((each) => h('div.queued', {},
+  return h('section.queue', { 'aria-label': 'Queue' }, messages.map((each, index) => h('div.queued', {},
     h('span.badge', {}, each.message.delivery === 'DELIVERY_STEER' ? 'steer' : 'follow-up'), h('span.plain', {}, textOf(each.message)),
-    !readOnly && h('button.plain.small', { type: 'button', onclick: () => tried(() => post(`${path(each.message.name)}:withdraw`)) }, 'Withdraw'))));
+    !readOnly && h('button.plain.small', { type: 'button', 'data-key': index === messages.length - 1 && 'w', onclick: () => tried(() => post(`${path(each.message.name)}:withdraw`)) }, 'Withdraw ', index === messages.length - 1 && h('kbd', {}, 'w')))));
 }

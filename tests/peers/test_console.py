@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,14 @@ import pytest
 
 from tests.peers.browser import Page, call, chromium, link
 from tests.support.server_process import ServerProcess, Servers, clean_environment, http_url
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+ORDER = "all => all.map(one => one.id)"
+TEXTS = "all => all.map(one => one.innerText.trim())"
 
 
 @pytest.fixture(scope="module")
@@ -101,33 +106,56 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
     at.keyboard.type("Only to ten.")
     at.keyboard.press("Tab")
     at.wait_for_selector(".queued >> text=Only to ten.")
-    at.click("text=Withdraw")
+    at.keyboard.press("Tab")  # out of the field, as it is empty
+    at.keyboard.press("w")
     at.wait_for_selector(".queued", state="detached")
     at.keyboard.press("Escape")
     at.wait_for_selector(".note.cancel >> nth=1")
 
 
-def test_two_browsers_and_another_client_see_the_same_order(
+def test_two_browsers_and_a_terminal_see_the_same_order(
     browser: Any, page: Page, server: ServerProcess, conversation: Callable[..., str]
 ) -> None:
     name = conversation()
     other = Page(browser, server)
-    for each in (page, other):
-        each.go(f"c/{name}")
-        each.page.wait_for_selector("textarea")
-    page.page.fill("textarea", "think")
-    page.page.press("textarea", "Enter")
-    for each in (page, other):
-        each.page.wait_for_selector("li.agent")
-        each.page.wait_for_selector(".conversation-head >> text=idle")
-    with server.client() as client:
-        client.conversation(name).ask("run echo by another client")
-    shown = []
-    for each in (page, other):
-        each.page.wait_for_selector("text=bash answered")
-        shown.append(each.page.eval_on_selector_all("ol.messages > li", "all => all.map(one => one.id)"))
+    environ = {"BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
+    with Terminal("chat", "-r", f"conversations/{name}", environ=environ) as terminal:
+        terminal.shows("idle · ")
+        for each in (page, other):
+            each.go(f"c/{name}")
+            each.page.wait_for_selector("textarea")
+        texts = ["run echo by the first", "run echo by the terminal", "run echo by the second"]
+        said_by_browser(page, texts[0])
+        everywhere(page, other, terminal, texts[:1])
+        terminal.keys(f"{texts[1]}\r")
+        everywhere(page, other, terminal, texts[:2])
+        said_by_browser(other, texts[2])
+        everywhere(page, other, terminal, texts)
+        terminal.keys("\x04")
+        assert terminal.ends() == 0
+    shown = [each.page.eval_on_selector_all("ol.messages > li", ORDER) for each in (page, other)]
+    asked = [each.page.eval_on_selector_all("li.user .bubble", TEXTS) for each in (page, other)]
     other.close()
     assert shown[0] == shown[1] == [f"m-{number}" for number in range(1, len(shown[0]) + 1)]
+    assert asked == [texts, texts]
+
+
+def said_by_browser(page: Page, text: str) -> None:
+    page.page.fill("textarea", text)
+    page.page.press("textarea", "Enter")
+
+
+def everywhere(page: Page, other: Page, terminal: Terminal, texts: list[str]) -> None:
+    """Wait until every reader has seen the end of these runs."""
+    for each in (page, other):
+        each.page.wait_for_selector(f":nth-match(:text('bash answered'), {len(texts)})")
+        each.page.wait_for_selector(".conversation-head >> text=idle")
+    terminal.until(lambda _: answers(terminal) == [text.removeprefix("run echo ") for text in texts])
+
+
+def answers(terminal: Terminal) -> list[str]:
+    """What the agent has answered, in the order of the screen."""
+    return re.findall(r"^(by the \w+)$", "\n".join(row.strip() for row in terminal.rows), re.MULTILINE)
 
 
 def test_ten_tabs_share_one_stream(page: Page, conversation: Callable[..., str]) -> None:

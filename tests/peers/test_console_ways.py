@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.peers import installed
 from tests.peers.browser import Page, call, chromium
-from tests.support.fake_provider import FakeProvider, calls, says
+from tests.support.fake_provider import FakeProvider, calls, held, says
 from tests.support.patience import eventually
 from tests.support.pictures import png
 from tests.support.server_process import ServerProcess, Servers, provider
@@ -47,6 +48,23 @@ def page(browser: Any, server: ServerProcess, tmp_path: Path) -> Iterator[Page]:
 def created(server: ServerProcess, folder: Path, **fields: str) -> str:
     made = call(server, "POST", "/v1/conversations", {"workingDirectory": str(folder), **fields})
     return f"c/{made['conversation']['name'].partition('/')[2]}"
+
+
+@contextmanager
+def modelled(folder: Path, settings: str = "") -> Iterator[tuple[ServerProcess, FakeProvider]]:
+    """A server with these settings, whose model the test plays."""
+    file, servers = folder / "settings.toml", Servers()
+    file.write_text(settings)
+    file.chmod(0o600)
+    with FakeProvider() as model:
+        yield servers(folder, "--http", "127.0.0.1:0", "--config", str(file), **provider(model.url)), model
+        servers.close()
+
+
+def chosen(page: Page, item: str) -> None:
+    """Choose from the menu of a conversation."""
+    page.page.click(".menu summary")
+    page.page.click(f".menu-items >> text=/^{item}/")
 
 
 def sent(page: Page, text: str) -> None:
@@ -96,6 +114,81 @@ def test_images_are_shown_until_they_are_removed_and_come_back_from_a_refusal(pa
     assert page.page.input_value("textarea") == "What is it?"
 
 
+def test_an_image_that_the_model_takes_is_in_the_chat(browser: Any, tmp_path: Path) -> None:
+    with modelled(tmp_path) as (server, model):
+        page = Page(browser, server)
+        page.go(created(server, tmp_path))
+        page.page.set_input_files("input[type=file]", {"name": "one.png", "mimeType": "image/png", "buffer": png()})
+        sent(page, f"What is it? {model.part(says('A red one.')).key}")
+        page.page.wait_for_selector("li.agent >> text=A red one.")
+        shown = page.page.locator("li.user .picture img")
+        assert shown.count() == 1
+        eventually(lambda: shown.evaluate("(image) => image.naturalWidth > 0"), "the image")
+        page.close()
+
+
+def test_a_cancel_shows_how_long_the_last_process_lived(page: Page) -> None:
+    sent(page, "sleep")
+    page.page.wait_for_selector(".outcome >> text=running")
+    page.page.press("textarea", "Escape")
+    page.page.wait_for_selector(r".outcome >> text=/cancelled · .*\d process(es)? ended in [\d.]+ m?s/")
+    page.go(f"{page.page.url.partition('#/')[2]}/timeline")
+    page.page.wait_for_selector(".fall-row:has-text('bash') .span.k-kill", state="attached")
+    page.page.wait_for_selector(r".fall-row .took >> text=/process(es)? ended in \d+ ms/")
+
+
+def test_the_wait_for_a_slot_is_a_bar_of_its_own(browser: Any, tmp_path: Path) -> None:
+    with modelled(tmp_path, "[quotas]\nconcurrent_model_requests = 1\n") as (server, model):
+        first, second = model.part(held(says("First."))), model.part(says("Second."))
+        with server.client() as client:
+            client.create(str(tmp_path)).send(first.key)
+        holding = first.next_reached()
+        page = Page(browser, server)
+        page.go(f"{created(server, tmp_path)}/timeline")
+        call(server, "POST", f"/v1/conversations/{page.page.url.split('/')[-2]}:send", {"text": second.key})
+        page.page.wait_for_selector(r".took >> text=/[2-9]\d\d ms|\d s/")
+        holding.go.set()
+        page.page.wait_for_selector(".span.k-slot[title^='waiting for a free slot']", state="attached")
+        page.page.wait_for_selector(".legend >> text=waiting for a slot")
+        page.page.wait_for_selector(".legend >> text=until the first token")
+        page.close()
+
+
+def test_a_conversation_is_compacted_and_goes_on_in_another_one(page: Page) -> None:
+    answered(page, "think")
+    first = page.page.url
+    chosen(page, "Compact")
+    page.page.wait_for_selector(".conversation-head .state >> text=context used up")
+    assert page.page.is_disabled("textarea")
+    chosen(page, "Continue in a new conversation")
+    page.page.wait_for_url(lambda url: url != first)
+    page.page.wait_for_selector("li.note >> text=Summary of the conversation")
+    answered(page, "think")
+    page.page.goto(first)
+    page.page.wait_for_selector(".titles >> text=continued")
+
+
+def test_a_conversation_is_put_into_the_archive_taken_out_and_deleted(page: Page) -> None:
+    row = f"a.conversation-row[href$='{page.page.url.rpartition('/')[2]}']"
+    page.page.wait_for_selector(row)
+    chosen(page, "Archive")
+    page.page.wait_for_selector(".titles >> text=archived")
+    page.page.wait_for_selector(row, state="detached")
+    page.page.click(".chips >> text=Archived")
+    page.page.wait_for_selector(row)
+    chosen(page, "Take out of the archive")
+    page.page.wait_for_selector(row, state="detached")
+    page.page.click(".chips >> text=All")
+    page.page.wait_for_selector(row)
+    chosen(page, "Delete…")
+    page.page.click("dialog >> text=Keep")
+    page.page.wait_for_selector("dialog", state="detached")
+    chosen(page, "Delete…")
+    page.page.click("dialog button.danger")
+    page.page.wait_for_selector(".home")
+    page.page.wait_for_selector(row, state="detached")
+
+
 def test_sub_agents_are_a_tree_that_leads_to_them(page: Page) -> None:
     answered(page, "agents")
     page.go(f"{page.page.url.partition('#/')[2]}/agents")
@@ -116,14 +209,8 @@ def test_a_sub_agent_opens_in_the_waterfall_of_its_parent(page: Page) -> None:
 
 
 def test_a_question_of_an_mcp_server_is_a_form(browser: Any, tmp_path: Path) -> None:
-    servers = Servers()
-    settings = tmp_path / "settings.toml"
     command = [sys.executable, "-I", "-S", str(MCP_PROGRAM)]
-    settings.write_text(f'[[mcp_servers]]\nname = "t"\ncommand = {command!r}\n')
-    settings.chmod(0o600)
-    with FakeProvider() as model:
-        ways = ("--http", "127.0.0.1:0", "--config", str(settings))
-        server = servers(tmp_path, *ways, **provider(model.url))
+    with modelled(tmp_path, f'[[mcp_servers]]\nname = "t"\ncommand = {command!r}\n') as (server, model):
         with server.client() as client:
             eventually(lambda: bool(client.server_info().mcp_servers[0].tools), "its tools")
         part = model.part(calls(("mcp__t__ask", {})), says("It is done."))
@@ -141,4 +228,3 @@ def test_a_question_of_an_mcp_server_is_a_form(browser: Any, tmp_path: Path) -> 
         assert '"branch": "main"' in given
         assert '"force": true' in given
         page.close()
-    servers.close()

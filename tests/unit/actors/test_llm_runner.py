@@ -82,6 +82,7 @@ class ToolHarness:
             self.pace,
             on_end=self.ended.release,
             unclaimed=self.unclaimed.append,
+            queued_at=0,
         )
         runner = LlmRunner.start(self.inbox, self.services.clock)
         runner.tell(request)
