@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Generator, Mapping, Sequence
 
+    from urllib3 import HTTPResponse
+
     from actors.adapters.llm.provider import ProviderConfig, Timeouts
     from actors.ports import CancelToken
 
@@ -385,6 +387,10 @@ class Adapter(HTTPAdapter):
         manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
         return manager
 
+    def build_response(self, req: requests.PreparedRequest, resp: Any) -> Any:
+        """Return urllib3's response: one of `requests` would look for cookies and an encoding of text."""
+        return resp
+
     def cert_verify(self, *_arguments: Any, **_options: Any) -> None:
         """Do nothing, since the TLS context verifies; `requests` would read certifi's file for each connection."""
 
@@ -403,12 +409,12 @@ class Adapter(HTTPAdapter):
 class Reply:
     """A response whose headers have arrived. Not thread-safe."""
 
-    def __init__(self, exchange: Exchange, response: requests.Response, cancel: CancelToken) -> None:
-        self.status = response.status_code
+    def __init__(self, exchange: Exchange, response: HTTPResponse, cancel: CancelToken) -> None:
+        self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         """The response headers; names are case-insensitive."""
         self._exchange = exchange
-        self._raw = response.raw
+        self._raw: Any = response
         self._connection = cast("_Connection", self._raw.connection)
         self._response = self._connection.response
         self._cancel = cancel
@@ -549,12 +555,13 @@ class Transport:
 
     def _begin(
         self, request: requests.PreparedRequest, cancel: CancelToken, exchange: Exchange
-    ) -> tuple[Exchange, requests.Response]:
+    ) -> tuple[Exchange, HTTPResponse]:
         """Send a request; return its response, whose head has arrived. Raises TransportError."""
         cancel.on_cancel(exchange.abort)
         _thread.exchange = exchange
         try:
-            return exchange, self._adapter.send(request, stream=True, proxies=self._session.proxies)
+            response: Any = self._adapter.send(request, stream=True, proxies=self._session.proxies)
+            return exchange, response
         except BaseException as error:
             cancel.forget(exchange.abort)
             exchange.close()
