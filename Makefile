@@ -151,7 +151,7 @@ readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from 
 # Notes in reports/fault.json what a part has done.
 RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
 
-FAULTS := machine sandbox kill races watch agents mcp client-tools principals aborts http suite
+FAULTS := machine sandbox kill races watch agents mcp client-tools principals aborts providers http suite
 EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
@@ -165,13 +165,14 @@ MCP_CANCELS ?= 1000
 CLIENT_CANCELS ?= 1000
 FUZZED_CALLS ?= 20000
 ABORTS ?= 2000
+PROVIDER_SECONDS ?= 20
 HTTP_CALLS ?= 10000
 HTTP_CUTS ?= 1000
 LEASE_STATES ?= 1000000
 SUITE_KILLS ?= 10
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, PATCHES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, FUZZED_CALLS, ABORTS, HTTP_CALLS, HTTP_CUTS, SUITE_KILLS)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, PATCHES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, FUZZED_CALLS, ABORTS, PROVIDER_SECONDS, HTTP_CALLS, HTTP_CUTS, SUITE_KILLS)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -199,6 +200,12 @@ fault-races: $(STAMP)
 fault-aborts: $(STAMP)
 	BEDROCK_ABORTS=$(ABORTS) $(BIN)/python -m pytest --timeout 0 tests/unit/llm/test_abort.py
 	$(RECORD) aborts ABORTS=$(ABORTS)
+
+# PROVIDER_SECONDS of each group of eight providers that do harm: memory is bounded, and others' commands take at most 250 ms.
+fault-providers: $(STAMP)
+	BEDROCK_PROVIDER_SECONDS=$(PROVIDER_SECONDS) BEDROCK_PROVIDER_P99=0.25 $(BIN)/python -m pytest --timeout 0 -s \
+	  tests/e2e/test_hostile_providers.py
+	$(RECORD) providers SECONDS=$(PROVIDER_SECONDS)
 
 # RESUMES streams, cut, slow, over killed servers and pruned logs, and COMMIT_RACES that begin at the moment of a commit:
 # no law of a watch is broken.

@@ -158,6 +158,13 @@ SUITES = (
         "make fault PARTS=aborts",
     ),
     Suite(
+        "providers",
+        "a provider that does harm costs its own run only: memory is bounded, and others go on",
+        "64 kinds of answers, eight at a time: broken, endless, slow, huge, compressed, nested, contradictory",
+        ("tests/e2e/test_hostile_providers.py",),
+        "make fault PARTS=providers",
+    ),
+    Suite(
         "http",
         "a stream over HTTP that is resumed has no gap and no duplicate, and no call is answered with 5xx",
         "streams cut at any byte, SIGKILL of gateway and server; made-up calls; attacks of strangers",
