@@ -1,5 +1,7 @@
 """Classes for conversations as the server describes them, and for arguments and results of calls about them."""
 
+# ruff: noqa: I001, PLC0414 -- one statement exports what is generated in another module
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,38 +11,21 @@ from datetime import timedelta
 from bedrock import v1
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.values import (
-    Budget,
-    CancelConversationResult,
-    ClientTool,
-    ContextUsage,
-    ConversationInfo,
-    ConversationListEvent,
-    Generation,
-    Instructions,
-    ReplayStep,
-    SetModeResult,
-    ToolSelection,
-    Transition,
-    UnofferedTool,
+    Budget as Budget,
+    CancelConversationResult as CancelConversationResult,
+    ClientTool as ClientTool,
+    ContextUsage as ContextUsage,
+    ConversationInfo as ConversationInfo,
+    ConversationListEvent as ConversationListEvent,
+    Generation as Generation,
+    Instructions as Instructions,
+    ReplayStep as ReplayStep,
+    SetModeResult as SetModeResult,
+    ToolSelection as ToolSelection,
+    Transition as Transition,
+    UnofferedTool as UnofferedTool,
 )
 from bedrock._shared.wrapper import new_message, resource_name
-
-__all__ = [
-    "Budget",
-    "CancelConversationResult",
-    "ClientTool",
-    "ContextUsage",
-    "ConversationInfo",
-    "ConversationListEvent",
-    "Generation",
-    "Instructions",
-    "ReplayStep",
-    "SetModeResult",
-    "Task",
-    "ToolSelection",
-    "Transition",
-    "UnofferedTool",
-]
 
 
 def quoted(text: str) -> str:

@@ -1,25 +1,14 @@
 """Classes for messages, stored or queued, and for their content: text, images, tool calls, tool results and usage."""
 
-from __future__ import annotations
+# ruff: noqa: I001, PLC0414 -- one statement exports what is generated in another module
 
 from bedrock._shared.values import (
-    Attachment,
-    ContentBlock,
-    Image,
-    Message,
-    QueuedMessage,
-    ToolCall,
-    ToolResult,
-    Usage,
+    Attachment as Attachment,
+    ContentBlock as ContentBlock,
+    Image as Image,
+    Message as Message,
+    QueuedMessage as QueuedMessage,
+    ToolCall as ToolCall,
+    ToolResult as ToolResult,
+    Usage as Usage,
 )
-
-__all__ = [
-    "Attachment",
-    "ContentBlock",
-    "Image",
-    "Message",
-    "QueuedMessage",
-    "ToolCall",
-    "ToolResult",
-    "Usage",
-]

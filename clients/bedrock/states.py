@@ -1,41 +1,22 @@
 """The state of a conversation: its activity, its open approvals and its sub-agents."""
 
-from __future__ import annotations
+# ruff: noqa: I001, PLC0414 -- one statement exports what is generated in another module
 
 from bedrock._shared.values import (
-    Approval,
-    ApprovalRule,
-    AwaitingApprovalDetail,
-    AwaitingSubAgentsDetail,
-    CompletedDetail,
-    ConversationState,
-    FailedDetail,
-    LlmRequestingDetail,
-    ModeUpgrade,
-    PendingSubAgent,
-    Question,
-    RunError,
-    SubAgentReport,
-    SubAgentsChanged,
-    SubAgentStatus,
-    ToolExecutingDetail,
+    Approval as Approval,
+    ApprovalRule as ApprovalRule,
+    AwaitingApprovalDetail as AwaitingApprovalDetail,
+    AwaitingSubAgentsDetail as AwaitingSubAgentsDetail,
+    CompletedDetail as CompletedDetail,
+    ConversationState as ConversationState,
+    FailedDetail as FailedDetail,
+    LlmRequestingDetail as LlmRequestingDetail,
+    ModeUpgrade as ModeUpgrade,
+    PendingSubAgent as PendingSubAgent,
+    Question as Question,
+    RunError as RunError,
+    SubAgentReport as SubAgentReport,
+    SubAgentStatus as SubAgentStatus,
+    SubAgentsChanged as SubAgentsChanged,
+    ToolExecutingDetail as ToolExecutingDetail,
 )
-
-__all__ = [
-    "Approval",
-    "ApprovalRule",
-    "AwaitingApprovalDetail",
-    "AwaitingSubAgentsDetail",
-    "CompletedDetail",
-    "ConversationState",
-    "FailedDetail",
-    "LlmRequestingDetail",
-    "ModeUpgrade",
-    "PendingSubAgent",
-    "Question",
-    "RunError",
-    "SubAgentReport",
-    "SubAgentStatus",
-    "SubAgentsChanged",
-    "ToolExecutingDetail",
-]
