@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -27,20 +28,17 @@ from bedrock.conversations import Budget, ClientTool, Generation, Instructions, 
 from bedrock.states import Approval, ApprovalRule, Question
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from bedrock.messages import ToolCall
     from bedrock.request_cycles import RequestCycle
     from bedrock.types import (
         ApprovalDecision,
-        ApprovalPolicy,
         AuditOutcome,
         CycleView,
         Delivery,
         Disposition,
-        FollowUpPolicy,
-        Mode,
         RuleAction,
     )
 
@@ -73,52 +71,33 @@ def new_request_id() -> str:
 def create(
     working_directory: str | os.PathLike[str] | None,
     *,
-    model: str | None,
-    slug: str,
-    title: str,
-    mode: Mode | None,
-    approval_policy: ApprovalPolicy | None,
-    follow_up_policy: FollowUpPolicy | None,
-    labels: Mapping[str, str] | None,
-    budget: Budget | None,
-    instructions: str | Instructions | None,
-    tools: Sequence[str] | None,
     client_tools: Sequence[ClientTool],
-    generation: Generation | None,
     allow_unoffered: bool,
-    mcp_servers: Sequence[McpServer],
-    auto_continue: bool,
     request_id: str | None,
+    **settings: Any,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; the working directory is the current one if None.
 
-    Raises:
-        TypeError: An argument has the wrong type; the error text names the argument.
-        ValueError: A name such as that of the mode is unknown, or a number is out of range.
+    Raises what `_conversation` raises.
     """
-    wanted = new_message(
-        v1.Conversation,
-        working_directory=str(Path(working_directory or ".").absolute()),
-        model=resource_name("models", model) if model else "",
-        slug=slug,
-        title=title,
-        mode=enum_value(v1.Mode, mode),
-        approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
-        follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
-        labels=labels or {},
-        budget=_proto("budget", budget, Budget),
-        instructions=_instructions(instructions),
-        tools=_selection_message(tools),
-        client_tools=_protos("client_tools", client_tools, ClientTool),
-        generation=_proto("generation", generation, Generation),
-        mcp_servers=_protos("mcp_servers", mcp_servers, McpServer),
-        auto_continue=auto_continue,
-    )
+    directory = str(Path(working_directory or ".").absolute())
     return v1.CreateConversationRequest(
-        conversation=wanted,
+        conversation=_conversation(working_directory=directory, client_tools=client_tools, **settings),
         request_id=request_id or new_request_id(),
         refuse_unoffered_tools=bool(client_tools) and not allow_unoffered,
     )
+
+
+def _conversation(**settings: Any) -> v1.Conversation:
+    """Make a conversation with those settings that are not None.
+
+    Raises:
+        TypeError: A setting has the wrong type; the error text names it.
+        ValueError: A name such as that of the mode is unknown, or a number is out of range.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    converted = {name: convert(given[name]) for name, convert in _SETTINGS.items() if name in given}
+    return new_message(v1.Conversation, **given | converted)
 
 
 def conversations(
@@ -304,65 +283,20 @@ def _subject(**given: str) -> dict[str, Any]:
 
 
 def update(
-    name: str,
-    *,
-    slug: str | None,
-    title: str | None,
-    model: str | None,
-    labels: Mapping[str, str] | None,
-    approval_policy: ApprovalPolicy | None,
-    follow_up_policy: FollowUpPolicy | None,
-    budget: Budget | None,
-    client_tools: Sequence[ClientTool] | None,
-    allow_unoffered: bool,
-    generation: Generation | None,
-    merge_generation: bool,
-    mcp_servers: Sequence[McpServer] | None,
-    auto_continue: bool | None,
-    etag: str,
+    name: str, *, allow_unoffered: bool, merge_generation: bool, etag: str, **settings: Any
 ) -> v1.UpdateConversationRequest:
-    """Make the request that changes the fields of a conversation for which an argument is given. None means unchanged.
+    """Make the request that changes those settings of a conversation that are not None.
 
     With `merge_generation`, the generation settings that `generation` does not set stay as they are.
 
-    Raises:
-        TypeError: An argument has the wrong type; the error text names the argument.
-        ValueError: A name such as that of the approval policy is unknown, or a number is out of range.
+    Raises what `_conversation` raises.
     """
-    conversation = new_message(
-        v1.Conversation,
-        name=name,
-        slug=slug or "",
-        title=title or "",
-        model=resource_name("models", model) if model else "",
-        labels=labels or {},
-        approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
-        follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
-        budget=_proto("budget", budget, Budget),
-        client_tools=_protos("client_tools", client_tools or (), ClientTool),
-        generation=_proto("generation", generation, Generation),
-        mcp_servers=_protos("mcp_servers", mcp_servers or (), McpServer),
-        auto_continue=bool(auto_continue),
-        etag=etag,
-    )
-    given = {
-        "slug": slug,
-        "title": title,
-        "model": model,
-        "labels": labels,
-        "approval_policy": approval_policy,
-        "follow_up_policy": follow_up_policy,
-        "budget": budget,
-        "client_tools": client_tools,
-        "generation": generation,
-        "mcp_servers": mcp_servers,
-        "auto_continue": auto_continue,
-    }
-    mask = FieldMask(paths=[field for field, value in given.items() if value is not None])
-    if merge_generation and generation is not None:
+    conversation = _conversation(name=name, etag=etag, **settings)
+    mask = FieldMask(paths=[field for field, value in settings.items() if value is not None])
+    if merge_generation and "generation" in mask.paths:
         mask.paths.remove("generation")
         mask.paths.extend(f"generation.{field.name}" for field, _ in conversation.generation.ListFields())
-    refuse = bool(client_tools) and not allow_unoffered
+    refuse = bool(conversation.client_tools) and not allow_unoffered
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask, refuse_unoffered_tools=refuse)
 
 
@@ -380,15 +314,28 @@ def _protos(name: str, values: Sequence[Wrapper[MessageT]], kind: type[Wrapper[A
     return [value.proto for value in values]
 
 
-def _instructions(given: str | Instructions | None) -> v1.Instructions | None:
+def _instructions(given: str | Instructions) -> v1.Instructions | None:
     return _proto("instructions", Instructions(given) if isinstance(given, str) else given, Instructions, "str or ")
 
 
-def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
-    if tools is None:
-        return None
+def _selection_message(tools: Sequence[str]) -> v1.ToolSelection:
     check_list("tools", tools)
     return ToolSelection(tuple(resource_name("tools", tool) for tool in tools)).proto
+
+
+#: How the settings of a conversation become fields of its message; the others are fields as they are.
+_SETTINGS: dict[str, Callable[[Any], Any]] = {
+    "model": lambda model: resource_name("models", model) if model else "",
+    "mode": partial(enum_value, v1.Mode),
+    "approval_policy": partial(enum_value, v1.ApprovalPolicy),
+    "follow_up_policy": partial(enum_value, v1.FollowUpPolicy),
+    "budget": lambda budget: _proto("budget", budget, Budget),
+    "instructions": _instructions,
+    "tools": _selection_message,
+    "client_tools": lambda tools: _protos("client_tools", tools, ClientTool),
+    "generation": lambda generation: _proto("generation", generation, Generation),
+    "mcp_servers": lambda servers: _protos("mcp_servers", servers, McpServer),
+}
 
 
 def declare(conversation: str, tools: Iterable[v1.ClientTool]) -> v1.UpdateConversationRequest:

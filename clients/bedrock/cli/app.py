@@ -104,7 +104,6 @@ class Commands(click.Group):
             return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, in the order in which the help lists them."""
         plugged = sorted(name for name in _plugged() if name not in OURS)
         return [*OURS, *plugged]
 
@@ -189,12 +188,10 @@ def _plugged() -> dict[str, EntryPoint]:
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 -- most commands do not need it
 
-    for distribution in ("phoenix-bedrock-client", "phoenix-bedrock"):
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            continue
-    return "unknown"
+    try:
+        return version("phoenix-bedrock-client")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

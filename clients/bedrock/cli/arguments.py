@@ -76,7 +76,6 @@ FILTER_OPTION = click.option("--filter", "filter_", metavar="FILTER", default=""
 
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Return a decorator that adds several options to a command."""
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
@@ -165,17 +164,19 @@ def on_conversation(run: Callable[..., None]) -> click.Command:
     return click.command(run.__name__.rstrip("_"))(NAME(command))
 
 
-def connect_or_spawn(ctx: click.Context) -> Client:
-    """Do the same as `connect`; if this user's server on this machine does not run, start one for the command."""
-    # Imported here, because all other commands do without them.
-    from bedrock.cli.spawned_server import spawn_if_missing  # noqa: PLC0415
-    from bedrock.cli.text.output import print_text  # noqa: PLC0415
+def address_or_spawned(ctx: click.Context) -> str | None:
+    """Return the address to connect to; if this user's server on this machine does not run, start one first."""
+    from bedrock.cli.spawned_server import spawn_if_missing  # noqa: PLC0415 -- most commands do without it
 
-    address = ctx.find_root().obj
-    told = partial(print_text, "No server is running; starting one.", err=True)
-    if (server := spawn_if_missing(address, ctx.with_resource, told)) is not None:
-        address = server.address
-    return ctx.with_resource(Client(address))
+    address: str | None = ctx.find_root().obj
+    starting = partial(print_text, "No server is running; starting one.", err=True)
+    server = spawn_if_missing(address, ctx.with_resource, starting)
+    return server.address if server else address
+
+
+def connect_or_spawn(ctx: click.Context) -> Client:
+    """Do the same as `connect`, but start a server as `address_or_spawned` does."""
+    return ctx.with_resource(Client(address_or_spawned(ctx)))
 
 
 HINT = "--mcp-servers"

@@ -171,7 +171,6 @@ class ChatSession:
         self.over.set()
 
     def agent_lines(self) -> list[SafeText]:
-        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
         return self.drawing.agent_lines()
 
     def status(self) -> SafeText:
@@ -322,16 +321,13 @@ class ChatSession:
     async def create_alike(self) -> ConversationInfo:
         """Create a conversation with the directory, model, mode and other settings of this one."""
         now = await self.conversation.get()
-        model = now.model.removeprefix("models/") or None
-        policy = now.approval_policy or None
-        tools = None if now.tools is None else now.tools.tools
         made = await self._client.create(
             now.working_directory,
-            model=model,
+            model=now.model.removeprefix("models/") or None,
             mode=now.mode,
-            approval_policy=policy,
+            approval_policy=now.approval_policy or None,
             instructions=now.instructions,
-            tools=tools,
+            tools=None if now.tools is None else now.tools.tools,
             generation=now.generation,
             mcp_servers=now.mcp_servers,
             auto_continue=now.auto_continue,

@@ -219,7 +219,9 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     The longest waiting conversation comes first. Decide with `bedrock approve` and `bedrock deny`.
     """
     client = connect(ctx)
-    found, unreadable = _listed_approvals(client, name, limit)
+    request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
+    pages = client.pages(client.conversations_stub.ListApprovals, request)
+    found, unreadable = _first(limit, ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages))
     slug = _slugs(client)
     columns: dict[str, Callable[[Approval], str]] = {
         "conversation": lambda each: slug(each.conversation),
@@ -258,12 +260,6 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     if output == "text":
         _tell_unreadable(unreadable)
     print_listing(found, output, columns, none="No questions are open.")
-
-
-def _listed_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
-    request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
-    pages = client.pages(client.conversations_stub.ListApprovals, request)
-    return _first(limit, ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages))
 
 
 def _listed_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:

@@ -183,7 +183,7 @@ def _input(*, beside_words: bool, quiet: bool) -> str:
     if not quiet:
         notice.start()
     try:
-        if beside_words and _is_silent():
+        if beside_words and not select.select([sys.stdin], [], [], SILENCE_SECONDS)[0]:
             exits.print_message("No data on standard input, so it is ignored.")
             return ""
         text = sys.stdin.read(MAX_REQUEST_BYTES + 1)
@@ -194,12 +194,6 @@ def _input(*, beside_words: bool, quiet: bool) -> str:
         raise click.UsageError(f"standard input is not valid {error.encoding.upper()}") from None
     finally:
         notice.cancel()
-
-
-def _is_silent() -> bool:
-    with suppress(OSError):  # on Windows, only sockets can be waited for
-        return not select.select([sys.stdin], [], [], SILENCE_SECONDS)[0]
-    return False
 
 
 def _image(path: str) -> v1.Image:

@@ -11,13 +11,12 @@ import sys
 import urllib.request
 import webbrowser
 from contextlib import suppress
-from functools import partial
 
 import click
 
 from bedrock._shared.settings import Settings, resolve
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.spawned_server import spawn_if_missing
+from bedrock.cli.arguments import address_or_spawned
 from bedrock.cli.text.output import print_text
 from bedrock.local_server import GATEWAY_FILE, NotPrivateError, data_directory, read_believed, server_process
 
@@ -39,9 +38,7 @@ def console(ctx: click.Context, *, quiet: bool) -> None:
     if address is None and (link := link_of_running()):
         _show(link, quiet=quiet)
         return
-    starting = partial(print_text, "No server is running; starting one.", err=True)
-    spawned = spawn_if_missing(address, ctx.with_resource, starting)
-    _serve(resolve(spawned.address if spawned else address), quiet=quiet)
+    _serve(resolve(address_or_spawned(ctx)), quiet=quiet)
 
 
 def link_of_running(address: str | None = None) -> str:

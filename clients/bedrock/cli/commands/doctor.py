@@ -34,10 +34,6 @@ MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 NO_MODELS = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
 NO_MODELS_ELSEWHERE = "The operator of the server says which models you may use, and sets their keys."
 
-_PROGRAMS = {
-    "git": "agents use it to look at changes: install git",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -87,9 +83,10 @@ def _examine(address: str | None, config: str | None) -> Iterator[Finding]:
         yield Finding("fail", "connection", error.message, error.hint)
     yield from _checks_of_server(config)
     yield _keys()
-    for program, advice in _PROGRAMS.items():
-        found = shutil.which(program)
-        yield Finding("ok", program, found) if found else Finding("warn", program, "not found on PATH", advice)
+    if git := shutil.which("git"):
+        yield Finding("ok", "git", git)
+    else:
+        yield Finding("warn", "git", "not found on PATH", "Agents use it to look at changes: install it.")
 
 
 def _versions() -> Finding:

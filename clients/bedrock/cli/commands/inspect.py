@@ -35,7 +35,6 @@ from bedrock.cli.display.labels import (
 from bedrock.cli.display.questions import rule_id, rule_title
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import Fate, fates_among
-from bedrock.cli.exit_codes import USAGE, CommandError
 from bedrock.cli.text.output import (
     JSON_OPTION,
     ago,
@@ -327,10 +326,10 @@ class _WithTheServers(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = _of_the_server(ctx).get(cmd_name)
         if found is None and cmd_name in SERVERS:
-            raise CommandError(
+            raise exits.CommandError(
                 f"`bedrock mcp {cmd_name}` belongs to the server, which is not installed here",
                 "Run it on the server's machine.",
-                USAGE,
+                exits.USAGE,
             )
         loaded = found.load() if found else None
         return loaded if isinstance(loaded, click.Command) else None

@@ -253,7 +253,6 @@ class AgentTree:
                 agent.reported(status, event.time)
 
     def _waits(self, event: Event, state: ConversationState) -> bool:
-        """Return whether the parent waits for sub-agents in this state, including while it cancels them."""
         if state.kind == "cancelling":
             return self.waiting or bool(event.sub_agents)
         return state.kind == "awaiting_sub_agents"
@@ -286,7 +285,6 @@ class AgentTree:
             agent.followed = False
 
     def seen_to_the_end(self, name: str) -> bool:
-        """Return whether the sub-agent's own conversation has shown how the sub-agent ended."""
         return any(agent.seen_to_the_end for agent in self._named(name))
 
     def endings(self, paint: Paint) -> Iterator[SafeText]:
@@ -309,7 +307,7 @@ class AgentTree:
             return []
         agents = list(self._in_order())
         return [
-            _painter(agent, paint)(_line(agent, "└" if agent is agents[-1] else "├", now, wall, width))
+            _painter(agent.status.outcome, paint)(_line(agent, "└" if agent is agents[-1] else "├", now, wall, width))
             for agent in agents
         ]
 
@@ -323,7 +321,7 @@ class AgentTree:
 def _line(agent: AgentView, branch: str, now: float, wall: datetime, width: int) -> str:
     outcome = {"": agent.view.activity(now, wall), "completed": "done"}.get(agent.status.outcome, "failed")
     details = " · ".join([outcome, *agent.figures(agent.ended or wall)])
-    mark = {"": "◦", "completed": "✓"}.get(agent.status.outcome, "✗")
+    mark = _mark(agent.status.outcome)
     room = max(LEAST_TASK, width - cells(f"{branch} {mark}  · {details}"))
     return cut(f"{branch} {mark} {one_line(agent.status.task, room)} · {details}", width)
 
@@ -336,14 +334,16 @@ def _ending(agent: AgentView, paint: Paint) -> SafeText:
 
 
 def _result_line(outcome: str, about: str, figures: Iterable[str], error: str, paint: Paint) -> SafeText:
-    line = " · ".join([about, *figures])
-    if outcome in ("completed", ""):
-        return paint.good(f"  ✓ {line}") if outcome else paint.dim(f"  ◦ {line}")
-    return paint.bad(f"  ✗ {line}: {one_line(error, 120)}")
+    why = "" if outcome in ("completed", "") else f": {one_line(error, 120)}"
+    return _painter(outcome, paint)(f"  {_mark(outcome)} {' · '.join([about, *figures])}{why}")
 
 
-def _painter(agent: AgentView, paint: Paint) -> Callable[[str], SafeText]:
-    return {"": paint.dim, "completed": paint.good}.get(agent.status.outcome, paint.bad)
+def _mark(outcome: str) -> str:
+    return {"": "◦", "completed": "✓"}.get(outcome, "✗")
+
+
+def _painter(outcome: str, paint: Paint) -> Callable[[str], SafeText]:
+    return {"": paint.dim, "completed": paint.good}.get(outcome, paint.bad)
 
 
 def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:

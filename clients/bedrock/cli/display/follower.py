@@ -163,7 +163,6 @@ class Drawing:
         return self.view.status(time.monotonic(), _wall(), self._width(), keys=keys)
 
     def agent_lines(self) -> list[SafeText]:
-        """Return the lines of the tree of sub-agents; [] unless the run waits for sub-agents."""
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
     def _is_new(self, name: str) -> bool:

@@ -51,7 +51,6 @@ class Paint:
         return SafeText("".join(map(self.clean, parts)))
 
     def flat(self, text: str) -> SafeText:
-        """Return a text on one line: every run of white space becomes one space."""
         return SafeText(" ".join(self.clean(text).split()))
 
     def dim(self, text: str) -> SafeText:
