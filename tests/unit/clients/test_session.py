@@ -501,7 +501,7 @@ def test_a_chat_goes_on_in_a_fork(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         for line in ("/rewind x", "/rewind 0", "/rewind 7"):
             chat.session.enter(line)
-        await chat.shows("it is /rewind, or /rewind 2")
+        await chat.shows("usage: /rewind, or /rewind 2")
         await chat.shows("nothing would be left")
         for number, line in enumerate(("/fork", "/rewind", "/rewind 2"), 1):
             before = chat.session.view
@@ -519,7 +519,7 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
     async def story(chat: Chat) -> None:
         chat.session.enter("/withdraw q7")
         chat.session.enter("/image")
-        await chat.shows("it is /image PATH")  # commands are done one after the other, and the first prints nothing
+        await chat.shows("usage: /image PATH")  # commands are done one after the other, and the first prints nothing
 
     play(address, story)
     assert fake.asked(v1.WithdrawMessageRequest) == [v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")]
@@ -531,7 +531,7 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
         ("/mode", "the mode is restricted; it can be restricted, workspace or unrestricted"),
         ("/mode wild", "the mode is restricted; it can be restricted, workspace or unrestricted"),
         ("/effort", "the effort is left to the model; it can be low, high or max"),
-        ("/image", "it is /image PATH"),
+        ("/image", "usage: /image PATH"),
         ("/model", "● demo (demo)"),
         ("/model big", "the model is big"),
         ("/approvals", "the policy is ask_writes; it can be auto, ask_writes or ask_all; there are no rules"),

@@ -68,7 +68,7 @@ async def run_command(chat: ChatSession, text: str) -> None:
         advice = f"Did you mean /{alike[0]}?" if alike else "/help lists all; a message can begin with //"
         chat.say(chat.paint.careful(f"· unknown command: /{one_line(name, 60)}. {advice}"))
     elif not command.takes(argument):
-        chat.say(chat.paint.careful(f"· it is /{command.name} {command.argument}".rstrip()))
+        chat.say(chat.paint.careful(f"· usage: /{command.name} {command.argument}".rstrip()))
     else:
         await command.run(chat, argument)
 
@@ -86,7 +86,7 @@ async def _quit(chat: ChatSession, _: str) -> None:
 
 async def _output(chat: ChatSession, number: str) -> None:
     if number and not (number.isascii() and number.isdecimal()):
-        chat.say(chat.paint.careful("· it is /output, or /output 2 for the tool before the latest one"))
+        chat.say(chat.paint.careful("· usage: /output, or /output 2 for the tool before the latest one"))
     else:
         chat.show_output(int(number or 1))
 
@@ -248,7 +248,7 @@ async def _fork(chat: ChatSession, _: str) -> None:
 
 async def _rewind(chat: ChatSession, number: str) -> None:
     if number and not (number.isascii() and number.isdecimal() and int(number)):
-        chat.say(chat.paint.careful("· it is /rewind, or /rewind 2 to leave out the last two runs"))
+        chat.say(chat.paint.careful("· usage: /rewind, or /rewind 2 to leave out the last two runs"))
     else:
         await _go_on_in(chat, await chat.attempt(chat.conversation.rewind(int(number or 1))))
 

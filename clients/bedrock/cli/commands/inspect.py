@@ -77,9 +77,10 @@ def list_(
 ) -> None:
     """List conversations, the latest first.
 
-    They are those of all directories, or with --here of the current one. FILTER names fields of conversations: --filter
-    'busy = true', 'title:"draft" AND labels.team = "docs"', 'update_time > "2026-01-31T00:00:00Z" AND NOT model:opus'.
-    docs/api/conversations.md lists them. Archived conversations are left out unless it names archived or archive_time.
+    By default those of all directories; --here lists those of the current one. FILTER names fields of conversations:
+    --filter 'busy = true', 'title:"draft" AND labels.team = "docs"', 'update_time > "2026-01-31T00:00:00Z" AND NOT
+    model:opus'. docs/api/conversations.md lists them. Archived conversations are left out unless it names archived or
+    archive_time.
     """
     listed = connect(ctx).conversations(
         archived=archived or (None if re.search(r"\barchive(d|_time)\b", filter_) else False),
