@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from actors.core.errors import Rejected
 from actors.messages import ConversationCommand, DeleteConversationCommand, EtagMismatchError, UnknownConversationError
 from actors.ports import Clock, NotOwnerError, StoreError, StoreMaintenance, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,16 @@ during the check.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from actors.core.content import Message
 from actors.core.context import ConvContext, Rules
-from actors.core.effects import NotifyClient, PersistMessage, PersistState
+from actors.core.effects import NotifyClient, PersistMessage, PersistState, TransitionResult
 from actors.core.errors import InvalidTransition
 from actors.core.events import Event
 from actors.core.invariants import InvariantChecker
@@ -30,12 +32,6 @@ from actors.ports import (
     StoredTransition,
     StoreReader,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from actors.core.content import Message
-    from actors.core.effects import TransitionResult
 
 PAGE = 200
 """The number of events or messages that are read at a time."""

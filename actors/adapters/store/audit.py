@@ -5,17 +5,15 @@ Entries about accepted commands are in rows of the event log, all other entries 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import DecodeError, json
 from peewee import Case, Tuple, fn
 
 from actors.adapters.store import models
 from actors.adapters.store.query import PerDatabase, Statement, undeleted
+from actors.adapters.store.rows import Row
 from actors.ports.records import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, LogAudit, Outcome
-
-if TYPE_CHECKING:
-    from actors.adapters.store.rows import Row
 
 _encode = json.Encoder().encode
 _LOG_AUDIT = json.Decoder(LogAudit)

@@ -8,12 +8,14 @@ conversation.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from peewee import EXCLUDED, SQL, Select, fn
 
 from actors.adapters.store import models, removal, rows
 from actors.adapters.store.log_rows import (
+    LogPosition,
     check_shape,
     fate_values,
     next_revision,
@@ -25,13 +27,7 @@ from actors.adapters.store.log_rows import (
 from actors.adapters.store.owners import ALIVE, FREE, OWNED, Head, by_id, look, not_owner, owned_head
 from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement, undeleted
 from actors.core.context import Profile
-from actors.ports import FencedError, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from actors.adapters.store.log_rows import LogPosition
-    from actors.ports import Attachment, Commit, Spending
+from actors.ports import Attachment, Commit, FencedError, Spending, StoreError
 
 PIECE_BYTES = 1 << 20  # of attachments that one transaction copies for a fork, unless a single one is larger
 PRUNED_ENTRIES = 500  # of the audit trail that one transaction deletes at most

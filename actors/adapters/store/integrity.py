@@ -6,8 +6,8 @@ rules of the state machine is verified elsewhere, by `actors.core.invariants`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from msgspec import DecodeError
 
@@ -24,12 +24,8 @@ from actors.adapters.store.log_rows import (
 )
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
 from actors.adapters.store.rows import CHANGING, FIXED, RECORD, Row, is_as_written
+from actors.core.content import Message
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from actors.core.content import Message
 
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 MAX_FINDINGS = 100  # maximum number of violations that are returned for one conversation

@@ -8,16 +8,17 @@ opposite.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import and_, eq, ge, gt, le, lt, or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import json
 from peewee import JOIN, SQL, Case, Join, Select, Tuple, fn
 
 from actors.adapters.store import models
 from actors.adapters.store.query import PerDatabase, Statement, exists, undeleted
-from actors.adapters.store.rows import RECORD
+from actors.adapters.store.rows import RECORD, Row
 from actors.ports.conditions import (
     AnyOf,
     Comparison,
@@ -39,11 +40,6 @@ from actors.ports.conditions import (
     beneath,
     conjuncts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from actors.adapters.store.rows import Row
 
 WINDOW = 2_000  # index entries that one query searches if columns outside of the index decide which rows match
 CONTAINS = "contains_folded"  # a function of SQLite, which folds the case of ASCII only

@@ -11,7 +11,8 @@ when the log is pruned: with the messages they contain everything that clients n
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from msgspec import json
 
@@ -29,9 +30,6 @@ from actors.ports import (
     StoredEvent,
     StoredTransition,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
 _INPUT = json.Decoder(QueuedInput)

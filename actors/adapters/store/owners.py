@@ -5,16 +5,14 @@ A top-level conversation and all its sub-agents (a family) have one owner. With 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from peewee import SQL, fn
 
 from actors.adapters.store import models
 from actors.adapters.store.query import Param, PerDatabase, Session, Statement, exists, undeleted
 from actors.ports import FencedError, NotOwnerError, Owner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _ME = Param("me")
 _THEIRS: Any = models.Nodes.alias()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from peewee import AutoField, ColumnBase, Node, fn
+from peewee import AutoField, ColumnBase, Database, Node, fn
 
 from actors.adapters.store import models
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from peewee import Database
 
 MOST_ROWS = 64  # of one statement; SQLite allows 32,766 parameters
 ALL = (1 << 63) - 1  # a LIMIT, or an upper bound, that is greater than any number

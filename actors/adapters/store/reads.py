@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from queue import LifoQueue
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 from peewee import fn
@@ -17,6 +18,7 @@ from actors.adapters.store import audit, listing, log_rows, models, rows
 from actors.adapters.store.integrity import check
 from actors.adapters.store.owners import MINE
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
+from actors.core.content import Message
 from actors.ports import (
     Attachment,
     CommandRecord,
@@ -32,14 +34,8 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
-from actors.ports.conditions import Listed, ListPosition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-    from actors.core.content import Message
-    from actors.ports.conditions import Selection
-    from actors.ports.records import AuditEntry, AuditFilter, AuditPlace
+from actors.ports.conditions import Listed, ListPosition, Selection
+from actors.ports.records import AuditEntry, AuditFilter, AuditPlace
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")

@@ -6,7 +6,8 @@ A row has the columns of its model, in order. Values without a column of their o
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec import DecodeError, Struct, json
 
@@ -14,12 +15,7 @@ from actors.adapters.store import models
 from actors.core.content import LATEST_MS, Content, Message, MessageType, SystemKind, Usage
 from actors.core.context import ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
 from actors.core.states import STATE_VERSION, Idle, Ledger, State, name_of
-from actors.ports import ConversationRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.ports import Attachment, CommandRecord
+from actors.ports import Attachment, CommandRecord, ConversationRecord
 
 RECORD, MESSAGE = models.columns(models.Records), models.columns(models.Messages)
 FIXED, CHANGING = RECORD[:8], RECORD[8:-2]  # what never changes, and what each commit writes besides `log_hash`

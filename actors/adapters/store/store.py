@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from actors.adapters.store import changes
 from actors.adapters.store.audit import audit_values
@@ -16,13 +17,8 @@ from actors.adapters.store.reads import StoreReads
 from actors.adapters.store.removal import abandon_unfinished
 from actors.adapters.store.rows import attachment_values
 from actors.adapters.store.writer import Writer
-from actors.ports import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from actors.ports import Attachment, Clock, Commit, Spending
-    from actors.ports.records import AuditEntry
+from actors.ports import Attachment, Clock, Commit, Spending, StoreError
+from actors.ports.records import AuditEntry
 
 WriterT = TypeVar("WriterT", bound=Writer)
 

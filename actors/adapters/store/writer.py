@@ -13,10 +13,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from actors.adapters.store.changes import EncodedCommit, write_together
+from actors.adapters.store.query import Session
 from actors.adapters.store.removal import remove_slice
 from actors.ports import (
     CommandExistsError,
@@ -26,11 +28,6 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.adapters.store.query import Session
 
 _log = logging.getLogger(__name__)
 

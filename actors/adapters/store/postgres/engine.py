@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import select
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 from msgspec import DecodeError
@@ -18,9 +19,6 @@ from actors.adapters.store.query import Session, Statement
 from actors.adapters.store.reads import ReaderPool
 from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
 from actors.ports.machine import OutageLog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 

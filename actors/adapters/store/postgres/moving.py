@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import psycopg
 from msgspec import DecodeError, Struct, json
 from peewee import SQL, fn
 
 from actors.adapters.store import models
-from actors.adapters.store.postgres.engine import address_of, connect, words
+from actors.adapters.store.postgres.engine import PostgresConnection, address_of, connect, words
 from actors.adapters.store.postgres.schema import migrate
-from actors.adapters.store.query import Statement
+from actors.adapters.store.query import Session, Statement
 from actors.adapters.store.sqlite.engine import FILE
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreDamagedError, StoreError
 from actors.ports.records import LogAudit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from actors.adapters.store.postgres.engine import PostgresConnection
-    from actors.adapters.store.query import Session
 
 
 class MoveError(StoreError):

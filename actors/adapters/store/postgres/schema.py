@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import peewee
 import psycopg
 
 from actors.adapters.store.migrations import Migrations
-from actors.adapters.store.postgres.engine import FITNESS, Database, address_of, opened, reached, refuse_unfit, words
+from actors.adapters.store.postgres.engine import (
+    FITNESS,
+    Address,
+    Database,
+    address_of,
+    opened,
+    reached,
+    refuse_unfit,
+    words,
+)
 from actors.adapters.store.postgres.nodes.node_statements import LEASED
 from actors.ports import StoreError, StoreUnusableError
-
-if TYPE_CHECKING:
-    from actors.adapters.store.postgres.engine import Address
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK = 0x426564726F636B  # the key of the advisory lock that a server holds while it migrates

@@ -7,7 +7,8 @@ error that says so, and must read the stored state.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import psycopg
 
@@ -25,23 +26,16 @@ from actors.adapters.store.postgres.engine import (
 from actors.adapters.store.postgres.nodes.node_statements import CLAIM
 from actors.adapters.store.query import Session
 from actors.adapters.store.store import SqlStore
-from actors.adapters.store.writer import Writer, refusal
+from actors.adapters.store.writer import Ticket, Writer, refusal
 from actors.ports import (
     Clock,
+    ConversationRecord,
     DatabaseAwayError,
     FaultPoints,
     NoFaultPoints,
     StoreUnavailableError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from actors.adapters.store.query import Session
-    from actors.adapters.store.writer import Ticket
-    from actors.ports import ConversationRecord
-    from actors.ports.machine import OutageLog
+from actors.ports.machine import OutageLog
 
 # Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.
 #

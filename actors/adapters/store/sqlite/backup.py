@@ -10,10 +10,10 @@ import fcntl
 import os
 import shutil
 import time
+from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import peewee
 from msgspec import Struct
@@ -32,9 +32,6 @@ from actors.adapters.store.sqlite.engine import (
     schema_of,
     sqlite3,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 PART = ".part"  # the suffix of incomplete files
 

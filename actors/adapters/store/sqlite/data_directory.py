@@ -7,14 +7,11 @@ import fcntl
 import logging
 import os
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from actors.adapters.store.sqlite.disk import NO_SPACE, disk_is_full
 from actors.adapters.store.sqlite.engine import Inode, inode_at, inode_of
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 

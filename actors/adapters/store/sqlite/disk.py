@@ -10,17 +10,15 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import peewee
 
 from actors.adapters.store.sqlite.engine import BUSY_SECONDS, FILE, WAL_PAGES, raw, sqlite3
 from actors.ports import StoreUnusableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import peewee
+from peewee import SqliteDatabase
 
 from actors.adapters.store.query import Session
 from actors.adapters.store.reads import read_again
@@ -31,23 +33,14 @@ from actors.adapters.store.sqlite.engine import (
     sqlite3,
 )
 from actors.adapters.store.store import SqlStore
-from actors.adapters.store.writer import Writer, refusal
+from actors.adapters.store.writer import Ticket, Writer, refusal
 from actors.ports import (
     Clock,
+    ConversationRecord,
     FaultPoints,
     NoFaultPoints,
     StoreUnavailableError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
-
-    from peewee import SqliteDatabase
-
-    from actors.adapters.store.query import Session
-    from actors.adapters.store.writer import Ticket
-    from actors.ports import ConversationRecord
 
 _log = logging.getLogger(__name__)
 

@@ -10,18 +10,14 @@ import mmap
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from actors.adapters.store.postgres.nodes import node_statements as said
+from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.ports import StoreUnusableError
 from actors.ports.cluster import Lease, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.adapters.store.postgres.nodes.node_session import NodeSession
 
 # How many times a starting node checks whether a living node has its address, and the seconds between two checks.
 #

@@ -10,8 +10,9 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from actors.adapters.store.postgres.engine import database_outages
 from actors.adapters.store.postgres.nodes import node_statements as said
@@ -27,13 +28,18 @@ from actors.adapters.store.postgres.nodes.node_watch import (
 )
 from actors.core.errors import Rejected
 from actors.ports import StoreError, StoreUnavailableError
-from actors.ports.cluster import EVERYTHING, Cluster, directories_above, has, label_of, node_with, workspace_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.ports.cluster import Lease, Node
-    from actors.ports.machine import OutageLog
+from actors.ports.cluster import (
+    EVERYTHING,
+    Cluster,
+    Lease,
+    Node,
+    directories_above,
+    has,
+    label_of,
+    node_with,
+    workspace_of,
+)
+from actors.ports.machine import OutageLog
 
 T = TypeVar("T")
 

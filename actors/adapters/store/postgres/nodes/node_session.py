@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -18,11 +19,7 @@ from actors.adapters.store.postgres.engine import (
     words,
 )
 from actors.ports import DatabaseAwayError, StoreUnavailableError, StoreUnusableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
-
-    from actors.ports.machine import OutageLog
+from actors.ports.machine import OutageLog
 
 _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"
 

@@ -17,17 +17,14 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from actors.adapters.store.postgres.nodes import node_statements as said
+from actors.adapters.store.postgres.nodes.heartbeat import Timing
+from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.ports.cluster import Node
 from actors.ports.settings_checks import host_and_port
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from actors.adapters.store.postgres.nodes.heartbeat import Timing
-    from actors.adapters.store.postgres.nodes.node_session import NodeSession
 
 _log = logging.getLogger(__name__)
 
