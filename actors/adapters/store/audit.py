@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import DecodeError, json
 from peewee import Case, Tuple, fn
 
-from actors.adapters.store import models
+from actors.adapters.store.models import LOG_PRINCIPAL, Audit, Log
 from actors.adapters.store.query import PerDatabase, Statement, undeleted
 from actors.adapters.store.rows import Row
 from actors.ports.records import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, LogAudit, Outcome
@@ -59,33 +59,33 @@ def logged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> S
     """
     if wanted.outcome is Outcome.REFUSED:
         return None
-    place = models.Log.at, models.Log.conversation_id, models.Log.step
-    where = [models.Log.audit.is_null(False), undeleted(models.Log.conversation_id), *_bounds(models.Log, wanted)]
+    place = Log.at, Log.conversation_id, Log.step
+    where = [Log.audit.is_null(False), undeleted(Log.conversation_id), *_bounds(Log, wanted)]
     if wanted.principal is not None:
         where.append(_sent_by(wanted.principal))
     if after is not None:
         beyond = Tuple(*place) > Tuple(after.at, after.id, after.number)
-        where.append(models.Log.at > after.at if after.source else beyond)
-    return Statement(models.Log.select(*place, models.Log.audit).where(*where).order_by(*place).limit(limit))
+        where.append(Log.at > after.at if after.source else beyond)
+    return Statement(Log.select(*place, Log.audit).where(*where).order_by(*place).limit(limit))
 
 
 def unlogged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> Statement:
     """Return the query for the rows of the table `audit` that match `wanted`, oldest first."""
-    where = _bounds(models.Audit, wanted)
+    where = _bounds(Audit, wanted)
     if wanted.principal is not None:
-        where.append(models.Audit.principal == wanted.principal)
+        where.append(Audit.principal == wanted.principal)
     if wanted.outcome is not None:
-        where.append(models.Audit.outcome == wanted.outcome.value)
-    place = models.Audit.at, models.Audit.id
+        where.append(Audit.outcome == wanted.outcome.value)
+    place = Audit.at, Audit.id
     if after is not None:
         where.append(Tuple(*place) > Tuple(after.at, after.number if after.source else -1))
-    return Statement(models.Audit.select().where(*where).order_by(*place).limit(limit))
+    return Statement(Audit.select().where(*where).order_by(*place).limit(limit))
 
 
 def _sent_by(principal: str) -> Any:
     """Return the condition that a principal sent the command in a row of the log; "" stands for nobody."""
-    found = Case(None, [(fn.json_valid(models.Log.audit), fn.json_extract(models.Log.audit, "$.origin.principal"))])
-    return PerDatabase(found == principal if principal else found.is_null(), principal == models.LOG_PRINCIPAL)
+    found = Case(None, [(fn.json_valid(Log.audit), fn.json_extract(Log.audit, "$.origin.principal"))])
+    return PerDatabase(found == principal if principal else found.is_null(), principal == LOG_PRINCIPAL)
 
 
 def _bounds(table: Any, wanted: AuditFilter) -> list[Any]:

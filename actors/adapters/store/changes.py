@@ -13,7 +13,7 @@ from typing import Any
 
 from peewee import EXCLUDED, SQL, Select, fn
 
-from actors.adapters.store import models, removal, rows
+from actors.adapters.store import removal, rows
 from actors.adapters.store.log_rows import (
     LogPosition,
     check_shape,
@@ -23,6 +23,23 @@ from actors.adapters.store.log_rows import (
     seal,
     settled_inputs,
     stopped_runs,
+)
+from actors.adapters.store.models import (
+    FAMILY,
+    OWNER,
+    Attachments,
+    Audit,
+    Commands,
+    Fates,
+    Log,
+    Messages,
+    Profiles,
+    Prompts,
+    Prunings,
+    Records,
+    Runs,
+    Spendings,
+    fields,
 )
 from actors.adapters.store.owners import ALIVE, FREE, OWNED, Head, by_id, look, not_owner, owned_head
 from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement, undeleted
@@ -40,7 +57,7 @@ class _Create(Insert):
 
     def query(self, columns: list[Any], count: int) -> Any:
         values = Select(columns=[Param(each.name) for each in columns]).where(PerDatabase(SQL("1"), ALIVE))
-        return models.Records.insert_from(values, columns)
+        return Records.insert_from(values, columns)
 
 
 class _PutProfile(Insert):
@@ -48,88 +65,66 @@ class _PutProfile(Insert):
 
     def query(self, columns: list[Any], count: int) -> Any:
         inserted = super().query(columns, count)
-        return inserted.on_conflict(conflict_target=[models.Profiles.conversation_id], preserve=columns[1:])
+        return inserted.on_conflict(conflict_target=[Profiles.conversation_id], preserve=columns[1:])
 
 
-_CREATE = _Create(models.Records)
-_WRITTEN = [getattr(models.Records, name) for name in (*rows.CHANGING, "log_hash")]
+_CREATE = _Create(Records)
+_WRITTEN = [getattr(Records, name) for name in (*rows.CHANGING, "log_hash")]
 _UPDATE = Statement(
-    models.Records.update({each: Param(each.name) for each in _WRITTEN}).where(
-        models.Records.id == _ID,
-        models.Records.step == Param("expected_step"),
-        models.Records.last_seq == Param("expected_revision"),
-        models.Records.log_hash == Param("expected_hash"),
-        models.Records.epoch <= Param("epoch"),
+    Records.update({each: Param(each.name) for each in _WRITTEN}).where(
+        Records.id == _ID,
+        Records.step == Param("expected_step"),
+        Records.last_seq == Param("expected_revision"),
+        Records.log_hash == Param("expected_hash"),
+        Records.epoch <= Param("epoch"),
         OWNED,
     )
 )
-_NAMED = models.Records.id == _ID, OWNED
-_UPDATE_SLUG = Statement(models.Records.update({models.Records.slug: Param("slug")}).where(*_NAMED))
-_FINISH = Statement(
-    models.Records.update({models.Records.slug: Param("slug"), models.Records.log_hash: Param("log_hash")}).where(
-        *_NAMED
-    )
-)
-_FAMILY_OF = Statement(
-    models.Records.select(PerDatabase(models.Records.id, models.FAMILY)).where(
-        models.Records.id == _ID, undeleted(models.Records.id)
-    )
-)
-_LOCK_TOP = Statement(models.Records.select(OWNED).where(models.Records.id == _ID).for_update("FOR SHARE"))  # type: ignore[arg-type] # the stubs know FOR UPDATE only
-_PUT_PROFILE = _PutProfile(models.Profiles)
-_PROMPTS, _BEGINNINGS = Insert(models.Prompts), Insert(models.Prunings)
-_MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS = map(
-    Insert, (models.Messages, models.Log, models.Runs, models.Fates, models.Commands)
-)
+_NAMED = Records.id == _ID, OWNED
+_UPDATE_SLUG = Statement(Records.update({Records.slug: Param("slug")}).where(*_NAMED))
+_FINISH = Statement(Records.update({Records.slug: Param("slug"), Records.log_hash: Param("log_hash")}).where(*_NAMED))
+_FAMILY_OF = Statement(Records.select(PerDatabase(Records.id, FAMILY)).where(Records.id == _ID, undeleted(Records.id)))
+_LOCK_TOP = Statement(Records.select(OWNED).where(Records.id == _ID).for_update("FOR SHARE"))  # type: ignore[arg-type] # the stubs know FOR UPDATE only
+_PUT_PROFILE = _PutProfile(Profiles)
+_PROMPTS, _BEGINNINGS = Insert(Prompts), Insert(Prunings)
+_MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS = map(Insert, (Messages, Log, Runs, Fates, Commands))
 _ADD_SPENDING = Insert(
-    models.Spendings,
-    conflict_target=[models.Spendings.day, models.Spendings.principal],
-    update={
-        each: each + getattr(EXCLUDED, each.name) for each in (models.Spendings.tokens, models.Spendings.cost_micros)
-    },
+    Spendings,
+    conflict_target=[Spendings.day, Spendings.principal],
+    update={each: each + getattr(EXCLUDED, each.name) for each in (Spendings.tokens, Spendings.cost_micros)},
 )
-INSERT_AUDIT = Insert(models.Audit)
+INSERT_AUDIT = Insert(Audit)
 _OLDEST = (
-    models.Audit.select(models.Audit.id)
-    .where(
-        (models.Audit.at < Param("before"))
-        | (models.Audit.id + Param("keep") <= models.Audit.select(fn.max(models.Audit.id)))
-    )
-    .order_by(models.Audit.id)
+    Audit.select(Audit.id)
+    .where((Audit.at < Param("before")) | (Audit.id + Param("keep") <= Audit.select(fn.max(Audit.id))))
+    .order_by(Audit.id)
     .limit(PRUNED_ENTRIES)
 )
-_PRUNE_AUDIT = Statement(models.Audit.delete().where(models.Audit.id.in_(_OLDEST)))
-_INSERT_ATTACHMENT = Insert(models.Attachments, action="IGNORE")
+_PRUNE_AUDIT = Statement(Audit.delete().where(Audit.id.in_(_OLDEST)))
+_INSERT_ATTACHMENT = Insert(Attachments, action="IGNORE")
 _COPIED = (
-    Param("to"), *models.fields(models.Attachments)[1:6], Param("at"), Param("digest"),
+    Param("to"), *fields(Attachments)[1:6], Param("at"), Param("digest"),
 )  # fmt: skip
 _COPY_ATTACHMENT = Statement(
-    models.Attachments.insert_from(
-        models.Attachments.select(*_COPIED).where(
-            models.Attachments.conversation_id == Param("origin"), models.Attachments.id == _ID
-        ),
-        models.fields(models.Attachments),
+    Attachments.insert_from(
+        Attachments.select(*_COPIED).where(Attachments.conversation_id == Param("origin"), Attachments.id == _ID),
+        fields(Attachments),
     )
 )
-_BEGINS = (models.Prunings.step, models.Prunings.revision, models.Prunings.hash)
-_MAY_PRUNE = PerDatabase(
-    models.Records.id == _ID, (models.Records.id == _ID) & ((Param("me") == models.OWNER) | FREE) & ALIVE
-)
+_BEGINS = (Prunings.step, Prunings.revision, Prunings.hash)
+_MAY_PRUNE = PerDatabase(Records.id == _ID, (Records.id == _ID) & ((Param("me") == OWNER) | FREE) & ALIVE)
 _MOVE_BEGINNING = Statement(
-    models.Prunings.insert_from(
-        models.Records.select(models.Records.id, *(Param(each.name) for each in _BEGINS)).where(_MAY_PRUNE),
-        models.fields(models.Prunings),
+    Prunings.insert_from(
+        Records.select(Records.id, *(Param(each.name) for each in _BEGINS)).where(_MAY_PRUNE), fields(Prunings)
     ).on_conflict(
-        conflict_target=[models.Prunings.conversation_id],
+        conflict_target=[Prunings.conversation_id],
         update={each: Param(each.name) for each in _BEGINS},
-        where=models.Prunings.step == Param("from_step"),
+        where=Prunings.step == Param("from_step"),
     )
 )
 _PRUNE_LOG = Statement(
-    models.Log.delete().where(
-        models.Log.conversation_id == _ID,
-        models.Log.first_revision <= Param("next_revision"),
-        models.Log.step <= Param("step"),
+    Log.delete().where(
+        Log.conversation_id == _ID, Log.first_revision <= Param("next_revision"), Log.step <= Param("step")
     )
 )
 

@@ -11,7 +11,7 @@ from itertools import islice
 
 from msgspec import DecodeError
 
-from actors.adapters.store import models, rows
+from actors.adapters.store import rows
 from actors.adapters.store.listing import RECORD_COLUMNS
 from actors.adapters.store.log_rows import (
     LOGGED,
@@ -22,6 +22,7 @@ from actors.adapters.store.log_rows import (
     notifications_of,
     place_after,
 )
+from actors.adapters.store.models import Attachments, Commands, Fates, Messages, Profiles, Prompts, Records, Runs
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
 from actors.adapters.store.rows import CHANGING, FIXED, RECORD, Row, is_as_written
 from actors.core.content import Message
@@ -30,14 +31,14 @@ from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged,
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 MAX_FINDINGS = 100  # maximum number of violations that are returned for one conversation
 
-_IDS = models.Records.select(models.Records.id).where(undeleted(models.Records.id))
-_ALL_IDS = Statement(_IDS.order_by(models.Records.id))
-_RECORD = Statement(_IDS.select(*RECORD_COLUMNS).where(models.Records.id == Param("id")))
-_PROMPT = Statement(of_conversation(models.Prompts))
-_MESSAGES = Statement(of_conversation(models.Messages).order_by(models.Messages.sequence_id))
-_RUNS, _FATES = Statement(of_conversation(models.Runs)), Statement(of_conversation(models.Fates))
-_OTHERS = [Statement(of_conversation(each)) for each in (models.Profiles, models.Commands, models.Attachments)]
-_CREATED = Statement(models.Commands.select().where(models.Commands.conversation_id.is_null()))
+_IDS = Records.select(Records.id).where(undeleted(Records.id))
+_ALL_IDS = Statement(_IDS.order_by(Records.id))
+_RECORD = Statement(_IDS.select(*RECORD_COLUMNS).where(Records.id == Param("id")))
+_PROMPT = Statement(of_conversation(Prompts))
+_MESSAGES = Statement(of_conversation(Messages).order_by(Messages.sequence_id))
+_RUNS, _FATES = Statement(of_conversation(Runs)), Statement(of_conversation(Fates))
+_OTHERS = [Statement(of_conversation(each)) for each in (Profiles, Commands, Attachments)]
+_CREATED = Statement(Commands.select().where(Commands.conversation_id.is_null()))
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:

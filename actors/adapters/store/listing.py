@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import json
 from peewee import JOIN, SQL, Case, Join, Select, Tuple, fn
 
-from actors.adapters.store import models
+from actors.adapters.store.models import FORKED_FROM, IS_UNSETTLED, Profiles, Prompts, Records
 from actors.adapters.store.query import PerDatabase, Statement, exists, undeleted
 from actors.adapters.store.rows import RECORD, Row
 from actors.ports.conditions import (
@@ -55,30 +55,24 @@ _COMPARE = {
 _TRUE, _FALSE = SQL("(1 = 1)"), SQL("(1 = 0)")
 
 # The state is read as bytes from SQLite, because a damaged state may not be valid UTF-8.
-_STATE_DATA = PerDatabase(models.Records.state_data.cast("BLOB"), models.Records.state_data)
-RECORD_COLUMNS = [_STATE_DATA if name == "state_data" else getattr(models.Records, name) for name in RECORD]
+_STATE_DATA = PerDatabase(Records.state_data.cast("BLOB"), Records.state_data)
+RECORD_COLUMNS = [_STATE_DATA if name == "state_data" else getattr(Records, name) for name in RECORD]
 # Conversations with the columns RECORD, system prompt and profile.
 RECORDS = (
-    models.Records.select(*RECORD_COLUMNS, models.Prompts.text, models.Profiles.profile)
-    .join(models.Prompts, JOIN.LEFT_OUTER, on=models.Prompts.conversation_id == models.Records.id)
-    .switch(models.Records)
-    .join(models.Profiles, JOIN.LEFT_OUTER, on=models.Profiles.conversation_id == models.Records.id)
+    Records.select(*RECORD_COLUMNS, Prompts.text, Profiles.profile)
+    .join(Prompts, JOIN.LEFT_OUTER, on=Prompts.conversation_id == Records.id)
+    .switch(Records)
+    .join(Profiles, JOIN.LEFT_OUTER, on=Profiles.conversation_id == Records.id)
 )
 
 # SQLite, which takes any other index for better than this small one, keeps to the order of a cross join.
-_UNSETTLED = models.Records.select(models.Records.id).where(models.IS_UNSETTLED).alias("unsettled")
+_UNSETTLED = Records.select(Records.id).where(IS_UNSETTLED).alias("unsettled")
 
 # JSON that is not valid would make the whole list fail.
-_SQLITE_ORIGIN = Case(
-    None, [(fn.json_valid(models.Profiles.profile), fn.json_extract(models.Profiles.profile, "$.forked_from"))]
-)
-_PROFILE = (models.Profiles.conversation_id == models.Records.id,)
+_SQLITE_ORIGIN = Case(None, [(fn.json_valid(Profiles.profile), fn.json_extract(Profiles.profile, "$.forked_from"))])
+_PROFILE = (Profiles.conversation_id == Records.id,)
 _FORKED_FROM = fn.coalesce(
-    PerDatabase(
-        models.Profiles.select(_SQLITE_ORIGIN).where(*_PROFILE),
-        models.Profiles.select(models.FORKED_FROM).where(*_PROFILE),
-    ),
-    "",
+    PerDatabase(Profiles.select(_SQLITE_ORIGIN).where(*_PROFILE), Profiles.select(FORKED_FROM).where(*_PROFILE)), ""
 )
 
 
@@ -92,9 +86,9 @@ def condition_of(condition: Condition) -> Any:
         case Negation(part):
             return ~condition_of(part)
         case StateIs(kinds):
-            return models.Records.state.in_(sorted(kinds)) if kinds else _FALSE
+            return Records.state.in_(sorted(kinds)) if kinds else _FALSE
         case IsArchived(archived):
-            return models.Records.archived == int(archived)
+            return Records.archived == int(archived)
         case TextEquals(field, value):
             return _text(field) == value
         case TextContains(field, folded):
@@ -104,9 +98,9 @@ def condition_of(condition: Condition) -> Any:
             )
         case IsWithin(directory):
             start = beneath(directory)
-            return (models.Records.cwd == directory) | (fn.substr(models.Records.cwd, 1, len(start)) == start)
+            return (Records.cwd == directory) | (fn.substr(Records.cwd, 1, len(start)) == start)
         case TimeCompares(field, comparison, ms):
-            column = getattr(models.Records, field)
+            column = getattr(Records, field)
             compared = _COMPARE[comparison](column, ms)
             return column.is_null(False) & compared if field is TimeField.ARCHIVED else compared
         case HasLabel(key, value):
@@ -116,22 +110,22 @@ def condition_of(condition: Condition) -> Any:
 def _text(field: TextField) -> Any:
     if field is TextField.FORKED_FROM:
         return _FORKED_FROM
-    column = getattr(models.Records, field)
+    column = getattr(Records, field)
     return fn.coalesce(column, "") if field in _NULLABLE_TEXT else column
 
 
 def _sqlite_label(key: str, value: str | None) -> Any:
-    labels = fn.json_each(models.Records.labels)
+    labels = fn.json_each(Records.labels)
     same = SQL("key = ?", [key]) if value is None else SQL("key = ? AND value = ?", [key, value])
     found = exists(Select([labels], [SQL("1")]).where(same))
-    valid = (models.Records.labels != "{}") & fn.json_valid(models.Records.labels)
+    valid = (Records.labels != "{}") & fn.json_valid(Records.labels)
     return Case(None, [(valid, found)], 0)
 
 
 def _postgres_label(key: str, value: str | None) -> Any:
     """Search for the encoded pair, which is exact: labels are stored as JSON with one encoding for each text."""
     pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
-    labels = models.Records.labels
+    labels = Records.labels
     return (fn.strpos(labels, "{" + pair) == 1) | (fn.strpos(labels, "," + pair) > 0)
 
 
@@ -162,9 +156,9 @@ def page(selection: Selection, after: ListPosition | None, until: ListPosition |
     wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
     order = _ordered(selection)
     if not _has_index(selection):  # Sort only the ids and not whole rows.
-        source = Join(_UNSETTLED, models.Records, JOIN.CROSS) if _unsettled(selection) else models.Records
-        ids = Select([source], [models.Records.id]).where(*wanted).order_by(*order).limit(limit).alias("ids")
-        wanted = [models.Records.id.in_(Select([ids], [ids.c["id"]]))]
+        source = Join(_UNSETTLED, Records, JOIN.CROSS) if _unsettled(selection) else Records
+        ids = Select([source], [Records.id]).where(*wanted).order_by(*order).limit(limit).alias("ids")
+        wanted = [Records.id.in_(Select([ids], [ids.c["id"]]))]
     return Statement(RECORDS.where(*wanted).order_by(*order).limit(limit))
 
 
@@ -224,17 +218,17 @@ def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Co
 def _entries(selection: Selection, indexed: Iterable[Condition], after: ListPosition | None, limit: int) -> Any:
     """Return the query for the next `limit` entries of the index that satisfy the conditions `indexed`."""
     wanted = [*_scope(selection), *map(condition_of, indexed), *_between(selection, after, None)]
-    return models.Records.select(*_place(selection)).where(*wanted).order_by(*_ordered(selection)).limit(limit)
+    return Records.select(*_place(selection)).where(*wanted).order_by(*_ordered(selection)).limit(limit)
 
 
 def _scope(selection: Selection) -> list[Any]:
-    conditions = [models.Records.principal == selection.principal, undeleted(models.Records.id)]
+    conditions = [Records.principal == selection.principal, undeleted(Records.id)]
     if selection.parent is not None:
-        conditions.append(models.Records.parent_conversation_id == selection.parent)
+        conditions.append(Records.parent_conversation_id == selection.parent)
     elif not selection.sub_agents:
-        conditions.append(models.Records.parent_conversation_id.is_null())
+        conditions.append(Records.parent_conversation_id.is_null())
     if _unsettled(selection):
-        conditions.append(models.Records.id == _UNSETTLED.c["id"])
+        conditions.append(Records.id == _UNSETTLED.c["id"])
     elif _has_index(selection) and selection.order.key is OrderKey.UPDATED:
         conditions.append(SQL("archived IN (0, 1)"))  # always true; lets the index on `archived` be used
     return conditions
@@ -252,7 +246,7 @@ def _between(selection: Selection, after: ListPosition | None, until: ListPositi
 
 
 def _place(selection: Selection) -> tuple[Any, Any]:
-    return getattr(models.Records, selection.order.key), models.Records.id
+    return getattr(Records, selection.order.key), Records.id
 
 
 def _ordered(selection: Selection) -> list[Any]:

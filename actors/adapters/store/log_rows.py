@@ -16,20 +16,12 @@ from typing import Any, NamedTuple
 
 from msgspec import json
 
-from actors.adapters.store import models
+from actors.adapters.store.models import Log, Prunings
 from actors.adapters.store.query import Param, Session, Statement, of_conversation
 from actors.adapters.store.rows import digest_of, refuse_non_numbers
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
-from actors.ports import (
-    Commit,
-    LogEntry,
-    SettledInput,
-    StoppedRun,
-    StoreDamagedError,
-    StoredEvent,
-    StoredTransition,
-)
+from actors.ports import Commit, LogEntry, SettledInput, StoppedRun, StoreDamagedError, StoredEvent, StoredTransition
 
 _NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
 _INPUT = json.Decoder(QueuedInput)
@@ -269,12 +261,9 @@ BEGINNING = LogPosition()
 
 # At most `limit` rows of a conversation's event log after the step `after`.
 LOGGED = Statement(
-    of_conversation(models.Log)
-    .where(models.Log.step > Param("after"))
-    .order_by(models.Log.first_revision, models.Log.step)
-    .limit(Param("limit"))
+    of_conversation(Log).where(Log.step > Param("after")).order_by(Log.first_revision, Log.step).limit(Param("limit"))
 )
-_PRUNED = Statement(of_conversation(models.Prunings))
+_PRUNED = Statement(of_conversation(Prunings))
 
 
 def beginning(session: Session, conversation_id: str) -> LogPosition:

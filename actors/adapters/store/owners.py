@@ -10,32 +10,32 @@ from typing import Any, NamedTuple
 
 from peewee import SQL, fn
 
-from actors.adapters.store import models
+from actors.adapters.store.models import OWNER, Nodes, Records
 from actors.adapters.store.query import Param, PerDatabase, Session, Statement, exists, undeleted
 from actors.ports import FencedError, NotOwnerError, Owner
 
 _ME = Param("me")
-_THEIRS: Any = models.Nodes.alias()
+_THEIRS: Any = Nodes.alias()
 
 # The condition that this server was not declared dead, after which it changes no conversation any more.
-ALIVE = exists(models.Nodes.select(SQL("1")).where(models.Nodes.incarnation == _ME, ~models.Nodes.dead))
+ALIVE = exists(Nodes.select(SQL("1")).where(Nodes.incarnation == _ME, ~Nodes.dead))
 # The condition that no living server owns a row of `conversations`.
 #
 # An owner without a row in `nodes` has left. But if its number is greater than this server's, it may be a new server
 # whose row is not visible to this statement yet, so it counts as living.
 FREE = (
-    models.OWNER.is_null()
-    | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == models.OWNER, _THEIRS.dead))
-    | ((models.OWNER < _ME) & ~exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == models.OWNER)))
+    OWNER.is_null()
+    | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER, _THEIRS.dead))
+    | ((OWNER < _ME) & ~exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER)))
 )
 # The condition that this server owns a row of `conversations`; and that it may write to the conversation, too.
-MINE = PerDatabase(SQL("(1 = 1)"), models.OWNER == _ME)
-OWNED = PerDatabase(SQL("(1 = 1)"), (models.OWNER == _ME) & ALIVE)
+MINE = PerDatabase(SQL("(1 = 1)"), OWNER == _ME)
+OWNED = PerDatabase(SQL("(1 = 1)"), (OWNER == _ME) & ALIVE)
 
 _OWNER_OF = Statement(
-    models.Records.select(models.Nodes.incarnation, models.Nodes.name, models.Nodes.address)
-    .join(models.Nodes, on=(models.Nodes.incarnation == models.OWNER) & ~models.Nodes.dead)
-    .where(models.Records.id == Param("id"), models.Nodes.incarnation != _ME)
+    Records.select(Nodes.incarnation, Nodes.name, Nodes.address)
+    .join(Nodes, on=(Nodes.incarnation == OWNER) & ~Nodes.dead)
+    .where(Records.id == Param("id"), Nodes.incarnation != _ME)
 )
 
 
@@ -53,10 +53,10 @@ class Head(NamedTuple):
 
 def _heads(count: int) -> Statement:
     ids = [Param(f"id{place}") for place in range(count)]
-    where = models.Records.id.in_(ids), undeleted(models.Records.id)
-    slug = fn.coalesce(models.Records.slug, "")
-    columns = [getattr(models.Records, name) for name in Head._fields[:5]]
-    return Statement(models.Records.select(*columns, slug, OWNED).where(*where))
+    where = Records.id.in_(ids), undeleted(Records.id)
+    slug = fn.coalesce(Records.slug, "")
+    columns = [getattr(Records, name) for name in Head._fields[:5]]
+    return Statement(Records.select(*columns, slug, OWNED).where(*where))
 
 
 _HEADS = [_heads(1 << power) for power in range(8)]  # a text for each size that a batch may be rounded up to

@@ -14,8 +14,21 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 from peewee import fn
 
-from actors.adapters.store import audit, listing, log_rows, models, rows
+from actors.adapters.store import audit, listing, log_rows, rows
 from actors.adapters.store.integrity import check
+from actors.adapters.store.models import (
+    IS_UNSETTLED,
+    Attachments,
+    Commands,
+    Fates,
+    Log,
+    Messages,
+    Profiles,
+    Records,
+    Runs,
+    Spendings,
+    fields,
+)
 from actors.adapters.store.owners import MINE
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
 from actors.core.content import Message
@@ -45,7 +58,7 @@ P = ParamSpec("P")
 READERS = 16  # connections in use at most; further reads wait for a free one
 
 _ID = Param("id")
-_KNOWN = (models.Records.id == _ID) & undeleted(models.Records.id)
+_KNOWN = (Records.id == _ID) & undeleted(Records.id)
 
 
 def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
@@ -55,62 +68,51 @@ def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
 
 
 _LOAD = Statement(listing.RECORDS.where(_KNOWN))
-_PRINCIPAL = Statement(models.Records.select(models.Records.principal).where(_KNOWN))
-_LAST_REVISION = Statement(models.Records.select(models.Records.last_seq).where(_KNOWN))
+_PRINCIPAL = Statement(Records.select(Records.principal).where(_KNOWN))
+_LAST_REVISION = Statement(Records.select(Records.last_seq).where(_KNOWN))
 _OF_SLUG = Statement(
-    models.Records.select(models.Records.id).where(
-        models.Records.principal == Param("principal"), models.Records.slug == Param("slug")
-    )
+    Records.select(Records.id).where(Records.principal == Param("principal"), Records.slug == Param("slug"))
 )
-_ALL_CHILDREN = models.Records.select(models.Records.id).where(models.Records.parent_conversation_id == _ID)
+_ALL_CHILDREN = Records.select(Records.id).where(Records.parent_conversation_id == _ID)
 _CHILDREN_WITH_DELETED = Statement(_ALL_CHILDREN)
-_CHILDREN = Statement(_ALL_CHILDREN.where(undeleted(models.Records.id)))
+_CHILDREN = Statement(_ALL_CHILDREN.where(undeleted(Records.id)))
 _AGED_AND_ARCHIVED = (
-    models.Records.select(models.Records.id)
-    .where(models.Records.id > Param("after"), undeleted(models.Records.id))
-    .order_by(models.Records.id)
+    Records.select(Records.id)
+    .where(Records.id > Param("after"), undeleted(Records.id))
+    .order_by(Records.id)
     .limit(Param("limit"))
 )
 _FIRST_AT: Any = (
-    models.Log.select(models.Log.at)
-    .where(models.Log.conversation_id == models.Records.id)
-    .order_by(models.Log.first_revision, models.Log.step)
-    .limit(1)
+    Log.select(Log.at).where(Log.conversation_id == Records.id).order_by(Log.first_revision, Log.step).limit(1)
 )
 _AGED = Statement(
     _AGED_AND_ARCHIVED.where(
-        models.Records.created_at < Param("before"),
-        models.Records.last_seq > Param("keep"),
-        Param("before") > _FIRST_AT,
+        Records.created_at < Param("before"), Records.last_seq > Param("keep"), Param("before") > _FIRST_AT
     )
 )
 _ARCHIVED = Statement(
-    _AGED_AND_ARCHIVED.where(
-        models.Records.archived_at < Param("before"), models.Records.parent_conversation_id.is_null()
-    )
+    _AGED_AND_ARCHIVED.where(Records.archived_at < Param("before"), Records.parent_conversation_id.is_null())
 )
-_UNSETTLED = Statement(
-    models.Records.select(models.Records.id).where(MINE, models.IS_UNSETTLED, undeleted(models.Records.id))
-)
-_MESSAGES = _pages(models.Messages, models.Messages.sequence_id)
-_MESSAGE = Statement(of_conversation(models.Messages).where(models.Messages.id == Param("key")))
+_UNSETTLED = Statement(Records.select(Records.id).where(MINE, IS_UNSETTLED, undeleted(Records.id)))
+_MESSAGES = _pages(Messages, Messages.sequence_id)
+_MESSAGE = Statement(of_conversation(Messages).where(Messages.id == Param("key")))
 _USAGES = Statement(
-    models.Messages.select(models.Messages.sequence_id, models.Messages.usage_data)
-    .where(models.Messages.conversation_id == _ID)
-    .order_by(models.Messages.sequence_id)
+    Messages.select(Messages.sequence_id, Messages.usage_data)
+    .where(Messages.conversation_id == _ID)
+    .order_by(Messages.sequence_id)
 )
-_RUNS, _FATES = _pages(models.Runs, models.Runs.revision), _pages(models.Fates, models.Fates.revision)
+_RUNS, _FATES = _pages(Runs, Runs.revision), _pages(Fates, Fates.revision)
 _RUN = Statement(  # usually the run is a recent one
-    of_conversation(models.Runs).where(models.Runs.run == Param("run")).order_by(models.Runs.revision.desc()).limit(1)
+    of_conversation(Runs).where(Runs.run == Param("run")).order_by(Runs.revision.desc()).limit(1)
 )
-_EARLIER = models.Log.alias()
+_EARLIER = Log.alias()
 _EVENTS = Statement(
-    models.Log.select(models.Log.first_revision, models.Log.at, models.Log.notifications)
+    Log.select(Log.first_revision, Log.at, Log.notifications)
     .where(
-        models.Log.conversation_id == _ID,
-        undeleted(models.Log.conversation_id),
-        models.Log.count > 0,
-        models.Log.first_revision
+        Log.conversation_id == _ID,
+        undeleted(Log.conversation_id),
+        Log.count > 0,
+        Log.first_revision
         >= fn.coalesce(
             _EARLIER.select(_EARLIER.first_revision)
             .where(_EARLIER.conversation_id == _ID, _EARLIER.first_revision <= Param("next"))
@@ -119,34 +121,30 @@ _EVENTS = Statement(
             0,
         ),
     )
-    .order_by(models.Log.first_revision)
+    .order_by(Log.first_revision)
     .limit(Param("limit"))
 )
-_COMMANDS = models.Commands.select(
-    models.Commands.request_id, models.Commands.body_hash, models.Commands.answer, models.Commands.at
-).where(models.Commands.request_id == Param("request"))
-_COMMAND = Statement(
-    _COMMANDS.where(models.Commands.conversation_id == _ID, undeleted(models.Commands.conversation_id))
+_COMMANDS = Commands.select(Commands.request_id, Commands.body_hash, Commands.answer, Commands.at).where(
+    Commands.request_id == Param("request")
 )
-_CREATE_COMMAND = Statement(_COMMANDS.where(models.Commands.principal == _ID))
+_COMMAND = Statement(_COMMANDS.where(Commands.conversation_id == _ID, undeleted(Commands.conversation_id)))
+_CREATE_COMMAND = Statement(_COMMANDS.where(Commands.principal == _ID))
 _ATTACHMENT = Statement(
-    models.Attachments.select(*models.fields(models.Attachments)[1:6]).where(
-        models.Attachments.conversation_id == _ID,
-        models.Attachments.id == Param("attachment"),
-        undeleted(models.Attachments.conversation_id),
+    Attachments.select(*fields(Attachments)[1:6]).where(
+        Attachments.conversation_id == _ID,
+        Attachments.id == Param("attachment"),
+        undeleted(Attachments.conversation_id),
     )
 )
-_SPENDINGS = Statement(models.Spendings.select().where(models.Spendings.day >= Param("since")))
-_OF_MINE = models.Records.select(models.Records.id).where(
-    models.Records.principal == Param("principal"), undeleted(models.Records.id)
-)
+_SPENDINGS = Statement(Spendings.select().where(Spendings.day >= Param("since")))
+_OF_MINE = Records.select(Records.id).where(Records.principal == Param("principal"), undeleted(Records.id))
 _STORED_BYTES = tuple(
     Statement(
         column.model.select(fn.coalesce(fn.sum(fn.octet_length(column)), 0)).where(
             column.model.conversation_id.in_(_OF_MINE)
         )
     )
-    for column in (models.Messages.content, models.Attachments.data, models.Profiles.profile)
+    for column in (Messages.content, Attachments.data, Profiles.profile)
 )
 
 

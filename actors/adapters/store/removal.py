@@ -17,7 +17,21 @@ from typing import Any
 from msgspec import Struct
 from peewee import SQL, Tuple
 
-from actors.adapters.store import models
+from actors.adapters.store.models import (
+    FAMILY,
+    Attachments,
+    Commands,
+    Deletions,
+    Fates,
+    Log,
+    Messages,
+    Nodes,
+    Profiles,
+    Prompts,
+    Prunings,
+    Records,
+    Runs,
+)
 from actors.adapters.store.owners import owned_head
 from actors.adapters.store.query import Insert, Param, Session, Statement, exists
 from actors.ports import FencedError
@@ -27,72 +41,68 @@ SLICE_SECONDS, SLICE_ROWS = 0.005, 64
 _NO_EPOCH = (1 << 63) - 1  # greater than the epoch of any actor, so that all its commits are refused
 
 _ID = Param("id")
-_IS_DELETED = models.Deletions.conversation_id == _ID
+_IS_DELETED = Deletions.conversation_id == _ID
 
 
 def _removing(model: Any, count: int, *keys: Any) -> Statement:
     """Return the statement that removes some rows of a deleted conversation, `keys` being the rows' primary key."""
     some = model.select(*keys).where(model.conversation_id == _ID).limit(count)
-    still = exists(models.Deletions.select(SQL("1")).where(_IS_DELETED))  # another server may have created it once more
+    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # another server may have created it once more
     return Statement(model.delete().where(Tuple(*keys).in_(some), still))
 
 
 # The limits of a slice are checked after each statement, so that it removes few rows; an attachment may be large.
 _REMOVE = (
-    _removing(models.Messages, 16, models.Messages.id),
-    _removing(models.Log, 16, models.Log.conversation_id, models.Log.first_revision, models.Log.step),
-    *(_removing(each, 16, each.conversation_id, each.revision) for each in (models.Runs, models.Fates)),
-    _removing(models.Commands, 16, models.Commands.conversation_id, models.Commands.request_id),
-    _removing(models.Attachments, 1, models.Attachments.conversation_id, models.Attachments.id),
-    *(_removing(each, 1, each.conversation_id) for each in (models.Prunings, models.Prompts, models.Profiles)),
+    _removing(Messages, 16, Messages.id),
+    _removing(Log, 16, Log.conversation_id, Log.first_revision, Log.step),
+    *(_removing(each, 16, each.conversation_id, each.revision) for each in (Runs, Fates)),
+    _removing(Commands, 16, Commands.conversation_id, Commands.request_id),
+    _removing(Attachments, 1, Attachments.conversation_id, Attachments.id),
+    *(_removing(each, 1, each.conversation_id) for each in (Prunings, Prompts, Profiles)),
 )
 _REMOVE_CONVERSATION = Statement(
-    models.Records.delete().where(
-        models.Records.id == _ID, exists(models.Deletions.select(SQL("1")).where(_IS_DELETED))
-    )
+    Records.delete().where(Records.id == _ID, exists(Deletions.select(SQL("1")).where(_IS_DELETED)))
 )
-_FORGET = Statement(models.Deletions.delete().where(_IS_DELETED))  # SQLite does so by itself, with the conversation
+_FORGET = Statement(Deletions.delete().where(_IS_DELETED))  # SQLite does so by itself, with the conversation
 
-_DELETED = models.Deletions.select(models.Deletions.conversation_id)
-_NEXT = Statement(_DELETED.where(models.Deletions.depth >= 0).order_by(models.Deletions.depth.desc()).limit(1))
+_DELETED = Deletions.select(Deletions.conversation_id)
+_NEXT = Statement(_DELETED.where(Deletions.depth >= 0).order_by(Deletions.depth.desc()).limit(1))
 _FIND = Statement(_DELETED.where(_IS_DELETED))
 _LOCK_FAMILY = Statement(
-    models.Records.select(models.Records.id)
-    .where(models.FAMILY.in_(models.Records.select(models.FAMILY).where(models.Records.id == _ID)))
-    .order_by(models.Records.id)
+    Records.select(Records.id)
+    .where(FAMILY.in_(Records.select(FAMILY).where(Records.id == _ID)))
+    .order_by(Records.id)
     .for_update()
 )
 _TOP = (
-    models.Records.select(models.Records.id, SQL("CAST(0 AS bigint)"))
-    .where(models.Records.id == _ID)
+    Records.select(Records.id, SQL("CAST(0 AS bigint)"))
+    .where(Records.id == _ID)
     .cte("tree", recursive=True, columns=("id", "depth"))
 )
-_CHILD: Any = models.Records.alias()
+_CHILD: Any = Records.alias()
 _TREE = _TOP.union(
     _CHILD.select(_CHILD.id, _TOP.c.depth + SQL("1")).join(_TOP, on=_CHILD.parent_conversation_id == _TOP.c.id)
 )
 _NOTE = Statement(
-    models.Deletions.insert_from(
-        _TREE.select_from(_TREE.c.id, _TREE.c.depth), (models.Deletions.conversation_id, models.Deletions.depth)
+    Deletions.insert_from(
+        _TREE.select_from(_TREE.c.id, _TREE.c.depth), (Deletions.conversation_id, Deletions.depth)
     ).on_conflict_ignore()
 )
 _HIDE = Statement(
-    models.Records.update({models.Records.slug: None, models.Records.epoch: _NO_EPOCH}).where(
-        models.Records.id.in_(_DELETED.where(models.Deletions.depth >= 0)), models.Records.epoch < _NO_EPOCH
+    Records.update({Records.slug: None, Records.epoch: _NO_EPOCH}).where(
+        Records.id.in_(_DELETED.where(Deletions.depth >= 0)), Records.epoch < _NO_EPOCH
     )
 )
-_HIDE_UNFINISHED = Insert(models.Deletions)
-_UNFINISHED = _IS_DELETED & (models.Deletions.depth == Param("mark"))
+_HIDE_UNFINISHED = Insert(Deletions)
+_UNFINISHED = _IS_DELETED & (Deletions.depth == Param("mark"))
 # An update that changes nothing locks the row, in both databases.
-_HELD = Statement(models.Deletions.update({models.Deletions.depth: Param("mark")}).where(_UNFINISHED))
-_SHOW_UNFINISHED = Statement(models.Deletions.delete().where(_UNFINISHED))
-_ABANDON = models.Deletions.update({models.Deletions.depth: 0})
+_HELD = Statement(Deletions.update({Deletions.depth: Param("mark")}).where(_UNFINISHED))
+_SHOW_UNFINISHED = Statement(Deletions.delete().where(_UNFINISHED))
+_ABANDON = Deletions.update({Deletions.depth: 0})
 _ABANDON_UNFINISHED = Statement(_ABANDON.where(_UNFINISHED))
-_MAKER_LIVES = exists(
-    models.Nodes.select(SQL("1")).where(models.Nodes.incarnation + models.Deletions.depth == 0, ~models.Nodes.dead)
-)
-_ABANDON_OF_THE_DEAD = Statement(_ABANDON.where(models.Deletions.depth < 0, ~_MAKER_LIVES))
-_ABANDON_ALL = Statement(_ABANDON.where(models.Deletions.depth < 0))
+_MAKER_LIVES = exists(Nodes.select(SQL("1")).where(Nodes.incarnation + Deletions.depth == 0, ~Nodes.dead))
+_ABANDON_OF_THE_DEAD = Statement(_ABANDON.where(Deletions.depth < 0, ~_MAKER_LIVES))
+_ABANDON_ALL = Statement(_ABANDON.where(Deletions.depth < 0))
 
 
 class _Budget(Struct):

@@ -161,13 +161,7 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
             total, used = total + usage, usage.context_tokens
     return Idle(
         Ledger(
-            run=last_sequence,
-            req=step,
-            xid=step,
-            seq=last_sequence,
-            agents=agents,
-            used_tokens=used,
-            total_usage=total,
+            run=last_sequence, req=step, xid=step, seq=last_sequence, agents=agents, used_tokens=used, total_usage=total
         )
     )
 

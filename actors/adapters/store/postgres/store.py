@@ -27,14 +27,7 @@ from actors.adapters.store.postgres.nodes.node_statements import CLAIM
 from actors.adapters.store.query import Session
 from actors.adapters.store.store import SqlStore
 from actors.adapters.store.writer import Ticket, Writer, refusal
-from actors.ports import (
-    Clock,
-    ConversationRecord,
-    DatabaseAwayError,
-    FaultPoints,
-    NoFaultPoints,
-    StoreUnavailableError,
-)
+from actors.ports import Clock, ConversationRecord, DatabaseAwayError, FaultPoints, NoFaultPoints, StoreUnavailableError
 from actors.ports.machine import OutageLog
 
 # Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.

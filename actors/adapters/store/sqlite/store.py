@@ -34,13 +34,7 @@ from actors.adapters.store.sqlite.engine import (
 )
 from actors.adapters.store.store import SqlStore
 from actors.adapters.store.writer import Ticket, Writer, refusal
-from actors.ports import (
-    Clock,
-    ConversationRecord,
-    FaultPoints,
-    NoFaultPoints,
-    StoreUnavailableError,
-)
+from actors.ports import Clock, ConversationRecord, FaultPoints, NoFaultPoints, StoreUnavailableError
 
 _log = logging.getLogger(__name__)
 

@@ -10,14 +10,7 @@ from typing import Any
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import (
-    FITNESS,
-    address_of,
-    database_outages,
-    opened,
-    refuse_unfit,
-    words,
-)
+from actors.adapters.store.postgres.engine import FITNESS, address_of, database_outages, opened, refuse_unfit, words
 from actors.ports import DatabaseAwayError, StoreUnavailableError, StoreUnusableError
 from actors.ports.machine import OutageLog
 
