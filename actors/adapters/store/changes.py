@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from peewee import EXCLUDED, SQL, Select, fn
+from peewee import EXCLUDED, SQL, fn
 
 from actors.adapters.store import removal, rows
 from actors.adapters.store.log_rows import (
@@ -52,23 +52,7 @@ PRUNED_ENTRIES = 500  # of the audit trail that one transaction deletes at most
 _ID = Param("id")
 
 
-class _Create(Insert):
-    """Inserts a conversation, unless this server was declared dead."""
-
-    def query(self, columns: list[Any], count: int) -> Any:
-        values = Select(columns=[Param(each.name) for each in columns]).where(PerDatabase(SQL("1"), ALIVE))
-        return Records.insert_from(values, columns)
-
-
-class _PutProfile(Insert):
-    """Inserts a profile, or replaces the one that there is."""
-
-    def query(self, columns: list[Any], count: int) -> Any:
-        inserted = super().query(columns, count)
-        return inserted.on_conflict(conflict_target=[Profiles.conversation_id], preserve=columns[1:])
-
-
-_CREATE = _Create(Records)
+_CREATE = Insert(Records, PerDatabase(SQL("1"), ALIVE))  # unless this server was declared dead
 _WRITTEN = [getattr(Records, name) for name in (*rows.CHANGING, "log_hash")]
 _UPDATE = Statement(
     Records.update({each: Param(each.name) for each in _WRITTEN}).where(
@@ -85,7 +69,9 @@ _UPDATE_SLUG = Statement(Records.update({Records.slug: Param("slug")}).where(*_N
 _FINISH = Statement(Records.update({Records.slug: Param("slug"), Records.log_hash: Param("log_hash")}).where(*_NAMED))
 _FAMILY_OF = Statement(Records.select(PerDatabase(Records.id, FAMILY)).where(Records.id == _ID, undeleted(Records.id)))
 _LOCK_TOP = Statement(Records.select(OWNED).where(Records.id == _ID).for_update("FOR SHARE"))  # type: ignore[arg-type] # the stubs know FOR UPDATE only
-_PUT_PROFILE = _PutProfile(Profiles)
+_PUT_PROFILE = Insert(
+    Profiles, conflict_target=[Profiles.conversation_id], preserve=[Profiles.profile, Profiles.profile_digest]
+)  # `forked_from` never changes
 _PROMPTS, _BEGINNINGS = Insert(Prompts), Insert(Prunings)
 _MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS = map(Insert, (Messages, Log, Runs, Fates, Commands))
 _ADD_SPENDING = Insert(

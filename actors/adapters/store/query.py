@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from peewee import AutoField, ColumnBase, Database, Node, fn
+from peewee import AutoField, ColumnBase, Database, Node, Select, fn
 
-from actors.adapters.store import models
+from actors.adapters.store.models import SHARED, Deletions, fields
 
 MOST_ROWS = 64  # of one statement; SQLite allows 32,766 parameters
 ALL = (1 << 63) - 1  # a LIMIT, or an upper bound, that is greater than any number
@@ -44,7 +44,7 @@ def on_sqlite(placeholder: str) -> bool:
 
 
 class Statement:
-    """A query whose text is compiled once for each kind of database, which takes as long as executing it ten times."""
+    """A query, compiled once for each kind of database: that takes as long as executing it ten times."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -60,33 +60,34 @@ class Statement:
 
 
 class Insert:
-    """Inserts rows that are tuples of a model's columns, and of the columns that only PostgreSQL has.
+    """Inserts rows: tuples of a model's columns, and then of those that only PostgreSQL has, which SQLite ignores.
 
-    SQLite ignores the values of the latter, at the end of each row.
+    Many rows make one statement, since PostgreSQL does not end an idle transaction whose last statements it got at once
+    (libpq's pipeline, which `executemany` uses).
     """
 
-    def __init__(self, model: Any, **conflict: Any) -> None:
-        """`conflict` says what happens to a row that exists; see `on_conflict` of peewee."""
+    def __init__(self, model: Any, condition: Any = None, **conflict: Any) -> None:
+        """Insert only while `condition` holds; `conflict` is for rows that exist (see `on_conflict` of peewee)."""
         self._model = model
+        self._condition = condition
         self._conflict = conflict
         self._compiled: dict[tuple[str, int], tuple[str, int, int]] = {}
 
     def of(self, dialect: Database, count: int) -> tuple[str, int, int]:
         """Return the text for `count` rows, the number of columns, and how often "me" follows as a parameter."""
         found = self._compiled.get((dialect.param, count))
-        if found is not None:
-            return found
-        named = [each for each in models.fields(self._model) if not isinstance(each, AutoField)]
-        columns = named if on_sqlite(dialect.param) else [*named, *models.SHARED.get(self._model, ())]
-        query = self.query(columns, count)
-        query = query.on_conflict(**self._conflict) if self._conflict else query
-        text, slots = query.bind(dialect).sql()
-        found = self._compiled[dialect.param, count] = text, len(columns), len(slots) - count * len(columns)
+        if found is None:
+            columns = [each for each in fields(self._model) if not isinstance(each, AutoField)]
+            columns += () if on_sqlite(dialect.param) else SHARED.get(self._model, ())
+            values = [Param(each.name) for each in columns]
+            if self._condition is None:
+                query = self._model.insert_many([values] * count, fields=columns)
+            else:
+                query = self._model.insert_from(Select(columns=values).where(self._condition), columns)
+            query = query.on_conflict(**self._conflict) if self._conflict else query
+            text, slots = query.bind(dialect).sql()
+            found = self._compiled[dialect.param, count] = text, len(columns), len(slots) - count * len(columns)
         return found
-
-    def query(self, columns: list[Any], count: int) -> Any:
-        """Return the query, without what happens to rows that exist."""
-        return self._model.insert_many([[Param(each.name) for each in columns]] * count, fields=columns)
 
 
 class Session(ABC):
@@ -144,7 +145,7 @@ def undeleted(column: Any) -> Any:
 
     A deleted conversation is listed in the table `deletions` until its rows are removed.
     """
-    return column.not_in(models.Deletions.select(models.Deletions.conversation_id))
+    return column.not_in(Deletions.select(Deletions.conversation_id))
 
 
 def of_conversation(model: Any) -> Any:
