@@ -20,7 +20,7 @@ from bedrock import BedrockError, Client, Event, v1
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from actors.adapters.store.log_rows import events_of
+from actors.adapters.store.rows import events_of
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests.support.chat import Chat, assert_valid
 from tests.support.fake_provider import Exchange, FakeProvider, calls, dribbles, says

@@ -14,16 +14,6 @@ from typing import Any
 from peewee import EXCLUDED, SQL, fn
 
 from actors.adapters.store import removal, rows
-from actors.adapters.store.log_rows import (
-    LogPosition,
-    check_shape,
-    fate_values,
-    next_revision,
-    run_values,
-    seal,
-    settled_inputs,
-    stopped_runs,
-)
 from actors.adapters.store.models import (
     FAMILY,
     OWNER,
@@ -43,6 +33,16 @@ from actors.adapters.store.models import (
 )
 from actors.adapters.store.owners import ALIVE, FREE, OWNED, Head, by_id, look, not_owner, owned_head
 from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement, undeleted
+from actors.adapters.store.rows import (
+    LogPosition,
+    check_shape,
+    fate_values,
+    next_revision,
+    run_values,
+    seal,
+    settled_inputs,
+    stopped_runs,
+)
 from actors.core.context import Profile
 from actors.ports import Attachment, Commit, FencedError, Spending, StoreError
 

@@ -13,18 +13,22 @@ from msgspec import DecodeError
 
 from actors.adapters.store import rows
 from actors.adapters.store.listing import RECORD_COLUMNS
-from actors.adapters.store.log_rows import (
+from actors.adapters.store.models import Attachments, Commands, Fates, Messages, Profiles, Prompts, Records, Runs
+from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
+from actors.adapters.store.rows import (
+    CHANGING,
+    FIXED,
     LOGGED,
+    RECORD,
     LogPosition,
     LogRow,
+    Row,
     beginning,
     hash_of,
+    is_as_written,
     notifications_of,
     place_after,
 )
-from actors.adapters.store.models import Attachments, Commands, Fates, Messages, Profiles, Prompts, Records, Runs
-from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
-from actors.adapters.store.rows import CHANGING, FIXED, RECORD, Row, is_as_written
 from actors.core.content import Message
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop
 

@@ -1,4 +1,4 @@
-"""Builds the queries for lists of conversations, from filters with the meaning that `matches` of the port gives them.
+"""Builds the queries for lists of conversations and of the audit trail, from filters (see `matches` of the port).
 
 If an index has the order of the list, the list is read in windows, which are a fixed number of successive index
 entries. One query finds where the next window ends; a second query searches the rows of the window. So the cost of a
@@ -16,7 +16,16 @@ from typing import Any
 from msgspec import json
 from peewee import JOIN, SQL, Case, Join, Select, Tuple, fn
 
-from actors.adapters.store.models import FORKED_FROM, IS_UNSETTLED, Profiles, Prompts, Records
+from actors.adapters.store.models import (
+    FORKED_FROM,
+    IS_UNSETTLED,
+    LOG_PRINCIPAL,
+    Audit,
+    Log,
+    Profiles,
+    Prompts,
+    Records,
+)
 from actors.adapters.store.query import PerDatabase, Statement, exists, undeleted
 from actors.adapters.store.rows import RECORD, Row
 from actors.ports.conditions import (
@@ -40,6 +49,7 @@ from actors.ports.conditions import (
     beneath,
     conjuncts,
 )
+from actors.ports.records import AuditFilter, AuditPlace, Outcome
 
 WINDOW = 2_000  # index entries that one query searches if columns outside of the index decide which rows match
 CONTAINS = "contains_folded"  # a function of SQLite, which folds the case of ASCII only
@@ -251,3 +261,52 @@ def _place(selection: Selection) -> tuple[Any, Any]:
 
 def _ordered(selection: Selection) -> list[Any]:
     return [each.desc() if selection.order.descending else each.asc() for each in _place(selection)]
+
+
+# --- the audit trail
+
+
+def logged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> Statement | None:
+    """Return the query for the rows of the event log that match `wanted`, oldest first.
+
+    Returns None if no row of the log can match, because `wanted` selects refused calls only. The columns of the query
+    are the parameters of `logged_entry`.
+    """
+    if wanted.outcome is Outcome.REFUSED:
+        return None
+    place = Log.at, Log.conversation_id, Log.step
+    where = [Log.audit.is_null(False), undeleted(Log.conversation_id), *_bounds(Log, wanted)]
+    if wanted.principal is not None:
+        where.append(_sent_by(wanted.principal))
+    if after is not None:
+        beyond = Tuple(*place) > Tuple(after.at, after.id, after.number)
+        where.append(Log.at > after.at if after.source else beyond)
+    return Statement(Log.select(*place, Log.audit).where(*where).order_by(*place).limit(limit))
+
+
+def unlogged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> Statement:
+    """Return the query for the rows of the table `audit` that match `wanted`, oldest first."""
+    where = _bounds(Audit, wanted)
+    if wanted.principal is not None:
+        where.append(Audit.principal == wanted.principal)
+    if wanted.outcome is not None:
+        where.append(Audit.outcome == wanted.outcome.value)
+    place = Audit.at, Audit.id
+    if after is not None:
+        where.append(Tuple(*place) > Tuple(after.at, after.number if after.source else -1))
+    return Statement(Audit.select().where(*where).order_by(*place).limit(limit))
+
+
+def _sent_by(principal: str) -> Any:
+    """Return the condition that a principal sent the command in a row of the log; "" stands for nobody."""
+    found = Case(None, [(fn.json_valid(Log.audit), fn.json_extract(Log.audit, "$.origin.principal"))])
+    return PerDatabase(found == principal if principal else found.is_null(), principal == LOG_PRINCIPAL)
+
+
+def _bounds(table: Any, wanted: AuditFilter) -> list[Any]:
+    where = [table.at >= wanted.since]
+    if wanted.until is not None:
+        where.append(table.at < wanted.until)
+    if wanted.conversation is not None:
+        where.append(table.conversation_id == wanted.conversation)
+    return where

@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 from peewee import fn
 
-from actors.adapters.store import audit, listing, log_rows, rows
+from actors.adapters.store import listing, removal, rows
 from actors.adapters.store.integrity import check
 from actors.adapters.store.models import (
     IS_UNSETTLED,
@@ -248,15 +248,12 @@ class StoreReads(ABC):
     # --- conversations ----------------------------------------------------------------------------------------
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the record of a conversation; None if there is no such conversation; see ports.Store."""
         return self._read(lambda session: self._load(session, conversation_id))
 
     def owner(self, conversation_id: str) -> str | None:
-        """Return the principal that a conversation belongs to; None if the conversation is unknown; see ports.Store."""
         return next(iter(self._column(_PRINCIPAL, id=conversation_id)), None)
 
     def find_slug(self, principal: str, slug: str) -> str | None:
-        """Return the id of the principal's conversation with this slug; None if there is none; see ports.Store."""
         return next(iter(self._column(_OF_SLUG, principal=principal, slug=slug)), None)
 
     def list(
@@ -267,7 +264,6 @@ class StoreReads(ABC):
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> Listed:
-        """Return at most `limit` selected conversations after the position `after`; see ports.Store."""
 
         def body(session: Session) -> Listed:
             until = None
@@ -298,15 +294,12 @@ class StoreReads(ABC):
                 skipped(conversation_id)
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
-        """Return the ids of a conversation's sub-agents; see ports.Store."""
         return self._column(_CHILDREN, id=conversation_id)
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return the ids of at most `limit` conversations whose event log has rows to prune; see ports.Store."""
         return self._column(_AGED, before=before, keep=keep, after=after, limit=limit)
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return the ids of at most `limit` conversations archived before the time `before`; see ports.Store."""
         return self._column(_ARCHIVED, before=before, after=after, limit=limit)
 
     def _column(self, statement: Statement, **values: Any) -> tuple[str, ...]:
@@ -317,28 +310,21 @@ class StoreReads(ABC):
     def messages(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[Message, ...]:
-        """Return at most `limit` messages whose sequence number is between `after` and `before`; see ports.Store.
-
-        The two bounds themselves are excluded.
-        """
         return self._page(rows.message_of, _MESSAGES[descending], conversation_id, after, before, limit)
 
     def message(self, conversation_id: str, message_id: str) -> Message | None:
-        """Return the message with this id; None if the conversation has none; see ports.Store."""
         key = rows.message_key(conversation_id, message_id)
         return self._one(rows.message_of, _MESSAGE, id=conversation_id, key=key)
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        """Return all messages up to the sequence number `through`, inclusive; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=ALL)
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        """Return at most `limit` events after the revision `after`; see ports.Store."""
 
         def body(session: Session) -> tuple[StoredEvent, ...]:
             logged = session.execute(_EVENTS, id=conversation_id, next=after + 1, limit=limit)
-            found = tuple(log_rows.events_of(logged, after, limit))
-            begins = found[0].revision - 1 if found else log_rows.beginning(session, conversation_id).revision
+            found = tuple(rows.events_of(logged, after, limit))
+            begins = found[0].revision - 1 if found else rows.beginning(session, conversation_id).revision
             if after < begins:
                 text = f"the events of {conversation_id} begin after revision {begins}"
                 raise RevisionTooOldError(text, oldest=begins)
@@ -349,24 +335,15 @@ class StoreReads(ABC):
     def stopped_runs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[StoppedRun, ...]:
-        """Return at most `limit` runs that ended at revisions between `after` and `before`, exclusive; see ports.Store.
-
-        Each result says how the run ended.
-        """
-        return self._page(log_rows.run_of, _RUNS[descending], conversation_id, after, before, limit)
+        return self._page(rows.run_of, _RUNS[descending], conversation_id, after, before, limit)
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
-        """Return how a run ended; None if it has not ended; see ports.Store."""
-        return self._one(log_rows.run_of, _RUN, id=conversation_id, run=run)
+        return self._one(rows.run_of, _RUN, id=conversation_id, run=run)
 
     def settled_inputs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[SettledInput, ...]:
-        """Return what became of queued messages, such as delivered or discarded; see ports.Store.
-
-        At most `limit` results are returned; their revisions are between `after` and `before`, exclusive.
-        """
-        return self._page(log_rows.fate_of, _FATES[descending], conversation_id, after, before, limit)
+        return self._page(rows.fate_of, _FATES[descending], conversation_id, after, before, limit)
 
     def _page(  # noqa: PLR0917 -- what its callers were given
         self,
@@ -390,7 +367,6 @@ class StoreReads(ABC):
         return self._read(body)
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """Return a conversation's record and latest messages at one moment; None if it is unknown; see ports.Store."""
 
         def body(session: Session) -> Snapshot | None:
             record = self._load(session, conversation_id)
@@ -404,11 +380,9 @@ class StoreReads(ABC):
         return self._read(body, at_one_moment=True)
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
-        """Return at most `limit` rows of the event log after the step `after_step`; see ports.Store."""
-        return self._all(_transition_of, log_rows.LOGGED, id=conversation_id, after=after_step, limit=limit)
+        return self._all(rows.stored_transition, rows.LOGGED, id=conversation_id, after=after_step, limit=limit)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Verify the stored rows of a conversation, and return a sentence for each violation; see ports.Store."""
         try:
             return self._read(lambda session: check(session, conversation_id), at_one_moment=True, texts="replace")
         except StoreDamagedError:
@@ -417,46 +391,36 @@ class StoreReads(ABC):
 
     def _to_prune(
         self, conversation_id: str, before_revision: int, older_than: int | None
-    ) -> tuple[log_rows.LogPosition, Sequence[log_rows.LogRow]]:
-        """Return the position where the event log begins, and the rows to prune in the next batch.
+    ) -> tuple[rows.LogPosition, Sequence[rows.LogRow]]:
+        """Return where the event log begins, and the rows to prune in the next batch. Raises StoreError."""
 
-        Raises StoreError.
-        """
-
-        def body(session: Session) -> tuple[log_rows.LogPosition, Sequence[log_rows.LogRow]]:
-            begins = log_rows.beginning(session, conversation_id)
+        def body(session: Session) -> tuple[rows.LogPosition, Sequence[rows.LogRow]]:
+            begins = rows.beginning(session, conversation_id)
             last = session.execute(_LAST_REVISION, id=conversation_id).fetchone()
-            bounds = log_rows.Bounds(min(before_revision, last[0] if last else 0), older_than)
-            limit = log_rows.PRUNED_ROWS + 1
-            log = session.execute(log_rows.LOGGED, id=conversation_id, after=begins.step, limit=limit)
-            return begins, log_rows.prunable(begins, map(log_rows.LogRow._make, log), bounds)
+            before = min(before_revision, last[0] if last else 0)
+            log = session.execute(rows.LOGGED, id=conversation_id, after=begins.step, limit=removal.PRUNED_ROWS + 1)
+            return begins, removal.prunable(begins, map(rows.LogRow._make, log), before, older_than)
 
         return self._read(body, at_one_moment=True)
 
     # --- commands and attachments -----------------------------------------------------------------------------
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
-        """Return an accepted command of a conversation; None if it has no command `request_id`; see ports.Store."""
-        return self._one(_command_of, _COMMAND, id=conversation_id, request=request_id)
+        return self._one(rows.command_of, _COMMAND, id=conversation_id, request=request_id)
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
-        """Return an accepted create command of a principal; None if it has no command `request_id`; see ports.Store."""
-        return self._one(_command_of, _CREATE_COMMAND, id=principal, request=request_id)
+        return self._one(rows.command_of, _CREATE_COMMAND, id=principal, request=request_id)
 
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
-        """Return an attachment of a conversation; None if there is none with this id; see ports.Store."""
         return self._one(lambda row: Attachment(*row), _ATTACHMENT, id=conversation_id, attachment=attachment_id)
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what each principal spent on each day, from the day `since` (days since 1970) on; see ports.Store."""
         return self._read(lambda session: tuple(Spending(*row) for row in session.execute(_SPENDINGS, since=since)))
 
     def unsettled(self) -> tuple[str, ...]:
-        """Return the ids of this server's conversations that must be recovered on start; see ports.Store."""
         return self._column(_UNSETTLED)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes that a principal has stored; for the principal "", the database's size; see ports.Store."""
         if not principal:
             return self._database_bytes()
         return self._read(
@@ -464,13 +428,12 @@ class StoreReads(ABC):
         )
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """Return at most `limit` matching entries of the audit trail after the position `after`; see ports.Store."""
-        logged = audit.logged_query(wanted, after, limit)
-        unlogged = audit.unlogged_query(wanted, after, limit)
+        logged = listing.logged_query(wanted, after, limit)
+        unlogged = listing.unlogged_query(wanted, after, limit)
 
         def body(session: Session) -> list[AuditEntry]:
-            entries = [audit.logged_entry(*row) for row in session.execute(logged)] if logged else []
-            return [*entries, *map(audit.entry_of, session.execute(unlogged))]
+            entries = [rows.logged_entry(*row) for row in session.execute(logged)] if logged else []
+            return [*entries, *map(rows.entry_of, session.execute(unlogged))]
 
         return tuple(sorted(self._read(body, at_one_moment=True), key=lambda entry: entry.place)[:limit])
 
@@ -493,12 +456,3 @@ class StoreReads(ABC):
         last = found[-1][0] if found else 0
         state = rows.rebuilt_state(record.step, last, [usage for _, usage in found], max(numbers, default=0))
         return msgspec.structs.replace(record, state=state)
-
-
-def _command_of(row: rows.Row) -> CommandRecord:
-    request_id, body_hash, answer, at = row
-    return CommandRecord(request_id, body_hash, answer.encode(), at)
-
-
-def _transition_of(row: rows.Row) -> StoredTransition:
-    return log_rows.stored_transition(log_rows.LogRow(*row))

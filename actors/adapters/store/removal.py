@@ -1,4 +1,4 @@
-"""Removes deleted conversations in the background, in small slices.
+"""Removes deleted conversations in the background, in small slices; finds what of a log may be pruned.
 
 A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch so
 great that every later change is refused. Their rows are removed afterwards in slices, so that no caller waits for the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -34,7 +35,8 @@ from actors.adapters.store.models import (
 )
 from actors.adapters.store.owners import owned_head
 from actors.adapters.store.query import Insert, Param, Session, Statement, exists
-from actors.ports import FencedError
+from actors.adapters.store.rows import LogPosition, LogRow, hash_of, place_after
+from actors.ports import FencedError, StoreDamagedError
 
 # Waiting changes are written between two slices. A commit may have to write a page for each removed row.
 SLICE_SECONDS, SLICE_ROWS = 0.005, 64
@@ -188,3 +190,35 @@ def _remove(session: Session, conversation_id: str, budget: _Budget) -> bool:
     session.execute(_REMOVE_CONVERSATION, id=conversation_id)
     session.execute(_FORGET, id=conversation_id)
     return True
+
+
+# --- the pruning of logs ------------------------------------------------------------------------------------------
+
+PRUNED_ROWS = 256  # maximum rows per batch. While a batch is deleted, no other change can be written.
+# Approximate maximum of characters per batch. A large row takes several pages, each of which the database has to free.
+CHARACTERS = 4 * 1024 * 1024
+
+
+def prunable(begins: LogPosition, log: Iterable[LogRow], before_revision: int, older_than: int | None) -> list[LogRow]:
+    """Return the rows to prune in the next batch, oldest first, of the event log after the position `begins`.
+
+    All their events precede `before_revision`; they were written before `older_than` (milliseconds since 1970), if
+    given. A log with rows that fail verification is not pruned, so that they are kept as evidence: raises
+    StoreDamagedError if a row to prune does not follow the row before it, or does not match its hash.
+    """
+    going: list[LogRow] = []
+    characters, place = 0, begins
+    for row in log:
+        held = row.first_revision + row.event_count > before_revision or (
+            older_than is not None and row.at >= older_than
+        )
+        if held or len(going) == PRUNED_ROWS or characters > CHARACTERS:
+            break
+        if (row.step, row.first_revision, row.prev_hash) != (place.step + 1, place.revision + 1, place.hash):
+            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} does not follow; its log is not pruned")
+        if hash_of(row) != row.hash:
+            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} was changed; its log is not pruned")
+        going.append(row)
+        characters += len(row.notifications) + len(row.event) + len(row.context or "")
+        place = place_after(row)
+    return going

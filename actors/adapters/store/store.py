@@ -1,24 +1,291 @@
-"""The writing methods that the stores on SQLite and PostgreSQL share."""
+"""What the stores on SQLite and PostgreSQL share of writing: a queue of changes, and the methods that hand them in.
+
+Callers queue a change and wait. The writer's thread takes all queued changes, urgent ones first, and writes them in one
+transaction: first the commits to existing conversations, together; then the others, each after a savepoint, so that a
+refused change does not affect the other changes. If the transaction itself fails, nothing is written and the callers
+of all its changes get the error. Background work is done between two transactions.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from actors.adapters.store import changes
-from actors.adapters.store.audit import audit_values
-from actors.adapters.store.changes import EncodedCommit
-from actors.adapters.store.log_rows import place_after
+from actors.adapters.store.changes import EncodedCommit, write_together
+from actors.adapters.store.query import Session
 from actors.adapters.store.reads import StoreReads
-from actors.adapters.store.removal import abandon_unfinished
-from actors.adapters.store.rows import attachment_values
-from actors.adapters.store.writer import Writer
-from actors.ports import Attachment, Clock, Commit, Spending, StoreError
+from actors.adapters.store.removal import abandon_unfinished, remove_slice
+from actors.adapters.store.rows import attachment_values, audit_values, place_after
+from actors.ports import (
+    Attachment,
+    Clock,
+    CommandExistsError,
+    Commit,
+    FaultPoints,
+    FencedError,
+    SlugTakenError,
+    Spending,
+    StoreError,
+    StoreUnavailableError,
+)  # fmt: skip
 from actors.ports.records import AuditEntry
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_BATCH = 128  # changes in one batch, which limits how long a change waits for the changes before it
+TIDY_SECONDS = 0.25  # between two slices of background work while changes are always waiting
+
+
+class Ticket:
+    """A queued change, with the lock that wakes the waiting caller and the result for that caller.
+
+    The change is called with the session on the writer's thread, inside a savepoint; it is written completely or not at
+    all. Exceptions that it raises are raised again in the caller.
+    """
+
+    __slots__ = ("change", "done", "error", "frees", "result", "written")
+
+    def __init__(self, change: Callable[[Session], Any], *, frees: bool = False) -> None:
+        self.change = change
+        self.frees = frees  # whether the change frees space on the disk
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.written = False  # whether the change is durable; other changes of the same batch may not be
+        self.done = threading.Lock()  # held until the caller is woken; a Lock is cheaper than an Event
+        self.done.acquire()
+
+    @property
+    def lost(self) -> bool:
+        """Whether a transaction failed that had to write the change."""
+        return self.error is None and not self.written
+
+
+class Writer(ABC):
+    """Writes the queued changes over one connection, which it owns until `close`."""
+
+    _begin = "BEGIN"
+    _unavailable: type[StoreUnavailableError] = StoreUnavailableError
+
+    def __init__(
+        self, faults: FaultPoints, written: Callable[[int, float], None] | None, *, longest_wait: float
+    ) -> None:
+        """Create the writer's thread. The subclass starts the thread at the end of its own constructor.
+
+        `written` is called after each batch with the number of its changes and the seconds it took; it must not raise.
+        After `longest_wait` seconds without a change, the thread checks whether background work is due.
+        """
+        self._faults = faults
+        self._longest_wait = longest_wait
+        self._written = written
+        self._tidying = False
+        self._tidied_at = 0.0
+        self._due = threading.Condition()  # guards the queues and _closing; notified when there is something to do
+        self._urgent: deque[Ticket] = deque()
+        self._normal: deque[Ticket] = deque()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+
+    def write(self, change: Callable[[Session], T], *, urgent: bool = False, frees: bool = False) -> T:
+        """Write `change`, and return its result when it is durable.
+
+        Safe to call from any thread but the writer's own. If the change is rejected, raises the exception that gives
+        the reason. Raises StoreUnavailableError if it cannot be written.
+        """
+        ticket = Ticket(change, frees=frees)
+        queue = self._urgent if urgent else self._normal
+        with self._due:
+            if self._closing:
+                raise StoreUnavailableError("the store is closed")
+            queue.append(ticket)
+            self._due.notify()
+        try:
+            ticket.done.acquire()
+        except BaseException:  # raised by a signal handler, on the main thread
+            with self._due, suppress(ValueError):  # a change that is already part of a batch is still written
+                queue.remove(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        result: T = ticket.result
+        return result
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued changes that no batch contains yet. Safe to call from any thread."""
+        return len(self._urgent) + len(self._normal)
+
+    def tidy(self) -> None:
+        """Request background work, and return at once. Safe to call from any thread."""
+        with self._due:
+            self._tidying = True
+            self._due.notify()
+
+    def close(self) -> None:
+        """Write the queued changes and end the writer's thread. Later changes are refused. Idempotent."""
+        with self._due:
+            self._closing = True
+            self._due.notify()
+        self._thread.join()
+
+    # --- what differs between the databases; all on the writer's thread -----------------------------------------
+
+    @abstractmethod
+    def _ready(self) -> Session:
+        """Return the session, on which a transaction can begin. Raises StoreUnavailableError."""
+
+    @abstractmethod
+    def _refused(self, error: Exception) -> Exception | None:
+        """Return the exception for the caller of a change that raised `error`; None if the database itself failed."""
+
+    @abstractmethod
+    def _failed(self, batch: list[Ticket], error: BaseException) -> str:
+        """Recover after a transaction failed; log and return what its callers should know."""
+
+    @abstractmethod
+    def _committed(self) -> None:
+        """Check that the transaction was written to where it belongs. Raises StoreUnavailableError."""
+
+    def _remove_slice(self, session: Session) -> bool:
+        """Do some background work in a transaction; return whether any is left."""
+        return remove_slice(session)
+
+    @abstractmethod
+    def _not_removed(self, error: Exception) -> None:
+        """Recover after background work failed, which is repeated later and for which no caller waits."""
+
+    @abstractmethod
+    def _between(self, batch: int) -> None:
+        """Do the background work that is due, after `batch` changes were written.
+
+        If this method raises, nothing can be written any more.
+        """
+
+    def _end(self) -> None:  # noqa: B027 -- SQLite's connection is closed later, by the store
+        """Close the connection, when the writer's thread ends."""
+
+    # --- on the writer's thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._next_batch()) is not None:
+                if batch:
+                    began = time.monotonic()
+                    self._serve(batch)
+                    if self._written is not None:
+                        self._written(len(batch), time.monotonic() - began)
+                self._between(len(batch))
+        except BaseException:  # noqa: BLE001 -- the waiting callers must be woken after any error
+            self._abandon()
+        finally:
+            self._end()
+
+    def _next_batch(self) -> list[Ticket] | None:
+        """Wait until there is something to do, and return the next batch, which may be empty; None to end."""
+        with self._due:
+            if not (self._urgent or self._normal or self._tidying or self._closing):
+                self._due.wait(self._longest_wait)
+            batch: list[Ticket] = []
+            for queue in (self._urgent, self._normal):
+                while queue and len(batch) < MAX_BATCH:
+                    batch.append(queue.popleft())
+            return None if self._closing and not batch else batch
+
+    def _serve(self, batch: list[Ticket]) -> None:
+        """Write the changes in one transaction, and wake their callers, whatever happens."""
+        try:
+            self._transact(batch)
+        except BaseException as error:
+            why = self._failed(batch, error)
+            for ticket in batch:
+                if ticket.lost:
+                    ticket.error = self._unavailable(why)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            for ticket in batch:
+                ticket.done.release()
+
+    def _transact(self, batch: list[Ticket]) -> None:
+        self._faults.hit("store.before_begin")
+        session = self._ready()
+        admitted = [ticket for ticket in batch if self._admit(ticket)]
+        together = [ticket.change for ticket in admitted if isinstance(ticket.change, EncodedCommit)]
+        done = write_together(session, together, self._begin)
+        for ticket in admitted:
+            if ticket.change not in done:
+                self._write_alone(ticket, session)
+        self._faults.hit("store.before_commit")
+        session.run("COMMIT")
+        self._committed()
+        self._faults.hit("store.after_commit")
+
+    def _admit(self, ticket: Ticket) -> bool:
+        try:
+            self._faults.hit("store.before_savepoint")
+        except Exception as error:  # noqa: BLE001 -- an error of a fault point fails this caller only
+            ticket.error = StoreUnavailableError(f"nothing was written: {error}")
+        return ticket.error is None
+
+    def _write_alone(self, ticket: Ticket, session: Session) -> None:
+        session.run("SAVEPOINT change")
+        try:
+            ticket.result = ticket.change(session)
+        except Exception as error:
+            ticket.error = self._refused(error)
+            if ticket.error is None:
+                raise
+            session.run("ROLLBACK TO change")
+        session.run("RELEASE change")
+
+    def _tidy(self, batch: int) -> bool:
+        """Do a slice of background work if it is requested and may be done now; return whether it was.
+
+        It may be done if the last batch had no changes, or if the last slice of background work was TIDY_SECONDS ago.
+        """
+        due = self._tidying and (not batch or time.monotonic() - self._tidied_at >= TIDY_SECONDS)
+        if due:
+            try:
+                session = self._ready()
+                session.run(self._begin)
+                self._tidying = self._remove_slice(session)
+                session.run("COMMIT")
+            except Exception as error:  # noqa: BLE001 -- logged, and repeated later
+                self._tidying = False
+                self._not_removed(error)
+            self._tidied_at = time.monotonic()
+        return due
+
+    def _abandon(self) -> None:
+        """Refuse all further changes and wake all waiting callers, after an error that no single change has caused."""
+        _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
+        with self._due:
+            self._closing = True
+            left = [*self._urgent, *self._normal]
+            self._urgent.clear()
+            self._normal.clear()
+        for ticket in left:
+            ticket.error = StoreUnavailableError("the store's writer ended")
+            ticket.done.release()
+
+
+def refusal(constraint: str) -> StoreError:
+    """Return the exception for a violated constraint: its name in PostgreSQL, its columns in SQLite's message."""
+    if "conversations.slug" in constraint or "conversations_slug" in constraint:
+        return SlugTakenError(constraint)
+    if any(name in constraint for name in ("commands.", "commands_", "messages.id", "messages_pkey")):
+        return CommandExistsError(constraint)
+    return FencedError(constraint)
+
 
 WriterT = TypeVar("WriterT", bound=Writer)
 
@@ -41,7 +308,6 @@ class SqlStore(StoreReads, Generic[WriterT]):
             self._closing.callback(close)
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        """Write the commits atomically and durably; see ports.Store."""
         commits = [EncodedCommit(part) for part in parts]
         prepared = {commit: part for commit, part in zip(commits, parts, strict=True) if commit.prepared}
         try:
@@ -76,16 +342,11 @@ class SqlStore(StoreReads, Generic[WriterT]):
                 self._writer.tidy()
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Delete the conversation and its sub-agents; see ports.Store.
-
-        The conversations are hidden at once; their rows are removed in the background.
-        """
         entries = [] if audit is None else [audit_values(audit)]
         self._writer.write(partial(changes.delete, conversation_id=conversation_id, audit=entries), frees=True)
         self._writer.tidy()
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete one batch of old rows of an event log and return their number; see ports.Store."""
         was, going = self._to_prune(conversation_id, before_revision, older_than)
         if going:
             begins = place_after(going[-1])
@@ -93,22 +354,18 @@ class SqlStore(StoreReads, Generic[WriterT]):
         return len(going)
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment, unless one with the same id exists; see ports.Store."""
         now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
         row = attachment_values(conversation_id, attachment, now)
         self._writer.write(partial(changes.put_attachment, row=row))
 
     def put_spending(self, spending: Spending) -> None:
-        """Add tokens and costs to what a principal spent on a day; see ports.Store."""
         self._writer.write(partial(changes.add_spendings, spendings=[spending]))
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store audit entries that are in no event log; see ports.Store."""
         encoded = list(map(audit_values, entries))
         self._writer.write(lambda session: session.insert(changes.INSERT_AUDIT, encoded))
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest audit entries that are in no event log; return how many; see ports.Store."""
         return self._writer.write(partial(changes.prune_audit, before=before, keep=keep))
 
     @property
@@ -117,6 +374,5 @@ class SqlStore(StoreReads, Generic[WriterT]):
         return self._writer.waiting
 
     def close(self) -> None:
-        """Write the queued changes, then close every connection. Idempotent; see ports.Store."""
         with self._close_once:
             self._closing.close()

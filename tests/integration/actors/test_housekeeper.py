@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.store import log_rows
+from actors.adapters.store import removal
 from actors.core.errors import Reason, Rejected
 from actors.core.states import Idle
 from actors.maintenance import retention as housekeeping
@@ -81,7 +81,7 @@ def test_the_latest_events_are_kept_however_old_they_are(world: World) -> None:
 
 
 def test_a_conversation_goes_on_while_its_events_are_pruned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rows, "PRUNED_ROWS", 1)
+    monkeypatch.setattr(removal, "PRUNED_ROWS", 1)
     talk = world.create()
     turn(world, talk)
     talk.send("and now?")

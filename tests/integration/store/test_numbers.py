@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.store import log_rows as journal
-from actors.adapters.store import log_rows as outcomes
-from actors.adapters.store import models
+from actors.adapters.store import models, rows
 from actors.core.content import Delivery
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
@@ -16,10 +14,10 @@ from actors.ports import SettledInput, StoppedRun
 
 WRONG = ("9", b"\x09", 0.5, None, -1, 253_402_300_800_000)
 
-RUN = outcomes.run_values("c1", StoppedRun(4, 5, RunStop("c1:1", StopReason.COMPLETED), 3))
+RUN = rows.run_values("c1", StoppedRun(4, 5, RunStop("c1:1", StopReason.COMPLETED), 3))
 WAITED = QueuedInput("m1", "later", (), 5)
-FATE = outcomes.fate_values("c1", SettledInput(4, 5, QueueChanged(WAITED, Delivery.STEER, Fate.WITHDRAWN), ""))
-LOG = journal.LogRow(
+FATE = rows.fate_values("c1", SettledInput(4, 5, QueueChanged(WAITED, Delivery.STEER, Fate.WITHDRAWN), ""))
+LOG = rows.LogRow(
     conversation_id="c1", step=1, epoch=1, at=5, event="{}", context=None, first_revision=1, event_count=0,
     notifications="[]", prev_hash="", hash="",
 )  # fmt: skip
@@ -39,36 +37,36 @@ def with_value(row: tuple[Any, ...], place: int, value: object) -> tuple[Any, ..
 )
 def test_the_end_of_a_run_is_kept_with_its_text_or_its_output(stop: RunStop) -> None:
     ended = StoppedRun(4, 5, stop, 3)
-    assert outcomes.run_of(outcomes.run_values("c1", ended)) == ended
+    assert rows.run_of(rows.run_values("c1", ended)) == ended
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("column", ["revision", "last_sequence", "at"])
 def test_of_the_end_of_a_run(column: str, wrong: object) -> None:
-    assert outcomes.run_of(RUN).last_sequence == 3
+    assert rows.run_of(RUN).last_sequence == 3
     with pytest.raises(ValueError, match="number"):
-        outcomes.run_of(with_value(RUN, models.columns(models.Runs).index(column), wrong))
+        rows.run_of(with_value(RUN, models.columns(models.Runs).index(column), wrong))
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("column", ["revision", "at"])
 def test_of_the_end_of_a_wait(column: str, wrong: object) -> None:
-    assert outcomes.fate_of(FATE).at == 5
+    assert rows.fate_of(FATE).at == 5
     with pytest.raises(ValueError, match="number"):
-        outcomes.fate_of(with_value(FATE, models.columns(models.Fates).index(column), wrong))
+        rows.fate_of(with_value(FATE, models.columns(models.Fates).index(column), wrong))
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("column", ["step", "epoch", "at", "first_revision"])
 def test_of_the_log(column: str, wrong: Any) -> None:
-    assert journal.stored_transition(LOG).step == 1
+    assert rows.stored_transition(LOG).step == 1
     with pytest.raises(ValueError, match="number"):
-        journal.stored_transition(LOG._replace(**{column: wrong}))
+        rows.stored_transition(LOG._replace(**{column: wrong}))
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_of_events(wrong: Any) -> None:
-    assert list(journal.events_of([(1, 5, "[]")], 0, 9)) == []
+    assert list(rows.events_of([(1, 5, "[]")], 0, 9)) == []
     for row in ((wrong, 5, "[]"), (1, wrong, "[]")):
         with pytest.raises(ValueError, match="number"):
-            list(journal.events_of([row], 0, 9))
+            list(rows.events_of([row], 0, 9))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store import log_rows
+from actors.adapters.store import removal
 from actors.adapters.store.sqlite import engine
 from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
@@ -40,7 +40,7 @@ def first_step(store: Store) -> int:
 
 @pytest.fixture
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rows, "PRUNED_ROWS", 7)
+    monkeypatch.setattr(removal, "PRUNED_ROWS", 7)
 
 
 # --- what goes --------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_old_rows_go_a_few_at_a_time_until_none_is_left(store: Store, few_at_a_t
 
 
 def test_much_text_goes_in_smaller_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rows, "CHARACTERS", 3_000)
+    monkeypatch.setattr(removal, "CHARACTERS", 3_000)
     draft = grow(store)
     assert 0 < store.prune_log("c1", draft.record.last_seq) < 20
 

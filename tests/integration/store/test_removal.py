@@ -49,7 +49,7 @@ class Slices:
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> Slices:
     made = Slices(removal.remove_slice)
-    monkeypatch.setattr("actors.adapters.store.writer.remove_slice", made)
+    monkeypatch.setattr("actors.adapters.store.store.remove_slice", made)
     monkeypatch.setattr(removal, "SLICE_SECONDS", 0.0)
     return made
 

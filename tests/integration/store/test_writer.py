@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store import writer
+from actors.adapters.store import store as writer
 from actors.adapters.store.sqlite import disk as write_ahead_log
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store

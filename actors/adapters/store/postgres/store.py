@@ -25,8 +25,7 @@ from actors.adapters.store.postgres.engine import (
 )
 from actors.adapters.store.postgres.nodes.node_statements import CLAIM
 from actors.adapters.store.query import Session
-from actors.adapters.store.store import SqlStore
-from actors.adapters.store.writer import Ticket, Writer, refusal
+from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
 from actors.ports import Clock, ConversationRecord, DatabaseAwayError, FaultPoints, NoFaultPoints, StoreUnavailableError
 from actors.ports.machine import OutageLog
 
@@ -136,7 +135,6 @@ class PostgresStore(SqlStore[PostgresWriter]):
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Make this server the owner of a conversation and its sub-agents, and return its record; see ports.Store."""
         unsettled = self._read(lambda session: claimed(session, conversation_id))
         if unsettled is None:
             return None
@@ -149,12 +147,10 @@ class PostgresStore(SqlStore[PostgresWriter]):
         return self._read(lambda session: int(session.run(size).fetchone()[0]))
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Do nothing and return False, because PostgreSQL's autovacuum frees the space; see ports.Store."""
         return False
 
     @property
     def engine_version(self) -> str:
-        """The version of PostgreSQL, such as "16.4"; see ports.Store."""
         return self._version
 
 

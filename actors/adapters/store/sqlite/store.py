@@ -32,8 +32,7 @@ from actors.adapters.store.sqlite.engine import (
     raw,
     sqlite3,
 )
-from actors.adapters.store.store import SqlStore
-from actors.adapters.store.writer import Ticket, Writer, refusal
+from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
 from actors.ports import Clock, ConversationRecord, FaultPoints, NoFaultPoints, StoreUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -194,10 +193,6 @@ class PeeweeStore(SqlStore[SqliteWriter]):
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Return the record of a conversation; None if there is no such conversation; see ports.Store.
-
-        Nothing has to be claimed, because with SQLite this process owns all conversations.
-        """
         return self.load(conversation_id)
 
     def _database_bytes(self) -> int:
@@ -209,10 +204,6 @@ class PeeweeStore(SqlStore[SqliteWriter]):
         return self._read(lambda session: [int(session.run(f"PRAGMA {name}").fetchone()[0]) for name in names])
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Shrink the file by at most `max_bytes`, keeping `spare_bytes` of free space in it; see ports.Store.
-
-        Return whether the file was shrunk.
-        """
         free, page_size, mode = self._pragmas("freelist_count", "page_size", "auto_vacuum")
         pages = min(max_bytes, free * page_size - spare_bytes) // page_size
         if mode != INCREMENTAL or pages <= 0:
@@ -224,7 +215,6 @@ class PeeweeStore(SqlStore[SqliteWriter]):
 
     @property
     def engine_version(self) -> str:
-        """The version of SQLite, such as "3.45.1"; see ports.Store."""
         return sqlite3.sqlite_version
 
     def mark_moved(self, where: str) -> None:

@@ -214,15 +214,12 @@ class LeaseClock(Lease):
 
     @property
     def fd(self) -> int | None:
-        """The descriptor of the file in memory, through which nobody can write; None after `close`. See `Lease.fd`."""
         return self._fd
 
     def valid(self) -> bool:
-        """Return whether tools may start and commands (except cancels) be handled now. See `Lease.valid`."""
         return time.monotonic_ns() < self._until
 
     def age(self) -> float:
-        """Return the seconds since the last successful heartbeat was sent. See `Lease.age`."""
         return (time.monotonic_ns() - self._renewed) / NANOSECONDS
 
     def renew(self, sent: int) -> None:

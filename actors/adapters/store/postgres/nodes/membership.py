@@ -145,7 +145,6 @@ class PostgresCluster(Cluster):
         return tuple((row.name, row.ttl) for row in others if row.ttl != seconds and (row.held or not row.session))
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """Return the owner of a conversation if it is remembered and alive, else None; see Cluster."""
         with self._guard:
             owner = self._owners.get(conversation_id)
             if owner is None:
@@ -157,10 +156,6 @@ class PostgresCluster(Cluster):
             return owner
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return the other node that owns a conversation; None if this node owns it or may take it over; see Cluster.
-
-        If nobody owns the conversation and only another node has its workspace, that node is returned.
-        """
         owner = self.remembered_owner(conversation_id)
         if owner is None:
             label, owner = self._stored_owner(conversation_id)
@@ -173,7 +168,6 @@ class PostgresCluster(Cluster):
         return None if owner.incarnation == self._me.incarnation else owner
 
     def place_of(self, directory: str) -> Node | None:
-        """Return the other node that must serve requests about a directory, None if this node must; see Cluster."""
         above = directories_above(directory)
         if EVERYTHING in self._me.labels:
             return None
@@ -184,26 +178,21 @@ class PostgresCluster(Cluster):
         return self._with(workspace_of(directory, (*stored, *offered)))
 
     def place_of_fork(self, conversation_id: str) -> Node | None:
-        """Return the other node that must create a fork of a conversation, None if this node must; see Cluster."""
         label, _ = self._stored_owner(conversation_id)
         return self._with(label)
 
     def label_of(self, directory: str) -> str:
-        """Return the workspace label for a conversation that this node creates in a directory; see Cluster."""
         return label_of(directory, self._me, self.nodes())
 
     def forget(self, conversation_id: str) -> None:
-        """Forget the remembered owner of a conversation, which may be out of date; see Cluster."""
         with self._guard:
             self._owners.pop(conversation_id, None)
 
     def retire(self) -> None:
-        """Take over no more conversations, neither those of dead nodes nor those that clients ask for; see Cluster."""
         self._retired = True
         self._looks.rows(said.RETIRE, {"me": self._me.incarnation})
 
     def drain(self) -> None:
-        """Give up the ownership of all conversations, and leave the cluster; see Cluster."""
         self.retire()
         self._release_all()
         self._end()
@@ -221,10 +210,6 @@ class PostgresCluster(Cluster):
             self._ended.wait(RELEASE_PAUSE)
 
     def close(self) -> None:
-        """End the threads and sessions; see Cluster.
-
-        Unless `drain` was called before, the other nodes will declare this node dead.
-        """
         self._end()
         self._beats.close()
         self._looks.close()
