@@ -19,7 +19,7 @@ from actors.core.errors import Reason, Rejected
 from actors.ports import NotOwnerError
 from server.auth.authorization import CATALOG, CONVERSATIONS, NEEDED
 from server.auth.principals import Role
-from server.cluster.peers import NOT_OWNER, OWNER, Lane, Metadata, NodeConnections, PeerLostError
+from server.cluster.peers import NOT_OWNER, OWNER, Lane, Metadata, NodeConnections, PeerLostError, is_cancelled
 from server.contract.errors import AnswerTimeoutError
 from server.streams.base import Stream, Streams
 
@@ -109,8 +109,7 @@ def raise_unless_cut(peer: NodeConnections) -> NoReturn:
 
     Call this only in an `except` block for a CancelledError.
     """
-    task = asyncio.current_task()
-    if peer.cut and task is not None and not task.cancelling():
+    if peer.cut and not is_cancelled():
         raise PeerLostError(sent=True) from None
     raise  # noqa: PLE0704 -- called in the handler of the exception
 
@@ -181,8 +180,7 @@ class ForwardedStream(Stream):
             except grpc.aio.AioRpcError as error:
                 _raise_for(error, self._peer)
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if self._streams.closing and task is not None and not task.cancelling():
+                if self._streams.closing and not is_cancelled():
                     raise Rejected(Reason.SHUTTING_DOWN) from None
                 raise_unless_cut(self._peer)
 

@@ -26,7 +26,7 @@ from actors.ports import ConversationRecord
 from actors.ports.cluster import Cluster, Node
 from actors.ports.records import CommandOrigin
 from server.auth.principals import LOCAL, Role
-from server.cluster.peers import Lane, NodeConnections, NodeMarks, PeerLostError, Peers
+from server.cluster.peers import Lane, NodeConnections, NodeMarks, PeerLostError, Peers, is_cancelled
 from server.contract.errors import SlowReaderError
 from server.streams.base import Stream, Streams, Wakeups
 from server.streams.watch_conversations import FollowedNodes
@@ -107,6 +107,11 @@ def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.Rpc
     return grpc.stream_stream_rpc_method_handler(serve, None, None)
 
 
+def _others(cluster: Cluster) -> dict[int, Node]:
+    me = cluster.me.incarnation
+    return {node.incarnation: node for node in cluster.nodes() if node.incarnation != me and node.address}
+
+
 class NodeLists:
     """Receives the list changes of other nodes, and publishes them in this node's feed. Use in the event loop only."""
 
@@ -146,9 +151,8 @@ class NodeLists:
 
     def _look(self) -> None:
         """Start to receive the changes of new nodes, and stop receiving those of nodes that no longer exist."""
-        me = self._cluster.me.incarnation
         known = {node.incarnation for node in self._following}
-        living = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
+        living = _others(self._cluster)
         for node in [node for node in self._following if node.incarnation not in living]:
             self._following.pop(node).cancel()
             self._ready.discard(node)
@@ -170,8 +174,7 @@ class NodeLists:
             except (PeerLostError, grpc.aio.AioRpcError, msgspec.MsgspecError) as error:
                 log.debug("the list of node %s is not followed: %s", node.name, type(error).__name__)
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
+                if is_cancelled():
                     raise
             self._ready.discard(node)
             await asyncio.sleep(LOOK_SECONDS)
@@ -211,7 +214,6 @@ GREET = "/bedrock.nodes.v1.Nodes/Greet"
 
 A node gets this number when it starts, so that a restarted node can be told from its predecessor.
 """
-"""Seconds between two rounds of calls to the nodes that have not answered yet."""
 NEW_SECONDS = 5.0
 """How many seconds a new node may leave greetings unanswered before a warning is logged.
 
@@ -252,8 +254,7 @@ class Greetings:
 
     async def greet(self) -> None:
         """Call each node that has not answered yet, once, and wait for the answers."""
-        me = self._cluster.me.incarnation
-        others = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
+        others = _others(self._cluster)
         self._answered &= others.keys()
         self._seen = {incarnation: at for incarnation, at in self._seen.items() if incarnation in others}
         new = [node for incarnation, node in others.items() if incarnation not in self._answered]
@@ -274,8 +275,7 @@ class Greetings:
                 _tell(peer, error)
             return
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled():
                 raise
             return  # the node was declared dead, and its connection closed
         if answer == str(node.incarnation).encode():

@@ -264,7 +264,7 @@ class NodeConnections:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await _until_ready(channel, state)
         except (TimeoutError, asyncio.CancelledError, PeerLostError):
-            if _wanted_elsewhere():
+            if is_cancelled():
                 raise
             raise PeerLostError(sent=False, hopeless=self._is_lost(quiet=quiet)) from None
         self._lost_since, self._for_good = None, False
@@ -341,8 +341,8 @@ async def _until_ready(channel: grpc.aio.Channel, state: grpc.ChannelConnectivit
             raise PeerLostError(sent=False)
 
 
-def _wanted_elsewhere() -> bool:
-    """Return whether somebody has cancelled the current task; False if only a closed connection has ended its call."""
+def is_cancelled() -> bool:
+    """Return whether the current task was cancelled; False if a CancelledError only means that a connection closed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
