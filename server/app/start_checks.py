@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bedrock.local_server import NotPrivateError
 
-from actors.adapters.store.sqlite.data_directory import refuse_moved
-from actors.adapters.store.sqlite.disk import ENOUGH_BYTES, free_bytes
+from actors.adapters.store.sqlite.data_directory import ENOUGH_BYTES, free_bytes, refuse_moved
 from actors.adapters.tools.call_subjects import prepared_rule
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.approval import MCP_PREFIX, describe
@@ -43,7 +42,7 @@ from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from actors.adapters.mcp.server_settings import McpServer
-    from actors.adapters.store.postgres.schema import DatabaseReport, LivingNode
+    from actors.adapters.store.postgres.engine import DatabaseReport, LivingNode
 
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -115,7 +114,7 @@ def database_findings(config: Config) -> Iterator[DatabaseFinding]:
         ConfigError: The package extra `postgres` is not installed.
     """
     check_postgres(config)
-    from actors.adapters.store.postgres.schema import database_report  # noqa: PLC0415 -- only if needed
+    from actors.adapters.store.postgres.engine import database_report  # noqa: PLC0415 -- only if needed
 
     try:
         report = database_report(config.database)

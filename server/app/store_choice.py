@@ -69,10 +69,9 @@ def _shared(
     """
     check_postgres(config)
     # Imported here, because only servers with PostgreSQL have these packages.
-    from actors.adapters.store.postgres.engine import address_of, database_outages  # noqa: PLC0415
+    from actors.adapters.store.postgres.engine import address_of, database_outages, migrate  # noqa: PLC0415
     from actors.adapters.store.postgres.nodes.heartbeat import NewNode, Timing  # noqa: PLC0415
     from actors.adapters.store.postgres.nodes.membership import PostgresCluster  # noqa: PLC0415
-    from actors.adapters.store.postgres.schema import migrate  # noqa: PLC0415
     from actors.adapters.store.postgres.store import open_postgres  # noqa: PLC0415
 
     migrate(address_of(config.database))

@@ -10,8 +10,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema import migrate
+from actors.adapters.store.postgres.engine import address_of, migrate
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite import store as sqlite_store
 from actors.adapters.store.sqlite.engine import open_writer, raw

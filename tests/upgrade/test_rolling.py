@@ -19,7 +19,7 @@ import pytest
 from bedrock import Client, Conversation, Unavailable
 
 from actors.adapters.store.migrations import statements_of
-from actors.adapters.store.postgres.schema import MIGRATIONS
+from actors.adapters.store.postgres.engine import MIGRATIONS
 from tests.support.nodes import Nodes
 from tests.support.patience import PATIENCE, eventually
 from tests.support.proxy import Proxy

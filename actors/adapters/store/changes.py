@@ -31,8 +31,22 @@ from actors.adapters.store.models import (
     Spendings,
     fields,
 )
-from actors.adapters.store.owners import ALIVE, FREE, OWNED, Head, by_id, look, not_owner, owned_head
-from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement, undeleted
+from actors.adapters.store.query import (
+    ALIVE,
+    FREE,
+    OWNED,
+    Head,
+    Insert,
+    Param,
+    PerDatabase,
+    Session,
+    Statement,
+    by_id,
+    look,
+    not_owner,
+    owned_head,
+    undeleted,
+)
 from actors.adapters.store.rows import (
     LogPosition,
     check_shape,
@@ -145,7 +159,6 @@ class EncodedCommit:
         self._log = [seal(id_, record.epoch, entry) for entry in commit.log]
 
     def __call__(self, session: Session) -> None:
-        """Write the commit; see `write_alone`."""
         write_alone(session, [self])
 
     def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
@@ -267,10 +280,7 @@ def add_spendings(session: Session, spendings: list[Spending]) -> None:
 
 
 def _create(session: Session, commit: EncodedCommit, row: rows.Row) -> None:
-    """Insert the row of a new conversation, or make a prepared fork visible.
-
-    Raises FencedError or NotOwnerError, or what the database raises.
-    """
+    """Insert the row of a new conversation, or make a prepared fork visible."""
     if commit.prepared:
         if not removal.show_unfinished(session, commit.id):
             raise FencedError(f"{commit.id} has been abandoned")
@@ -286,10 +296,7 @@ def _create(session: Session, commit: EncodedCommit, row: rows.Row) -> None:
 
 
 def _insert_conversation(session: Session, parent: str | None, row: rows.Row) -> None:
-    """Insert the row of a new conversation, after what is left of a deleted one with its id was removed.
-
-    Raises FencedError or NotOwnerError, or what the database raises.
-    """
+    """Insert the row of a new conversation, after what is left of a deleted one with its id was removed."""
     removal.remove_all(session, row[0])
     family = _family(session, parent) if parent else row[0]
     if session.insert(_CREATE, [(*row, family, session.me)]) != 1:
@@ -297,10 +304,9 @@ def _insert_conversation(session: Session, parent: str | None, row: rows.Row) ->
 
 
 def _family(session: Session, parent: str) -> str:
-    """Return the id of the top-level conversation above a sub-agent with this parent, and lock its row.
+    """Return the id of the conversation at the top of a new sub-agent's family, and lock its row against take-overs.
 
-    The lock keeps other servers from taking over that conversation before the sub-agent is added. Raises FencedError if
-    the parent does not exist, NotOwnerError if this server does not own the top-level conversation.
+    Raises FencedError if the parent does not exist, NotOwnerError if this server does not own the family.
     """
     family = _check_exists(session, parent)
     if session.shared:

@@ -71,7 +71,6 @@ def check_all(session: Session) -> Iterator[tuple[str, str]]:
 
 
 def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
-    """Verify a conversation with this row, and yield a sentence for each violation."""
     conversation: dict[str, object] = dict(zip(RECORD, row, strict=True))
     yield from _conversation(conversation, session.execute(_PROMPT, id=id_).fetchone())
     begins = beginning(session, id_)
@@ -98,10 +97,6 @@ class _Log:
         self.fates: set[int] = set()
 
     def check(self, row: LogRow) -> Iterator[str]:
-        """Verify the next row of the event log and the stored messages that it added.
-
-        Yield a sentence for each violation.
-        """
         try:
             yield from _follows(self.place, row)
             for revision, notification in enumerate(notifications_of(row), row.first_revision):
@@ -175,10 +170,6 @@ class _Messages:
         self._sequence = 0  # the sequence number of the last message that was checked
 
     def logged(self, message: Message) -> Iterator[str]:
-        """Compare a message of the event log with the stored message of the same sequence number.
-
-        Yield a sentence per violation.
-        """
         yield from self._until(message.sequence)
         row = self._next
         if row is None or row[2] != message.sequence:

@@ -203,7 +203,6 @@ def _unsettled(selection: Selection) -> bool:
 
 
 def _in_index(condition: Condition, key: OrderKey) -> bool:
-    """Return whether the index that is ordered by `key` contains the column that a condition tests."""
     match condition:
         case TimeCompares(field):
             return field == {OrderKey.UPDATED: TimeField.UPDATED, OrderKey.CREATED: TimeField.CREATED}.get(key)
@@ -226,7 +225,6 @@ def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Co
 
 
 def _entries(selection: Selection, indexed: Iterable[Condition], after: ListPosition | None, limit: int) -> Any:
-    """Return the query for the next `limit` entries of the index that satisfy the conditions `indexed`."""
     wanted = [*_scope(selection), *map(condition_of, indexed), *_between(selection, after, None)]
     return Records.select(*_place(selection)).where(*wanted).order_by(*_ordered(selection)).limit(limit)
 

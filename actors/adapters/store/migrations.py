@@ -18,7 +18,6 @@ class _FileMigration(Migration):  # type: ignore[misc]
     __slots__ = ()
 
     def load(self) -> ModuleType:
-        """Return a module with the function `up`, which applies the migration."""
         script = Path(self.path).with_suffix(".sql")
 
         def up(migrator: object, database: Any) -> None:

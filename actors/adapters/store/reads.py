@@ -7,9 +7,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import wraps
 from queue import LifoQueue
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from peewee import fn
@@ -29,8 +28,7 @@ from actors.adapters.store.models import (
     Spendings,
     fields,
 )
-from actors.adapters.store.owners import MINE
-from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
+from actors.adapters.store.query import ALL, MINE, Param, Session, Statement, of_conversation, undeleted
 from actors.core.content import Message
 from actors.ports import (
     Attachment,
@@ -53,7 +51,6 @@ from actors.ports.records import AuditEntry, AuditFilter, AuditPlace
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
 SessionT = TypeVar("SessionT", bound=Session)
-P = ParamSpec("P")
 
 READERS = 16  # connections in use at most; further reads wait for a free one
 
@@ -198,23 +195,6 @@ class ReaderPool(ABC, Generic[SessionT]):
             self._places.put(None)
 
 
-def read_again(read: Callable[P, Found]) -> Callable[P, Found]:
-    """Return a function that calls `read`, and calls it a second time if it raises StoreDamagedError.
-
-    SQLite also reports a page as damaged if the disk failed to deliver it; then a second attempt often succeeds.
-    """
-
-    @wraps(read)
-    def reading(*args: P.args, **named: P.kwargs) -> Found:
-        try:
-            return read(*args, **named)
-        except StoreDamagedError:
-            _log.warning("read corrupt data; reading again")
-            return read(*args, **named)
-
-    return reading
-
-
 class StoreReads(ABC):
     """Implements most reading methods of ports.Store. Safe to call from any thread."""
 
@@ -233,10 +213,7 @@ class StoreReads(ABC):
         """Return the size of the database."""
 
     def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
-        """Call `body` with a session, and return its result.
-
-        With `at_one_moment`, all statements of `body` see the same snapshot. `texts` is as in `_session`.
-        """
+        """Call `body` with a session; with `at_one_moment`, all its statements see the same snapshot."""
         with self._session(texts) as session:
             if not at_one_moment:
                 return body(session)
@@ -279,10 +256,6 @@ class StoreReads(ABC):
     def _readable(
         self, session: Session, page: Sequence[rows.Row], skipped: Callable[[str], object]
     ) -> Iterator[ConversationRecord]:
-        """Yield the conversation records that the rows of one page of a list contain.
-
-        For each unreadable row, log an error and call `skipped` with its id.
-        """
         for row in page:
             try:
                 listing.refuse_broken_texts(row)
@@ -442,10 +415,7 @@ class StoreReads(ABC):
         return None if row is None else self._record(session, row)
 
     def _record(self, session: Session, row: rows.Row) -> ConversationRecord:
-        """Return the record in a row.
-
-        If the stored state is unreadable, log an error and use an Idle state rebuilt from messages and sub-agents.
-        """
+        """Convert a row; a state that cannot be read becomes an Idle one, rebuilt from messages and agents."""
         record, intact = rows.record_of(row)
         if intact:
             return record

@@ -33,8 +33,7 @@ from actors.adapters.store.models import (
     Records,
     Runs,
 )
-from actors.adapters.store.owners import owned_head
-from actors.adapters.store.query import Insert, Param, Session, Statement, exists
+from actors.adapters.store.query import Insert, Param, Session, Statement, exists, owned_head
 from actors.adapters.store.rows import LogPosition, LogRow, hash_of, place_after
 from actors.ports import FencedError, StoreDamagedError
 
@@ -115,7 +114,6 @@ class _Budget(Struct):
 
     @property
     def spent(self) -> bool:
-        """Whether the slice must end."""
         return self.rows <= 0 or time.monotonic() > self.until
 
 

@@ -48,13 +48,7 @@ _KEPT = (
     "archived_at", "model", "title", "node", "log_hash",
 )  # fmt: skip
 
-_ACTOR_KINDS = {
-    MessageType.USER: "human",
-    MessageType.AGENT: "llm_agent",
-    MessageType.TOOL: "system",
-    MessageType.SYSTEM: "system",
-    MessageType.ERROR: "system",
-}
+_ACTOR_KINDS = {MessageType.USER: "human", MessageType.AGENT: "llm_agent"}  # of others "system"
 _TYPES = {kind.value: kind for kind in MessageType}
 
 Row = tuple[Any, ...]
@@ -211,7 +205,7 @@ def message_values(conversation_id: str, message: Message) -> Row:
     display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
     values = (
         message_key(conversation_id, message.id), conversation_id, message.sequence, str(message.type),
-        _ACTOR_KINDS[message.type], _encode(message.content).decode(), _encode(display).decode(),
+        _ACTOR_KINDS.get(message.type, "system"), _encode(message.content).decode(), _encode(display).decode(),
         None if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
         message.attempt, message.through_sequence,
     )  # fmt: skip

@@ -248,10 +248,7 @@ class Writer(ABC):
         session.run("RELEASE change")
 
     def _tidy(self, batch: int) -> bool:
-        """Do a slice of background work if it is requested and may be done now; return whether it was.
-
-        It may be done if the last batch had no changes, or if the last slice of background work was TIDY_SECONDS ago.
-        """
+        """Do a slice of background work if it is requested and nothing waits, or the last slice was a while ago."""
         due = self._tidying and (not batch or time.monotonic() - self._tidied_at >= TIDY_SECONDS)
         if due:
             try:
@@ -293,19 +290,14 @@ WriterT = TypeVar("WriterT", bound=Writer)
 class SqlStore(StoreReads, Generic[WriterT]):
     """Implements ports.Store, but for what differs between the databases. Safe to call from any thread."""
 
-    def __init__(self, writer: WriterT, clock: Clock | None, closing: Sequence[Callable[[], object]]) -> None:
-        """`writer` writes the changes; `close` calls `closing`, the last one first.
-
-        The system's clock is used if `clock` is None.
-        """
+    def __init__(self, writer: WriterT, clock: Clock | None, closing: ExitStack) -> None:
+        """`writer` writes the changes; `close` closes `closing`. The system's clock is used if `clock` is None."""
         self._writer = writer
         self._clock = clock
         # Held while one batch of a fork's attachments is copied, so that no transaction contains batches of two forks.
         self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
-        self._closing = ExitStack()
-        for close in closing:
-            self._closing.callback(close)
+        self._closing = closing
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         commits = [EncodedCommit(part) for part in parts]
@@ -370,7 +362,6 @@ class SqlStore(StoreReads, Generic[WriterT]):
 
     @property
     def waiting(self) -> int:
-        """The number of changes that wait to be written."""
         return self._writer.waiting
 
     def close(self) -> None:

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema import migrate
+from actors.adapters.store.postgres.engine import address_of, migrate
 from server.app.start_checks import DatabaseFinding, findings_of_settings
 from server.cli import config
 from tests.support.postgres import PASSWORD_USER

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.store.sqlite.backup import BackupError, back_up
-from actors.adapters.store.sqlite.disk import RESERVE, SIZE
+from actors.adapters.store.sqlite.data_directory import RESERVE, SIZE
 from actors.adapters.store.sqlite.engine import raw
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError, StoreUnusableError
@@ -105,7 +105,7 @@ def stopped(disk: Path, data: Path) -> None:
 def long_log(disk: Path, data: Path) -> None:
     """A log that does not fit into the database stays where it is: stopping uses no space."""
     store = _grown(data)
-    (_, pages, _) = raw(store._database).execute("PRAGMA wal_checkpoint(NOOP)").fetchone()
+    (_, pages, _) = raw(store._writer._database).execute("PRAGMA wal_checkpoint(NOOP)").fetchone()
     assert pages > 2_000
     _fill(disk)
     store.delete("c3")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from actors.adapters.store import changes, owners
+from actors.adapters.store import changes, query
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.ports import FencedError, NotOwnerError
 from tests.support.commit_builder import CommitBuilder
@@ -21,7 +21,7 @@ from tests.support.stores import ME
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from actors.adapters.store.owners import Head
+    from actors.adapters.store.query import Head
     from tests.integration.store.conftest import Gate
 
 FORGED = "f" * 64
@@ -92,7 +92,7 @@ def test_what_is_written_is_refused_for_each_reason_that_arises_after_the_look(
     together: bool,
 ) -> None:
     change, refusal = REFUSED.get(reason, (HASH, FencedError))
-    read, then = owners.by_id, list[list[tuple[object, ...]]]()
+    read, then = query.by_id, list[list[tuple[object, ...]]]()
 
     def looked(rows: Iterable[object]) -> dict[str, Head]:
         found = read(rows)
@@ -100,7 +100,7 @@ def test_what_is_written_is_refused_for_each_reason_that_arises_after_the_look(
             then.append(changed(database, change))
         return found
 
-    monkeypatch.setattr(owners, "by_id", looked)
+    monkeypatch.setattr(query, "by_id", looked)
     monkeypatch.setattr(changes, "by_id", looked)
     if together and reason == "the hash of the log":
         store.commit(known.next())  # not as it was looked at, so it is looked at once more

@@ -138,7 +138,7 @@ def test_a_database_that_takes_its_place_is_neither_read_nor_written(
 def test_without_its_write_ahead_log_what_was_acknowledged_is_in_the_database(
     store: PeeweeStore, draft: CommitBuilder, said: Said, *, replaced: bool, closed: bool
 ) -> None:
-    data = Path(store._database.database).parent
+    data = Path(store._writer._database.database).parent
     tmp_path = data.parent
     store.commit(draft.next())
     log = data / f"{FILE}-wal"

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from actors.adapters.store import listing
 from actors.adapters.store.reads import READERS
-from actors.adapters.store.sqlite import disk as write_ahead_log
+from actors.adapters.store.sqlite import store as write_ahead_log
 from actors.adapters.store.sqlite.engine import (
     CACHE_BYTES,
     WAL_PAGES,
@@ -149,7 +149,7 @@ class FullDisk(Gate):
     def hit(self, point: str) -> None:
         super().hit(point)
         if point == "store.before_begin" and self.limit is not None and self.store is not None:
-            self.store._database.execute_sql(f"PRAGMA max_page_count = {self.limit}")  # type: ignore[no-untyped-call]
+            self.store._writer._database.execute_sql(f"PRAGMA max_page_count = {self.limit}")  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("size", [1, 40_000])
@@ -233,7 +233,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_a_broken_connection_is_replaced(store: PeeweeStore, gate: Gate) -> None:
     draft = grow(store, "c1")
     before = draft.record
-    connection = store._database.connection()  # type: ignore[no-untyped-call]
+    connection = store._writer._database.connection()  # type: ignore[no-untyped-call]
     connection.close()
     with pytest.raises(StoreUnavailableError):
         store.commit(draft.next())
@@ -651,7 +651,7 @@ def test_every_commit_is_synced_and_only_the_writer_checkpoints(store: PeeweeSto
         "synchronous": 2, "wal_autocheckpoint": WAL_PAGES, "foreign_keys": 1, "journal_mode": "wal",
         "cache_size": -CACHE_BYTES // 1024,
     }  # fmt: skip
-    assert {name: store._database.pragma(name) for name in wanted} == wanted
+    assert {name: store._writer._database.pragma(name) for name in wanted} == wanted
     with reading(store) as connection:
         assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 

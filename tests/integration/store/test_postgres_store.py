@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from actors.adapters.store import changes, models
 from actors.adapters.store.postgres import engine
-from actors.adapters.store.postgres import schema as version
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite.engine import raw
 from actors.adapters.store.sqlite.store import open_store
@@ -153,7 +152,7 @@ def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: st
         ):
             table, columns = model._meta.table_name, models.columns(model)
             select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}"
-            assert query(database, select) == raw(other._database).execute(select).fetchall(), table
+            assert query(database, select) == raw(other._writer._database).execute(select).fetchall(), table
 
 
 # --- commits of several conversations -------------------------------------------------------------------------
@@ -435,14 +434,14 @@ def test_a_database_that_cannot_serve_is_told(
     with pytest.raises(StoreUnusableError, match="password authentication failed"):
         open_postgres(postgres.url(name, PASSWORD_USER, "wrong"), ME)
     with pytest.raises(StoreUnusableError, match=f"{PASSWORD_USER}@.*cannot be upgraded: .*"):
-        version.migrate(engine.address_of(postgres.url(name, PASSWORD_USER, "right")))
+        engine.migrate(engine.address_of(postgres.url(name, PASSWORD_USER, "right")))
     postgres.drop(name)
     query(database, f"DROP USER {PASSWORD_USER}")
     postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     with pytest.raises(StoreUnusableError, match="encoding LATIN1; create one with CREATE DATABASE"):
         open_postgres(postgres.url("latin"), ME)
     with pytest.raises(StoreUnusableError, match="encoding LATIN1; create one with CREATE DATABASE"):
-        version.migrate(engine.address_of(postgres.url("latin")))
+        engine.migrate(engine.address_of(postgres.url("latin")))
     assert query(postgres.url("latin"), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     postgres.drop("latin")
     with pytest.raises(StoreUnusableError, match="only reads"):
@@ -458,10 +457,10 @@ def test_a_database_that_cannot_serve_is_told(
 def test_servers_that_start_at_once_bring_an_empty_database_up_to_date_once(postgres: PostgresServer) -> None:
     name = postgres.create()
     address = engine.address_of(postgres.url(name))
-    assert together(*(lambda: version.migrate(address) for _ in range(3))) == [None] * 3
+    assert together(*(lambda: engine.migrate(address) for _ in range(3))) == [None] * 3
     applied = [found for (found,) in query(postgres.url(name), "SELECT name FROM schema_migration ORDER BY name")]
-    assert applied == sorted({path.stem for path in version.MIGRATIONS.glob("0*")})
+    assert applied == sorted({path.stem for path in engine.MIGRATIONS.glob("0*")})
     query(postgres.url(name), "INSERT INTO schema_migration (name, applied) VALUES ('9999_later', now())")
     with pytest.raises(StoreUnusableError, match="written by a newer version: it has 9999_later"):
-        version.migrate(address)
+        engine.migrate(address)
     postgres.drop(name)

@@ -131,7 +131,7 @@ def test_pruning_what_is_not_there_is_nothing(store: Store) -> None:
 def test_rows_that_were_changed_are_evidence_and_stay(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     draft = grow(store)
-    raw(store._database).execute("UPDATE log SET event = '{}' WHERE step = 5")
+    raw(store._writer._database).execute("UPDATE log SET event = '{}' WHERE step = 5")
     with pytest.raises(StoreDamagedError, match="step 5 of c1 was changed"):
         store.prune_log("c1", draft.record.last_seq)
     assert first_step(store) == 1
@@ -159,7 +159,7 @@ def test_whatever_is_changed_about_a_pruned_conversation_is_found(tmp_path: Path
     grow(store)
     assert store.prune_log("c1", 41) == 20
     assert (first_step(store), store.verify("c1")) == (21, ())
-    raw(store._database).execute(statement)
+    raw(store._writer._database).execute(statement)
     assert store.verify("c1") != ()
     store.close()
 
@@ -195,7 +195,7 @@ def test_what_has_been_archived_for_long_is_found_sub_agents_apart(store: Store)
 
 
 def size_of(store: PeeweeStore, path: Path) -> int:
-    raw(store._database).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    raw(store._writer._database).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return (path / "bedrock.db").stat().st_size
 
 
@@ -211,11 +211,11 @@ def test_space_is_given_back_a_little_at_a_time_but_for_a_reserve(tmp_path: Path
     steps = 0
     while store.compact(16 * PAGE_BYTES, spare_bytes=20 * PAGE_BYTES):
         steps += 1
-    pages = raw(store._database).execute("PRAGMA freelist_count").fetchone()[0]
+    pages = raw(store._writer._database).execute("PRAGMA freelist_count").fetchone()[0]
     assert (steps > 3, pages) == (True, 20)
     assert size_of(store, tmp_path) < full // 2
     assert store.verify("c39") == ()
-    assert raw(store._database).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert raw(store._writer._database).execute("PRAGMA integrity_check").fetchone() == ("ok",)
     store.close()
 
 

@@ -182,7 +182,7 @@ def test_a_deletion_that_fails_hides_nothing(store: PeeweeStore, gate: Gate) -> 
         store.delete("c1")
     assert store.load("c1") is not None
     assert len(store.history("c1", 99)) == 50
-    assert raw(store._database).execute("SELECT count(*) FROM deletions").fetchone() == (0,)
+    assert raw(store._writer._database).execute("SELECT count(*) FROM deletions").fetchone() == (0,)
 
 
 def test_on_a_full_disk_a_deletion_is_taken_and_makes_room(tmp_path: Path) -> None:

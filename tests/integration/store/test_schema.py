@@ -178,7 +178,7 @@ def test_migrations_are_applied_once(tmp_path: Path) -> None:
     names: list[str] = []
     for _ in range(2):
         store = open_store(tmp_path)
-        applied = Migrations(store._database, MIGRATIONS).status()
+        applied = Migrations(store._writer._database, MIGRATIONS).status()
         assert all(migration.applied for migration in applied)
         names = [migration.name for migration in applied]
         store.close()

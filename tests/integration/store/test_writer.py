@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.store import store as writer
-from actors.adapters.store.sqlite import disk as write_ahead_log
+from actors.adapters.store.sqlite import store as write_ahead_log
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store
 from actors.core.content import Usage
@@ -44,7 +44,7 @@ class Note:
 @pytest.fixture
 def database(tmp_path: Path, gate: Gate) -> Iterator[PeeweeStore]:
     opened = open_store(tmp_path / "notes", gate)
-    opened._database.execute_sql("CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT)")  # type: ignore[no-untyped-call]
+    opened._writer._database.execute_sql("CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT)")  # type: ignore[no-untyped-call]
     yield opened
     opened.close()
 
@@ -55,7 +55,7 @@ def notes(database: PeeweeStore) -> SqliteWriter:
 
 
 def names(database: PeeweeStore) -> list[str]:
-    rows = database._database.execute_sql("SELECT name FROM notes ORDER BY id").fetchall()  # type: ignore[no-untyped-call]
+    rows = database._writer._database.execute_sql("SELECT name FROM notes ORDER BY id").fetchall()  # type: ignore[no-untyped-call]
     return [name for (name,) in rows]
 
 

@@ -6,8 +6,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema import migrate
+from actors.adapters.store.postgres.engine import address_of, migrate
 
 SETTING = "witness.process"
 _TABLES = f"""

@@ -12,8 +12,7 @@ from msgspec import DecodeError, Struct, json
 from peewee import SQL, fn
 
 from actors.adapters.store import models
-from actors.adapters.store.postgres.engine import PostgresConnection, address_of, connect, words
-from actors.adapters.store.postgres.schema import migrate
+from actors.adapters.store.postgres.engine import PostgresConnection, address_of, connect, migrate, words
 from actors.adapters.store.query import Session, Statement
 from actors.adapters.store.sqlite.engine import FILE
 from actors.adapters.store.sqlite.store import open_store
@@ -105,7 +104,6 @@ def _refuse_used(session: PostgresConnection, shown: str) -> None:
 
 
 def _copied(source: Session, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
-    """Copy and compare all tables in one transaction; return the number of rows by table."""
     more = _more(source)
     session.run(_NO_LIMITS)
     session.run("BEGIN")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 import psycopg
 
-from actors.adapters.store.owners import head_of, not_owner
 from actors.adapters.store.postgres.engine import (
     Address,
     PostgresConnection,
@@ -24,7 +23,7 @@ from actors.adapters.store.postgres.engine import (
     words,
 )
 from actors.adapters.store.postgres.nodes.node_statements import CLAIM
-from actors.adapters.store.query import Session
+from actors.adapters.store.query import Session, head_of, not_owner
 from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
 from actors.ports import Clock, ConversationRecord, DatabaseAwayError, FaultPoints, NoFaultPoints, StoreUnavailableError
 from actors.ports.machine import OutageLog
@@ -49,10 +48,7 @@ class PostgresWriter(Writer):
         *,
         written: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Start the background thread, and use `session` as the first connection.
-
-        `written` is called after each batch; see Writer.
-        """
+        """Start the writer's thread, with `session` as its first connection."""
         super().__init__(faults, written, longest_wait=LOOK_SECONDS)
         self._address = address
         self._session: PostgresConnection | None = session
@@ -124,8 +120,10 @@ class PostgresStore(SqlStore[PostgresWriter]):
 
     _snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
-    def __init__(self, writer: PostgresWriter, readers: Readers, *, version: str, clock: Clock | None) -> None:
-        super().__init__(writer, clock, (readers.close, writer.close))
+    def __init__(
+        self, writer: PostgresWriter, readers: Readers, clock: Clock | None, closing: ExitStack, *, version: str
+    ) -> None:
+        super().__init__(writer, clock, closing)
         self._readers = readers
         self._version = version
 
@@ -190,12 +188,13 @@ def open_postgres(
     `outages` logs when the database cannot be reached. Raises StoreUnusableError.
     """
     address = address_of(url)
-    session = reached(address, me)
-    try:
+    with ExitStack() as opened:
+        session = reached(address, me)
+        opened.callback(session.close)
         version = str(session.run("SELECT current_setting('server_version')").fetchone()[0])
-    except BaseException:
-        session.close()
-        raise
-    outages = outages or database_outages()
-    writer = PostgresWriter(address, session, faults or NoFaultPoints(), outages, written=written)
-    return PostgresStore(writer, Readers(address, me, outages), version=version, clock=clock)
+        outages = outages or database_outages()
+        readers = Readers(address, me, outages)
+        opened.callback(readers.close)
+        writer = PostgresWriter(address, session, faults or NoFaultPoints(), outages, written=written)
+        opened.callback(writer.close)
+        return PostgresStore(writer, readers, clock, opened.pop_all(), version=version)

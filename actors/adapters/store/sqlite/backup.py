@@ -20,8 +20,7 @@ from msgspec import Struct
 from peewee import SqliteDatabase
 
 from actors.adapters.store.integrity import check_all
-from actors.adapters.store.sqlite.data_directory import DataDirectory, refuse_moved
-from actors.adapters.store.sqlite.disk import disk_is_full, is_want_of_room
+from actors.adapters.store.sqlite.data_directory import DataDirectory, disk_is_full, is_want_of_room, refuse_moved
 from actors.adapters.store.sqlite.engine import (
     BUSY_SECONDS,
     FILE,
@@ -71,10 +70,7 @@ def _remove_logs_of(part: Path) -> None:
 
 
 def _lock(held: int, part: Path) -> None:
-    """Lock the open file `held`, and check that `part` still leads to it, since another process may have renamed it.
-
-    Raises BackupError if another process writes the file.
-    """
+    """Lock the open file, and check that `part` still leads to it, since another process may have renamed it."""
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(held), part.stat()):
@@ -180,10 +176,7 @@ def _explain(what: str) -> Generator[None]:
 
 @contextmanager
 def _explain_full_disk(directory: Path) -> Generator[None]:
-    """Within the `with` block, convert errors that a full disk causes to BackupError.
-
-    Opening a database needs some space even for reading.
-    """
+    """Convert the errors of a full disk to BackupError: opening a database needs some space even for reading."""
     try:
         yield
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
@@ -214,10 +207,7 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 
 def _reading(path: Path, how: str) -> closing[SqliteDatabase]:
-    """Open a connection that cannot write; `how` is _LIVE or _AT_REST.
-
-    Closing it does not checkpoint the write-ahead log, as closing the last connection to a database normally does.
-    """
+    """Open a connection that cannot write; unlike others, it does not checkpoint the log when it is closed last."""
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
     database.connect()
@@ -225,10 +215,7 @@ def _reading(path: Path, how: str) -> closing[SqliteDatabase]:
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> None:
-    """Copy the database to `path` in one read transaction.
-
-    Otherwise every commit of another connection would restart the copy.
-    """
+    """Copy a database in one read transaction; otherwise every commit of another connection would restart the copy."""
     with closing(sqlite3.connect(path, isolation_level=None)) as target:
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
@@ -238,10 +225,7 @@ def _copy(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _checked(path: Path, origin: Path) -> int:
-    """Check that a copied file is a database of Bedrock that can be read; return its number of conversations.
-
-    `origin` is named in errors. Raises BackupError or StoreUnusableError.
-    """
+    """Check that a copied file is a readable database of Bedrock; return its number of conversations."""
     with _explain(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
         (finding,) = raw(database).execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":
@@ -252,10 +236,7 @@ def _checked(path: Path, origin: Path) -> int:
 
 
 def _damage(part: Path) -> tuple[str, ...]:
-    """Apply migrations to a copied file, verify its rows, and return descriptions of the damaged objects.
-
-    Only the first MAX_DAMAGED objects are described. Returns () if nothing is damaged.
-    """
+    """Migrate a copied file, verify its rows, and return descriptions of the first MAX_DAMAGED damaged objects."""
     with closing(SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)) as database:
         migrate(database)
         with every_text(raw(database)):
@@ -270,10 +251,7 @@ def _schema(database: SqliteDatabase, origin: Path) -> None:
 
 
 def _keep_aside(database: Path) -> Path:
-    """Give the database file a second name, which remains when a new file gets the first name; return the second one.
-
-    The write-ahead log is renamed, too: SQLite would otherwise apply it to the next database with the old name.
-    """
+    """Give the database a second name, which stays when a new file gets the first one; return the second name."""
     _fold_log(database)
     now = time.time_ns() // 1_000_000
     date = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1_000))
@@ -292,7 +270,6 @@ def _fold_log(database: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file, or the entries of a directory, to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

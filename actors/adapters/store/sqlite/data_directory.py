@@ -1,4 +1,9 @@
-"""The data directory and its locks, which let only one server at a time use the directory."""
+"""The data directory: its locks, which let only one server at a time use it, and the disk space that it reserves.
+
+A deletion has to be written before it frees any space. On a full disk that write fails, and so do the writes of a
+starting server. Therefore the data directory contains a reserve file of some MiB, also while no server runs. The file
+is removed when a deletion or a start finds no space, and created again once space was freed.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,13 @@ import fcntl
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from actors.adapters.store.sqlite.disk import NO_SPACE, disk_is_full
-from actors.adapters.store.sqlite.engine import Inode, inode_at, inode_of
+import peewee
+
+from actors.adapters.store.sqlite.engine import FILE, Inode, inode_at, inode_of, sqlite3
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 
 _log = logging.getLogger(__name__)
@@ -55,7 +63,6 @@ class DataDirectory:
             raise
 
     def _acquire_lock(self) -> None:
-        """Take both locks, and write this process's id into the lock file. Raises DataDirectoryBusyError or OSError."""
         directory, lock_file = self._held
         try:
             _lock(lock_file)
@@ -82,10 +89,7 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Raise StoreUnusableError if the directory has had a database and the file `database` is missing.
-
-        Also raise it if the conversations were moved to another database.
-        """
+        """Raise StoreUnusableError if the database was moved elsewhere, or is missing although there was one."""
         refuse_moved(self.path)
         marker = self.path / MARKER
         if marker.exists() and not database.exists():
@@ -99,10 +103,7 @@ class DataDirectory:
         self._write_once(MARKER, _MARKED)
 
     def mark_moved(self, where: str) -> None:
-        """Record that the conversations of this directory are now in the database `where`.
-
-        Raises StoreUnusableError.
-        """
+        """Record that the conversations are now in the database `where`. Raises StoreUnusableError."""
         text = f"{where}\nThe conversations of this directory were moved there. {_back(self.path)}\n"
         self._write_once(MOVED, text.encode())
 
@@ -144,26 +145,171 @@ def _back(directory: Path) -> str:
 
 
 def _lock(lock_file: int) -> None:
-    """Lock the file exclusively, retrying for a short time.
-
-    Retries are needed because a client that tests whether a server runs holds a shared lock for a moment. Raises
-    BlockingIOError if another server has the lock.
-    """
+    """Lock the file, with retries: a client that tests whether a server runs has a shared lock for a moment."""
     for _ in range(_LOCK_ATTEMPTS - 1):
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_LOCK_PAUSE)  # a client may be testing the lock
+            time.sleep(_LOCK_PAUSE)
         else:
             return
     fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _lock_directory(directory: int) -> None:
-    """Lock the directory, if the file system supports that. Raises BlockingIOError if another process has the lock."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         _log.warning("this file system cannot lock a directory: never remove the lock file while a server runs")
+
+
+# --- the disk's room ----------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+RESERVE = "reserve"  # the name of the reserve file in the data directory
+SIZE = 4 * 1024 * 1024
+ENOUGH_BYTES = 2 * SIZE  # the free bytes that a server needs to work again after the disk was full
+# Bytes that a starting server writes: the index of a write-ahead log of some hundred MiB, and a few small files.
+START_BYTES = 1024 * 1024
+GIVE_BACK_PAGES = 256  # number of free pages of the database that are returned to the file system in one step
+
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+# SQLite's error messages if it cannot extend the index of the write-ahead log; they can have other causes, too.
+_MAYBE_FULL = ("disk i/o error", "unable to open database file")
+
+
+def free_bytes(directory: Path) -> int:
+    """Return how many bytes can still be written to the file system of a directory. Raises OSError."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+def is_want_of_room(error: BaseException, directory: Path) -> bool:
+    """Return whether a full disk caused an error. SQLite often reports a full disk as an I/O error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        text = str(cause).lower()
+        if isinstance(cause, (sqlite3.OperationalError, peewee.OperationalError)):
+            if "disk is full" in text:
+                return True
+            if text in _MAYBE_FULL and free_bytes(directory) < START_BYTES:
+                return True
+        if isinstance(cause, OSError) and cause.errno in NO_SPACE:
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def disk_is_full(directory: Path) -> str:
+    """Return an error message for users that says that the disk is full and what to do."""
+    return f"the disk is full: free at least {ENOUGH_BYTES >> 20} MiB on the file system of {directory}, and try again"
+
+
+class DiskReserve:
+    """Creates and releases the reserve file.
+
+    Used by the thread that writes to the database, except while the store is opened and closed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Create the object, but not the file (see `make`). This process must have locked the data directory."""
+        self._path = directory / RESERVE
+        # Whether the reserve file may be missing or incomplete.
+        #
+        # This is True until `make` has created or found a complete file, and again after `release`.
+        self.scarce = True
+        self._released = False
+
+    def open_with(self, opening: Callable[[], T]) -> T:
+        """Return what `opening` returns. If the disk is full, release the reserve and call `opening` again.
+
+        Raises what `opening` raises, and StoreUnusableError with advice if the disk is still full.
+        """
+        directory = self._path.parent
+        if free_bytes(directory) < START_BYTES:
+            self.release()
+        try:
+            return opening()
+        except StoreUnusableError as error:
+            if not is_want_of_room(error, directory):
+                raise
+            if not self._path.exists():
+                raise StoreUnusableError(disk_is_full(directory)) from error
+        self.release()
+        try:
+            return opening()
+        except StoreUnusableError as error:
+            if is_want_of_room(error, directory):
+                raise StoreUnusableError(disk_is_full(directory)) from error
+            raise
+
+    def make(self) -> None:
+        """Create the reserve file if the disk has room for twice its size, or has one already. A failure is logged."""
+        if not self.scarce:
+            return
+        try:
+            if free_bytes(self._path.parent) >= 2 * SIZE or self._whole():
+                self._allocate(SIZE)
+                self.scarce = self._released = False
+        except OSError as error:
+            _log.warning("no room is kept for deletions on a full disk: %s", error.strerror)
+            self._path.unlink(missing_ok=True)
+
+    def _whole(self) -> bool:
+        return self._path.exists() and self._path.stat().st_size >= SIZE
+
+    def _allocate(self, size: int) -> None:
+        made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(made, 0, size)
+        finally:
+            os.close(made)
+
+    def release(self) -> None:
+        """Remove the reserve file, so that its space can be used. Does nothing if there is none."""
+        if self._path.exists():
+            _log.warning("the disk is full: the room that is kept for deletions and starts is used")
+            self._released = True
+        self.scarce = True
+        self._path.unlink(missing_ok=True)
+
+    def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
+        """Return whether the disk has space for a checkpoint of the write-ahead log, which lets the database file grow.
+
+        `without` pages of the growth are not counted, because they are returned to the file system first. A checkpoint
+        that fails half-way makes the shortage worse: the database has grown, and the log has not shrunk.
+        """
+        pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size
+        return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
+
+    def give_back(self, connection: sqlite3.Connection) -> bool:
+        """If there is no reserve file, return up to GIVE_BACK_PAGES free pages of the database to the file system.
+
+        Return whether any pages were returned.
+        """
+        if not self.scarce:
+            return False
+        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+        if not free or not self.log_fits(connection, without=free):
+            return False
+        connection.execute(f"PRAGMA incremental_vacuum({GIVE_BACK_PAGES})").fetchall()
+        (left,) = connection.execute("PRAGMA freelist_count").fetchone()
+        return bool(left < free)
+
+    def close(self) -> None:
+        """If the reserve file was released, create one for the next start, smaller if the disk is nearly full."""
+        if not self._released:
+            return
+        try:
+            size = min(SIZE, free_bytes(self._path.parent) // 4096 * 4096)
+            if size:
+                self._allocate(size)
+        except OSError as error:
+            _log.warning("no room is kept for the next start: %s", error.strerror)
+            self._path.unlink(missing_ok=True)

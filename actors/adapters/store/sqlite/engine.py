@@ -240,14 +240,10 @@ class OpenFiles:
 
     @property
     def database_is_there(self) -> bool:
-        """Whether the path still leads to the open database."""
         return self._database is not None and inode_at(self._path) == self._database
 
     def check(self) -> None:
-        """Compare the inodes, and log when a file is found missing and when it is back.
-
-        Raises StoreUnavailableError if a file was removed or replaced.
-        """
+        """Look for the files; log changes. Raises StoreUnavailableError if one was removed or replaced."""
         was, self.missing = self.missing, self._find_missing()
         if self.missing and not was:
             _log.critical(
@@ -260,7 +256,6 @@ class OpenFiles:
         self.refuse_if_missing()
 
     def refuse_if_missing(self) -> None:
-        """Raise StoreUnavailableError if the latest `check` found a file missing."""
         if self.missing:
             raise StoreUnavailableError(f"{self.missing} was removed or replaced")
 
@@ -319,10 +314,7 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
 
 
 def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
-    """Return a description of the first difference between the database's schema and the expected one; "" for none.
-
-    The expected schema is the one that the migrations up to `latest` create.
-    """
+    """Compare the schema with the one that the migrations up to `latest` create; describe the first difference."""
     found, expected = _objects(raw(database)), _made_by(latest, directory)
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:
@@ -335,7 +327,6 @@ def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
 
 
 def _made_by(latest: str, directory: Path) -> dict[str, str]:
-    """Return the SQL, by name, of the tables, indexes and other objects that the migrations up to `latest` create."""
     database = SqliteDatabase(":memory:", thread_safe=False)
     try:
         Migrations(database, directory).up(latest)
@@ -345,6 +336,5 @@ def _made_by(latest: str, directory: Path) -> dict[str, str]:
 
 
 def _objects(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return the SQL, by name, of every table, index, view and trigger, with normalised white space."""
     objects: list[tuple[str, str | None]] = connection.execute(_OBJECTS).fetchall()
     return {name: " ".join((sql or "").split()) for name, sql in objects if _HISTORY not in name}

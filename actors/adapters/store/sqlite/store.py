@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import peewee
 from peewee import SqliteDatabase
 
 from actors.adapters.store.query import Session
-from actors.adapters.store.reads import read_again
+from actors.adapters.store.reads import Found
 from actors.adapters.store.removal import abandon_all
-from actors.adapters.store.sqlite.data_directory import DataDirectory
-from actors.adapters.store.sqlite.disk import DiskReserve, WriteAheadLog, close_database
+from actors.adapters.store.sqlite.data_directory import DataDirectory, DiskReserve
 from actors.adapters.store.sqlite.engine import (
+    BUSY_SECONDS,
     FILE,
     INCREMENTAL,
+    WAL_PAGES,
     OpenFiles,
     Readers,
     SqliteSession,
@@ -33,12 +34,109 @@ from actors.adapters.store.sqlite.engine import (
     sqlite3,
 )
 from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
-from actors.ports import Clock, ConversationRecord, FaultPoints, NoFaultPoints, StoreUnavailableError
+from actors.ports import Clock, ConversationRecord, FaultPoints, NoFaultPoints, StoreDamagedError, StoreUnavailableError
 
 _log = logging.getLogger(__name__)
 
 TIDY_AGAIN_SECONDS = 5.0  # seconds before background work is retried after a failure
 WATCH_SECONDS = 1.0  # seconds between two checks of the open files while nothing is written
+
+
+# --- the write-ahead log ----------------------------------------------------------------------------------
+
+# A checkpoint copies its pages into the database file.
+
+MOVE_EVERY = 1_000  # number of changes between two checkpoints
+# Length of the log in pages beyond which a checkpoint also truncates it, waiting for readers if necessary.
+PAGES = 32_768
+# Maximum seconds that a checkpoint waits for readers before it truncates the log.
+#
+# The time is short because writers have to wait, too. If it does not suffice, the next checkpoint tries again.
+CUT_SECONDS = 0.1
+
+
+class WriteAheadLog:
+    """The write-ahead log of a database with one writing connection, which it closes at the end.
+
+    Used only by the thread that currently holds the write lock, and while the store is opened and closed.
+    """
+
+    def __init__(self, database: peewee.SqliteDatabase, space: DiskReserve) -> None:
+        self._database = database
+        self._space = space
+        self._since = 0
+
+    def count(self, written: int) -> None:
+        self._since += written
+
+    def move_if_due(self) -> None:
+        if self._since >= MOVE_EVERY and not self._database.is_closed():
+            if self._fits():
+                self.move()
+            self._since = 0
+
+    def move(self) -> None:
+        """Checkpoint the log into the database; truncate it if it is long. Errors are logged, not raised."""
+        self._since = 0
+        try:
+            connection = raw(self._database)
+            _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if pages > PAGES:
+                _cut(connection)
+        except sqlite3.Error as error:
+            _log.warning("the write-ahead log could not be moved into the database: %s", error)
+
+    def cut(self) -> None:
+        """Checkpoint and truncate the log if the disk has space for that. Errors are logged, not raised.
+
+        Without space, only turn SQLite's automatic checkpoints off; the next call that finds space turns them on again.
+        """
+        try:
+            connection = raw(self._database)
+            fits = self._space.log_fits(connection)
+            connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES if fits else 0}").fetchall()
+            if fits:
+                _cut(connection)
+        except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
+            _log.warning("the write-ahead log could not be cut: %s", error)
+
+    def close(self) -> None:
+        """Close the last connection to the database; SQLite then checkpoints and removes the write-ahead log.
+
+        If the disk has no space for that, the log stays for the next start, as after a crash.
+        """
+        if self._database.is_closed():
+            return
+        if self._fits():
+            self._database.close()
+            return
+        _log.warning("the disk is full: the write-ahead log stays beside the database until the next start")
+        # SQLite checkpoints when the last connection is closed, unless that connection is read-only.
+        try:
+            address = f"{Path(self._database.database).absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True)) as last:
+                last.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                self._database.close()
+        finally:
+            self._database.close()
+
+    def _fits(self) -> bool:
+        """Return whether the disk has space to checkpoint the log; True if that cannot be determined."""
+        try:
+            return self._space.log_fits(raw(self._database))
+        except (OSError, sqlite3.Error, peewee.PeeweeException):
+            return True
+
+
+def _cut(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {CUT_SECONDS * 1000:.0f}")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+
+
+# --- the store ------------------------------------------------------------------------------------------------
 
 
 class SqliteWriter(Writer):
@@ -52,6 +150,7 @@ class SqliteWriter(Writer):
         database: peewee.SqliteDatabase,
         files: OpenFiles,
         space: DiskReserve,
+        log: WriteAheadLog,
         faults: FaultPoints,
         written: Callable[[int, float], None] | None,
     ) -> None:
@@ -63,14 +162,14 @@ class SqliteWriter(Writer):
         self._space = space
         self._tidying = True  # the removal that an earlier process did not finish
         self._tidy_again_at = 0.0
-        self._log = WriteAheadLog(database)
+        self._log = log
         self._watched_at = time.monotonic()
         self._thread.start()
 
     def _between(self, batch: int) -> None:
         if self._tidy(batch) and self._space.scarce:
-            self._log.cut(self._space)
-        self._log.move_if_due(self._space)
+            self._log.cut()
+        self._log.move_if_due()
         self._watch_if_due()
 
     def _remove_slice(self, session: Session) -> bool:
@@ -146,9 +245,8 @@ class SqliteWriter(Writer):
             ticket.written = ticket.error is None
 
     def _make_room(self) -> None:
-        """Release the disk reserve and shorten the write-ahead log."""
         self._space.release()
-        self._log.cut(self._space)
+        self._log.cut()
 
     def _rollback(self) -> None:
         """Roll back the transaction if one is open. SQLite may have ended it already; then a rollback would raise."""
@@ -165,25 +263,19 @@ class SqliteWriter(Writer):
 class PeeweeStore(SqlStore[SqliteWriter]):
     """Implements ports.Store on one SQLite file. Safe to call from any thread. Open a store with `open_store`."""
 
-    def __init__(  # noqa: PLR0917 -- what `open_store` opens
-        self,
-        directory: DataDirectory,
-        database: SqliteDatabase,
-        writer: SqliteWriter,
-        files: OpenFiles,
-        space: DiskReserve,
-        clock: Clock | None,
+    def __init__(
+        self, directory: DataDirectory, writer: SqliteWriter, readers: Readers, clock: Clock | None, closing: ExitStack
     ) -> None:
-        readers = Readers(directory.path / FILE, files)
-        closing = (directory.close, space.close, self._close_database, readers.close, writer.close)
         super().__init__(writer, clock, closing)
         self._directory = directory
-        self._database = database
-        self._space = space
-        self._files = files
         self._readers = readers
 
-    _read = read_again(SqlStore._read)
+    def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
+        try:
+            return super()._read(body, at_one_moment=at_one_moment, texts=texts)
+        except StoreDamagedError:  # as SQLite also reports a page that the disk has failed to deliver once
+            _log.warning("read corrupt data; reading again")
+            return super()._read(body, at_one_moment=at_one_moment, texts=texts)
 
     @contextmanager
     def _session(self, texts: str) -> Generator[Session]:
@@ -196,7 +288,6 @@ class PeeweeStore(SqlStore[SqliteWriter]):
         return self.load(conversation_id)
 
     def _database_bytes(self) -> int:
-        """Return the size of the database file without its free pages."""
         pages, free, size = self._pragmas("page_count", "freelist_count", "page_size")
         return (pages - free) * size
 
@@ -218,20 +309,8 @@ class PeeweeStore(SqlStore[SqliteWriter]):
         return sqlite3.sqlite_version
 
     def mark_moved(self, where: str) -> None:
-        """Make every later attempt to open this database fail, because its content was moved to the database `where`.
-
-        Raises StoreUnusableError.
-        """
+        """Make every later attempt to open this database fail: its content is in the database `where`."""
         self._directory.mark_moved(where)
-
-    def _close_database(self) -> None:
-        """Close the last connection, unless the database's path now leads to another file.
-
-        On closing, SQLite checkpoints the write-ahead log and removes the file at the log's path. If the database was
-        replaced, this file may be the log of the new database, so the connection stays open until the process exits.
-        """
-        if self._files.database_is_there:
-            close_database(self._database, self._space)
 
 
 def open_store(
@@ -254,24 +333,38 @@ def open_store(
         directory.expect(path / FILE)
         space = DiskReserve(path)
         opened.callback(space.close)
-        database = space.open_with(lambda: _open_database(directory, space))
-        opened.callback(close_database, database, space)
+        database, log = space.open_with(lambda: _open_database(directory, space))
         files = OpenFiles(path / FILE)
+        opened.callback(_close_database, log, files)
         abandon_all(SqliteSession(database))
         space.make()
         if space.scarce:
-            WriteAheadLog(database).cut(space)
-        writer = SqliteWriter(directory, database, files, space, faults or NoFaultPoints(), written)
-        opened.pop_all()
-    return PeeweeStore(directory, database, writer, files, space, clock)
+            log.cut()
+        readers = Readers(path / FILE, files)
+        opened.callback(readers.close)
+        writer = SqliteWriter(directory, database, files, space, log, faults or NoFaultPoints(), written)
+        opened.callback(writer.close)
+        return PeeweeStore(directory, writer, readers, clock, opened.pop_all())
 
 
-def _open_database(directory: DataDirectory, space: DiskReserve) -> SqliteDatabase:
+def _open_database(directory: DataDirectory, space: DiskReserve) -> tuple[SqliteDatabase, WriteAheadLog]:
     """Open the database, apply migrations, and record that the directory has a database. Raises StoreUnusableError."""
-    with ExitStack() as opened:
-        database = open_writer(directory.path / FILE)
-        opened.callback(close_database, database, space)
+    database = open_writer(directory.path / FILE)
+    log = WriteAheadLog(database, space)
+    try:
         migrate(database)
         directory.mark()
-        opened.pop_all()
-    return database
+    except BaseException:
+        log.close()
+        raise
+    return database, log
+
+
+def _close_database(log: WriteAheadLog, files: OpenFiles) -> None:
+    """Close the last connection, unless the database's path now leads to another file.
+
+    On closing, SQLite checkpoints the write-ahead log and removes the file at the log's path. If the database was
+    replaced, this file may be the log of the new database, so the connection stays open until the process exits.
+    """
+    if files.database_is_there:
+        log.close()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from actors.adapters.store.postgres.engine import address_of
-from actors.adapters.store.postgres.schema import migrate
+from actors.adapters.store.postgres.engine import address_of, migrate
 from tests.integration.store.nodes.stepped import Database
 
 if TYPE_CHECKING:

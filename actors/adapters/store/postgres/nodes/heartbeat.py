@@ -109,7 +109,6 @@ class Heartbeat:
         return (self._monotonic() - self._steady_since) / NANOSECONDS if self._lease.valid() else 0.0
 
     def _refuse_twin(self, address: str) -> None:
-        """Raise StoreUnusableError if another living node has this address; wait a short while for it to end."""
         for left in reversed(range(TWIN_TRIES if address else 0)):
             twins = self._session.rows(said.TWIN, {"address": address})
             if not twins:
@@ -155,7 +154,6 @@ class Timing(Struct, frozen=True):
 
     @property
     def beat(self) -> float:
-        """The pause between two heartbeats."""
         return self.ttl / 5
 
     @property
@@ -175,7 +173,6 @@ class Timing(Struct, frozen=True):
 
     @property
     def statement(self) -> float:
-        """The time limit of an SQL statement."""
         return max(1.0, self.ttl / 2)
 
 
@@ -236,10 +233,7 @@ class LeaseClock(Lease):
                 self._renewed = sent
 
     def close(self) -> None:
-        """End the lease and free the file. Idempotent.
-
-        The processes that run tools notice the end when they next read the file.
-        """
+        """End the lease and free the file; the tools' processes notice it at their next look. Idempotent."""
         with self._lock:
             if self._fd is None:
                 return

@@ -131,18 +131,19 @@ class PostgresCluster(Cluster):
 
     def others(self) -> tuple[Node, ...]:
         """Return the other living nodes, read from the database. Blocks. Raises StoreUnavailableError."""
-        found = (NodeRow(*each) for each in self._looks.rows(said.SEEN))
-        living = (row.node for row in found if not (row.dead or row.over))
-        return tuple(node for node in living if node.incarnation != self._me.incarnation)
+        return tuple(row.node for row in self._living() if row.incarnation != self._me.incarnation)
 
     def other_leases(self, seconds: float) -> tuple[tuple[str, float], ...]:
         """Return name and lease length of each other living node whose lease is not `seconds` long.
 
         Nodes whose process is gone are left out. Blocks. Raises StoreUnavailableError.
         """
+        others = (row for row in self._living() if row.address != self._me.address and (row.held or not row.session))
+        return tuple((row.name, row.ttl) for row in others if row.ttl != seconds)
+
+    def _living(self) -> list[NodeRow]:
         found = (NodeRow(*each) for each in self._looks.rows(said.SEEN))
-        others = (row for row in found if row.address != self._me.address and not (row.dead or row.over))
-        return tuple((row.name, row.ttl) for row in others if row.ttl != seconds and (row.held or not row.session))
+        return [row for row in found if not (row.dead or row.over)]
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
         with self._guard:
@@ -199,10 +200,7 @@ class PostgresCluster(Cluster):
         self._beats.rows(said.LEAVE, {"me": self._me.incarnation})
 
     def _release_all(self) -> None:
-        """Give up the ownership of all conversations; retry while rows are locked, as they are during a take-over.
-
-        Raises StoreUnavailableError after RELEASE_SECONDS.
-        """
+        """Give up all conversations; retry while rows are locked, as they are during a take-over."""
         until = time.monotonic() + RELEASE_SECONDS
         while not release(self._looks, self._me.incarnation):
             if time.monotonic() >= until:

@@ -157,7 +157,6 @@ class Document:
         self._session = NodeSession(url, "bedrock documents", seconds=SECONDS)
 
     def read(self) -> bytes | None:
-        """Return the content; None if the document does not exist."""
         return self._found()[1]
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:

@@ -25,18 +25,23 @@ def has_workspace(conversation: str) -> str:
     return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
 
 
+# The condition that this node lives.
+_LIVES = """
+    EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
+            AND mine.expires > clock_timestamp() {more})
+"""
+_ALIVE = _LIVES.format(more="")
+
+
 def taking(conversation: str) -> str:
     """Return the SQL condition that this node may take over a conversation."""
-    return f"""
-        EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead AND NOT mine.draining
-                AND mine.expires > clock_timestamp() AND {has_workspace(conversation)})
-    """
+    return _LIVES.format(more=f"AND NOT mine.draining AND {has_workspace(conversation)}")
 
 
 _FREE = """
     (owner IS NULL OR EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner AND theirs.dead)
      OR owner < %(me)s AND NOT EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner))
-"""  # the same as FREE of actors.adapters.store.owners
+"""  # the same as FREE of actors.adapters.store.query
 CLAIM = f"""
 WITH top AS MATERIALIZED (
     SELECT id AS family_id FROM conversations
@@ -52,10 +57,6 @@ RETURNING id, ({UNSETTLED}) AND id NOT IN (SELECT conversation_id FROM deletions
 # The first half of the key of each node's advisory lock; the second half is the node's incarnation (number).
 LOCKS = 0x426564
 
-_ALIVE = """
-    EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
-            AND mine.expires > clock_timestamp())
-"""
 _HELD = f"""
     EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {LOCKS} AND objsubid = 2 AND granted
             AND objid::bigint = nodes.incarnation
@@ -95,23 +96,17 @@ FROM nodes ORDER BY incarnation
 # Programs that are not nodes use this statement on databases of any version.
 LEASED = f"SELECT name, address, lease_seconds, draining FROM nodes WHERE NOT dead AND NOT {_OVER} ORDER BY incarnation"  # noqa: S608
 
-# Declares a node dead whose lease has run out.
-#
 # The row of a dead node is kept until the time `expires`, because statements that the node sent before its
 # death may still arrive.
-EXPIRED = f"""
+_DECLARE_DEAD = f"""
 UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
-WHERE incarnation = %(other)s AND NOT dead AND expires::text = %(expires)s AND {_OVER} AND {_ALIVE}
+WHERE incarnation = %(other)s AND NOT dead AND expires::text = %(expires)s AND {{condition}} AND {_ALIVE}
 RETURNING incarnation
 """  # noqa: S608
-
+# Declares a node dead whose lease has run out.
+EXPIRED = _DECLARE_DEAD.format(condition=_OVER)
 # Declares a node dead whose process is gone, although its lease has not run out.
-GONE = f"""
-UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
-WHERE incarnation = %(other)s AND NOT dead AND NOT draining AND session AND expires::text = %(expires)s
-      AND NOT {_HELD} AND {_ALIVE}
-RETURNING incarnation
-"""  # noqa: S608
+GONE = _DECLARE_DEAD.format(condition=f"NOT draining AND session AND NOT {_HELD}")
 
 _TAKE = f"""
 WITH families AS MATERIALIZED (

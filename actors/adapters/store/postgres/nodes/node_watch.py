@@ -57,15 +57,12 @@ class NodeMonitor:
         """Whether no earlier node at this node's address lives, and what such nodes left was taken over."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that lived when `look` was last called, including this one."""
         return tuple(self._living.values())
 
     def is_alive(self, incarnation: int) -> bool:
-        """Return whether a node lived when `look` was last called."""
         return incarnation in self._living
 
     def pause(self) -> float:
-        """Return the seconds to wait before the next call of `look`."""
         return min(self._timing.confirm, self._timing.again) if self._detector.suspects else self._timing.again
 
     def look(self) -> bool:
@@ -89,7 +86,6 @@ class NodeMonitor:
         return True
 
     def _declared(self, row: NodeRow) -> bool:
-        """Declare another node dead if the detector allows that; return whether this call has declared it dead."""
         statement = self._detector.verdict(row)
         if statement is None:
             return False
@@ -285,7 +281,7 @@ class TakeOver:
         release(self._session, incarnation)
 
     def abandoned(self) -> None:
-        """Take over interrupted conversations that nobody owns."""
+        """Take over interrupted conversations without an owner."""
         self._claim(said.TAKE_ABANDONED, None)
 
     def _claim(self, statement: str, dead: int | None) -> None:
