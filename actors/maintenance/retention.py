@@ -21,24 +21,15 @@ from actors.ports import Clock, NotOwnerError, StoreError, StoreMaintenance, Sto
 log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
-ROUNDS_A_PERIOD = 24
-"""How many rounds of maintenance are run per shortest retention period, within the limits of ROUND_SECONDS."""
-ROUND_SECONDS = (1.0, 3_600.0)
-"""The shortest and the longest time between two rounds of maintenance, in seconds."""
-FIRST_SECONDS = 60.0
-"""The maximum seconds from the server's start to the first round, so that even a server that often restarts has one."""
-PAUSE_FACTOR = 10.0
-"""The pause after a step, as a multiple of the time that the step took."""
-PAGE = 100
-"""The maximum number of conversations that one query of the store returns."""
-COMPACT_BYTES = 1 << 20
-"""The maximum number of free bytes of the store that one step returns to the file system."""
-SPARE_BYTES = 16 << 20
-"""The bytes of free space that the store keeps instead of returning them, because it will soon use them again."""
-AUDIT_ENTRIES = 100_000
-"""The maximum number of entries about refused calls and about deletions that the audit trail keeps."""
-DELETE_SECONDS = 10.0
-"""How long to wait for the deletion of one conversation before the next one is handled, in seconds."""
+ROUNDS_A_PERIOD = 24  # per shortest retention period, within ROUND_SECONDS
+ROUND_SECONDS = (1.0, 3_600.0)  # the shortest and the longest time between two rounds
+FIRST_SECONDS = 60.0  # to the first round at most, so that even a server that often restarts has one
+PAUSE_FACTOR = 10.0  # the pause after a step, as a multiple of its time
+PAGE = 100  # conversations of one query
+COMPACT_BYTES = 1 << 20  # that one step returns to the file system at most
+SPARE_BYTES = 16 << 20  # of free space that the store keeps, because it will soon use them again
+AUDIT_ENTRIES = 100_000  # about refused calls and deletions, kept at most
+DELETE_SECONDS = 10.0  # to wait for one deletion before the next one is handled
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -56,7 +47,6 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     @property
     def round_seconds(self) -> float:
-        """The time between two rounds of maintenance, in seconds."""
         least, most = ROUND_SECONDS
         periods = [days * DAY_MS / 1000 for days in (self.events_days, self.archived_days, self.audit_days) if days]
         return max(least, min([most, *(period / ROUNDS_A_PERIOD for period in periods)]))

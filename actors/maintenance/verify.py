@@ -33,12 +33,9 @@ from actors.ports import (
     StoreReader,
 )
 
-PAGE = 200
-"""The number of events or messages that are read at a time."""
-MAX_FINDINGS = 100
-"""The maximum number of findings that are reported."""
-TRIES = 3
-"""The maximum number of attempts to check the events; an attempt fails if the oldest events are pruned during it."""
+PAGE = 200  # events or messages that are read at a time
+MAX_FINDINGS = 100  # reported at most
+TRIES = 3  # to check the events; one fails if the oldest events are pruned meanwhile
 
 
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
@@ -105,8 +102,7 @@ def _messages(store: StoreReader, record: ConversationRecord, before: int) -> It
         after = page[-1].sequence
 
 
-MAX_VALUE_CHARS = 300
-"""The maximum characters of a value in the description of a difference."""
+MAX_VALUE_CHARS = 300  # of a value in the description of a difference
 
 _INPUT: msgspec.json.Decoder[Event | Entry] = msgspec.json.Decoder(Event | Entry)
 

@@ -133,7 +133,7 @@ class CallRouter:
         return self.peers.of(node)
 
     def peer_died(self, node: Node) -> None:
-        """End the calls to a node that was declared dead, because its connections could stay open for ever.
+        """End the calls to a node that was declared dead, because its connections might never close.
 
         Safe to call from any thread.
         """

@@ -46,7 +46,7 @@ _CREATED = Statement(Commands.select().where(Commands.conversation_id.is_null())
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:
-    """Verify a conversation, and return the violations as texts; () if there is no violation, or no such conversation.
+    """Verify a conversation, and return the violations as texts; () if there are none, or the conversation is unknown.
 
     Call it inside one transaction, on a connection that replaces invalid UTF-8 instead of raising an error. Raises what
     the database raises.

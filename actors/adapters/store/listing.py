@@ -161,7 +161,7 @@ def window_end(selection: Selection, after: ListPosition | None, limit: int) -> 
 def page(selection: Selection, after: ListPosition | None, until: ListPosition | None, limit: int) -> Statement:
     """Return the query for one page of conversations, with the columns of RECORDS.
 
-    The page begins after the position `after` and ends at `until`, inclusive; None means that there is no such bound.
+    The page begins after the position `after` and ends at `until`, inclusive; None means no bound.
     """
     wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
     order = _ordered(selection)
@@ -296,7 +296,7 @@ def unlogged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) ->
 
 
 def _sent_by(principal: str) -> Any:
-    """Return the condition that a principal sent the command in a row of the log; "" stands for nobody."""
+    """Return the condition that a principal sent the command in a row of the log; "" stands for no principal."""
     found = Case(None, [(fn.json_valid(Log.audit), fn.json_extract(Log.audit, "$.origin.principal"))])
     return PerDatabase(found == principal if principal else found.is_null(), principal == LOG_PRINCIPAL)
 

@@ -250,5 +250,5 @@ def not_owner(session: Session, conversation_id: str) -> NotOwnerError:
     """
     row = session.execute(_OWNER_OF, id=conversation_id).fetchone()
     owner = None if row is None else Owner(*row)
-    said = "no live node owns it" if owner is None else f"node {owner.incarnation} owns it"
-    return NotOwnerError(f"{conversation_id} does not belong to this node: {said}", owner=owner)
+    held = "no live node owns it" if owner is None else f"node {owner.incarnation} owns it"
+    return NotOwnerError(f"{conversation_id} does not belong to this node: {held}", owner=owner)

@@ -163,7 +163,7 @@ def hold_unfinished(session: Session, conversation_id: str) -> bool:
 
 
 def show_unfinished(session: Session, conversation_id: str) -> bool:
-    """Make visible a fork that this server has finished; return False if no such fork was hidden."""
+    """Make visible a fork that this server has finished; return False if it was not hidden."""
     return bool(session.execute(_SHOW_UNFINISHED, id=conversation_id, mark=-session.me).rowcount)
 
 

@@ -1,6 +1,6 @@
 """Converts what the store keeps to rows of the database, and back.
 
-A row has the columns of its model, in order. Values without a column of their own are encoded as JSON by msgspec.
+A row has the columns of its model, in order. Values without a column are encoded as JSON by msgspec.
 
 The rows of the event log (one for each transition) form a hash chain: a row's hash is SHA-256 over the row's content
 followed by the hash of the previous row. The thread that wants to commit hashes the content in advance. The thread that
@@ -291,7 +291,7 @@ class Sealed(NamedTuple):
 
     # The first six columns of the table, from `conversation_id` to `count`.
     numbers: tuple[str, int, int, int, int, int]
-    texts: tuple[str | None, ...]  # the columns from `notifications` on, and who sent the command; "" for nobody
+    texts: tuple[str | None, ...]  # the columns from `notifications` on, and who sent the command; "" for none
     digest: hashlib._Hash
 
     def after(self, prev_hash: str) -> tuple[str, tuple[str | int | None, ...]]:

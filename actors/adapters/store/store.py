@@ -79,7 +79,7 @@ class Writer(ABC):
     def __init__(
         self, faults: FaultPoints, written: Callable[[int, float], None] | None, *, longest_wait: float
     ) -> None:
-        """Create the writer's thread. The subclass starts the thread at the end of its own constructor.
+        """Create the writer's thread. The subclass starts it at the end of its constructor.
 
         `written` is called after each batch with the number of its changes and the seconds it took; it must not raise.
         After `longest_wait` seconds without a change, the thread checks whether background work is due.

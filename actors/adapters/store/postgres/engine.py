@@ -340,7 +340,7 @@ LOCK = 0x426564726F636B  # the key of the advisory lock that a server holds whil
 
 
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
-    """Apply the missing migrations, each in a transaction of its own. One server at a time does so.
+    """Apply the missing migrations, each in its own transaction. One server at a time does so.
 
     Raises StoreUnusableError if the database cannot be reached or used, if a newer version wrote it, or if a migration
     fails.
@@ -358,8 +358,8 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
         migrations.up()
     except (psycopg.Error, peewee.PeeweeException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
-        said = words(cause) if isinstance(cause, psycopg.Error) else str(cause)
-        raise StoreUnusableError(f"{address.shown} cannot be upgraded: {said}") from None
+        reason = words(cause) if isinstance(cause, psycopg.Error) else str(cause)
+        raise StoreUnusableError(f"{address.shown} cannot be upgraded: {reason}") from None
     finally:
         database.close()
 

@@ -147,7 +147,7 @@ def _more(source: Session) -> dict[Any, Callable[[Any], tuple[str | None, ...]]]
         top = str(row[0])
         while (parent := parents.get(top)) is not None:
             top = parent
-        return top, None  # nobody owns it yet
+        return top, None  # without an owner yet
 
     def forked_from(row: Any) -> tuple[str, ...]:
         try:

@@ -65,7 +65,7 @@ class PostgresWriter(Writer):
         self._tidy(batch)
 
     def _not_removed(self, error: Exception) -> None:
-        self._outages.failed(f"deleted rows could not be removed yet: {_said(error)}")
+        self._outages.failed(f"deleted rows could not be removed yet: {_reason_of(error)}")
         self._disconnect()
 
     def _committed(self) -> None:
@@ -86,10 +86,10 @@ class PostgresWriter(Writer):
 
     def _failed(self, batch: list[Ticket], error: BaseException) -> str:
         self._disconnect()
-        said = _said(error)
+        reason = _reason_of(error)
         if any(ticket.lost for ticket in batch):
-            self._outages.failed(f"the database may not have applied the write: {said}")
-        return f"the database may not have applied the write: {said}"
+            self._outages.failed(f"the database may not have applied the write: {reason}")
+        return f"the database may not have applied the write: {reason}"
 
     def _ready(self) -> Session:
         if self._session is not None and self._session.ended:
@@ -108,7 +108,7 @@ class PostgresWriter(Writer):
             session.close()
 
 
-def _said(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     return words(error) if isinstance(error, psycopg.Error) else str(error)
 
 
@@ -153,7 +153,7 @@ class PostgresStore(SqlStore[PostgresWriter]):
 
 
 def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
-    """Make this server the owner of the family of a conversation; return None if there is no such conversation.
+    """Make this server the owner of the family of a conversation; return None if it does not exist.
 
     A family is a top-level conversation with all its sub-agents. Returns the ids of those conversations in it that have
     unfinished work, or () if this server owned them already. Raises NotOwnerError if it may not take the conversation.

@@ -212,7 +212,7 @@ def inode_of(descriptor: int) -> Inode:
 
 
 def inode_at(path: str | Path) -> Inode | None:
-    """Return the inode of the file at a path; None if there is no such file."""
+    """Return the inode of the file at a path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -301,7 +301,7 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
 
 
 def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
-    """Apply missing migrations, each in a transaction of its own.
+    """Apply missing migrations, each in its own transaction.
 
     Raises StoreUnusableError if a newer version wrote the file, if its tables differ from those that the applied
     migrations create, or if a migration fails.

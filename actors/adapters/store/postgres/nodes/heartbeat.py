@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from actors.adapters.store.postgres.nodes import node_statements as said
+from actors.adapters.store.postgres.nodes import node_statements as sql
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.ports import StoreUnusableError
 from actors.ports.cluster import Lease, Node
@@ -79,11 +79,11 @@ class Heartbeat:
         the same address, because the failure of one would be attributed to both.
         """
         self._refuse_twin(new.address)
-        ((self._incarnation,),) = self._session.rows(said.NEXT)
+        ((self._incarnation,),) = self._session.rows(sql.NEXT)
         self._keep_lock()
         sent = self._monotonic()
         values = {"name": new.name, "address": new.address, "version": new.version, "labels": sorted(new.labels)}
-        self._session.rows(said.JOIN, values | self._mine() | {"ttl": self._timing.ttl})
+        self._session.rows(sql.JOIN, values | self._mine() | {"ttl": self._timing.ttl})
         self._steady_since = sent
         self._lease.renew(sent)
         return Node(self._incarnation, new.name, new.address, new.version, new.labels)
@@ -96,7 +96,7 @@ class Heartbeat:
         """
         gap = self._keep_lock() or not self._lease.valid()
         sent = self._monotonic()
-        if not self._session.rows(said.BEAT, self._mine() | {"active": self._active()}):
+        if not self._session.rows(sql.BEAT, self._mine() | {"active": self._active()}):
             self._lease.close()
             return False
         if gap:
@@ -110,7 +110,7 @@ class Heartbeat:
 
     def _refuse_twin(self, address: str) -> None:
         for left in reversed(range(TWIN_TRIES if address else 0)):
-            twins = self._session.rows(said.TWIN, {"address": address})
+            twins = self._session.rows(sql.TWIN, {"address": address})
             if not twins:
                 return
             if not left:
@@ -133,7 +133,7 @@ class Heartbeat:
         if new:
             self._opened, self._locked = number, False
         if self._session.direct and not self._locked:
-            ((self._locked,),) = self._session.rows(said.LOCK, {"locks": said.LOCKS, "me": self._incarnation})
+            ((self._locked,),) = self._session.rows(sql.LOCK, {"locks": sql.LOCKS, "me": self._incarnation})
         return new
 
 
@@ -223,7 +223,7 @@ class LeaseClock(Lease):
         """Extend the lease for a heartbeat that the database has accepted.
 
         `sent`: when the heartbeat was sent, in nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), not when it was
-        answered, because nobody knows how long the answer took. A heartbeat sent before the latest accepted one
+        answered: how long the answer took is unknown. A heartbeat sent before the latest accepted one
         changes nothing.
         """
         with self._lock:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from actors.adapters.store.postgres.engine import database_outages
-from actors.adapters.store.postgres.nodes import node_statements as said
+from actors.adapters.store.postgres.nodes import node_statements as sql
 from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, LeaseClock, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import (
@@ -57,7 +57,7 @@ MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remember
 class PostgresCluster(Cluster):
     """Implements Cluster with two database sessions: one for heartbeats, one for watching the other nodes.
 
-    Each session is used by a thread of its own.
+    Each session has its own thread.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PostgresCluster(Cluster):
         passed to `on_taken`, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
-        self._looks.rows(said.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
+        self._looks.rows(sql.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
         self._tell_lost()
         if self._lost:
             return
@@ -142,7 +142,7 @@ class PostgresCluster(Cluster):
         return tuple((row.name, row.ttl) for row in others if row.ttl != seconds)
 
     def _living(self) -> list[NodeRow]:
-        found = (NodeRow(*each) for each in self._looks.rows(said.SEEN))
+        found = (NodeRow(*each) for each in self._looks.rows(sql.SEEN))
         return [row for row in found if not (row.dead or row.over)]
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
@@ -174,7 +174,7 @@ class PostgresCluster(Cluster):
             return None
         if not above:
             return self._with("")
-        stored = (label for (label,) in self._looks.rows(said.WORKSPACE, {"above": list(above)}))
+        stored = (label for (label,) in self._looks.rows(sql.WORKSPACE, {"above": list(above)}))
         offered = (label for node in self.nodes() for label in node.labels)
         return self._with(workspace_of(directory, (*stored, *offered)))
 
@@ -191,13 +191,13 @@ class PostgresCluster(Cluster):
 
     def retire(self) -> None:
         self._retired = True
-        self._looks.rows(said.RETIRE, {"me": self._me.incarnation})
+        self._looks.rows(sql.RETIRE, {"me": self._me.incarnation})
 
     def drain(self) -> None:
         self.retire()
         self._release_all()
         self._end()
-        self._beats.rows(said.LEAVE, {"me": self._me.incarnation})
+        self._beats.rows(sql.LEAVE, {"me": self._me.incarnation})
 
     def _release_all(self) -> None:
         """Give up all conversations; retry while rows are locked, as they are during a take-over."""
@@ -215,7 +215,7 @@ class PostgresCluster(Cluster):
 
     def _stored_owner(self, conversation_id: str) -> tuple[str, Node | None]:
         """Return the workspace label of a conversation ("" for none) and its owner (None if no living node owns it)."""
-        found = self._looks.rows(said.OWNER, {"conversation": conversation_id})
+        found = self._looks.rows(sql.OWNER, {"conversation": conversation_id})
         label, *owner = found[0] if found else ("", None)
         return label, None if owner[0] is None else node_of(owner)
 

@@ -18,7 +18,7 @@ _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_t
 
 
 class NodeSession:
-    """Runs SQL statements on one connection, each in a transaction of its own.
+    """Runs SQL statements on one connection, each in its own transaction.
 
     Safe to call from any thread. One statement runs at a time, and other callers wait.
     """
@@ -144,7 +144,7 @@ WHERE documents.version = %(version)s RETURNING version
 
 
 class Document:
-    """A document in the database, read and changed over a connection of its own. Safe to call from any thread.
+    """A document in the database, read and changed over its own connection. Safe to call from any thread.
 
     `read` and `update` block, and raise StoreUnavailableError, or StoreUnusableError if the database is not suitable.
     """

@@ -1,6 +1,6 @@
 """The SQL statements about nodes, and by which they take over conversations, as text: peewee has none of their clauses.
 
-Each is a transaction of its own, with the rows that it locks in a WITH query (`AS MATERIALIZED … FOR UPDATE OF`), so
+Each is one transaction, with the rows that it locks in a WITH query (`AS MATERIALIZED … FOR UPDATE OF`), so
 that a node that is stopped between two statements holds no lock. Every take-over locks the top-level conversation
 first, so that the second of two nodes sees the result of the first.
 
@@ -125,7 +125,7 @@ RETURNING taken.id, ({UNSETTLED})
 # conversations that another node has locked are left to that node. A top-level conversation that this or no node owns
 # may still have sub-agents that the dead node owns, because statements that the dead node sent earlier may arrive late.
 TAKE = _TAKE.format(owned="owner = %(dead)s")
-# Takes over conversations that nobody owns, with their sub-agents, if one of them has unfinished work.
+# Takes over conversations without an owner, with their sub-agents, if one of them has unfinished work.
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
 
 # Removes the owner from conversations. Skips locked rows, so that the statement cannot be part of a deadlock.

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from actors.adapters.store.postgres.nodes import node_statements as said
+from actors.adapters.store.postgres.nodes import node_statements as sql
 from actors.adapters.store.postgres.nodes.heartbeat import Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.ports.cluster import Node
@@ -70,7 +70,7 @@ class NodeMonitor:
 
         Returns False if this node itself was declared dead. Raises StoreUnavailableError.
         """
-        rows = {row.incarnation: row for row in (NodeRow(*each) for each in self._session.rows(said.SEEN))}
+        rows = {row.incarnation: row for row in (NodeRow(*each) for each in self._session.rows(sql.SEEN))}
         mine = rows.pop(self._me, None)
         if mine is None or mine.dead:
             return False
@@ -89,10 +89,10 @@ class NodeMonitor:
         statement = self._detector.verdict(row)
         if statement is None:
             return False
-        values = {"me": self._me, "other": row.incarnation, "expires": row.expires, "locks": said.LOCKS}
+        values = {"me": self._me, "other": row.incarnation, "expires": row.expires, "locks": sql.LOCKS}
         if not self._session.rows(statement, values):
             return False
-        how = "its process is gone" if statement is said.GONE else "its lease is over"
+        how = "its process is gone" if statement is sql.GONE else "its lease is over"
         _log.warning("node %d (%s, %s) is declared dead: %s", row.incarnation, row.name, row.address, how)
         return True
 
@@ -100,7 +100,7 @@ class NodeMonitor:
         for row in dead:
             self._take_over.from_dead(row.incarnation)
             if row.forgotten:
-                self._session.rows(said.SWEEP, {"other": row.incarnation})
+                self._session.rows(sql.SWEEP, {"other": row.incarnation})
         now = self._monotonic()
         if left or self._abandoned_at is None or now - self._abandoned_at >= self._timing.ttl:
             self._take_over.abandoned()
@@ -199,11 +199,11 @@ class FailureDetector:
         self._signs[row.incarnation] = signs = self._looked_for(row, signs, now)
         steady = self._steady_for() >= self._timing.steady
         if steady and row.over and now - signs.renewed >= row.ttl:
-            return said.EXPIRED
+            return sql.EXPIRED
         # If this node listens at the same address, no other process does: the earlier node there has ended, whatever
         # has happened to the database.
         sure = signs.refused is not None and now - signs.refused >= self._timing.grace
-        return said.GONE if sure and (steady or row.address == self._me.address) else None
+        return sql.GONE if sure and (steady or row.address == self._me.address) else None
 
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
         """Look at a node whose session may have lost its advisory lock, and return the updated observations.
@@ -277,12 +277,12 @@ class TakeOver:
         Afterwards its idle conversations have no owner. If this node is itself declared dead or is draining, it takes
         none.
         """
-        self._claim(said.TAKE, incarnation)
+        self._claim(sql.TAKE, incarnation)
         release(self._session, incarnation)
 
     def abandoned(self) -> None:
         """Take over interrupted conversations without an owner."""
-        self._claim(said.TAKE_ABANDONED, None)
+        self._claim(sql.TAKE_ABANDONED, None)
 
     def _claim(self, statement: str, dead: int | None) -> None:
         values = {"me": self._me, "dead": dead, "most": MAX_FAMILIES}
@@ -296,6 +296,6 @@ def release(session: NodeSession, owner: int) -> bool:
 
     Returns whether the node now owns no conversation. Raises StoreUnavailableError.
     """
-    while session.rows(said.RELEASE, {"owner": owner, "most": MAX_RELEASED}):
+    while session.rows(sql.RELEASE, {"owner": owner, "most": MAX_RELEASED}):
         pass
-    return not session.rows(said.OWNS, {"owner": owner})[0][0]
+    return not session.rows(sql.OWNS, {"owner": owner})[0][0]
