@@ -11,12 +11,11 @@ no provider was found yet, so that known models never wait for a server.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from actors.adapters.llm.demo import DEMO, DemoModel
-from actors.adapters.llm.discovery import Discovery, ModelList
+from actors.adapters.llm.discovery import Server
 from actors.adapters.llm.http_model import HttpModel
 from actors.adapters.llm.model_limits import known_limits, limits_of, operator_limits
 from actors.adapters.llm.protocols import anthropic, openai_chat, openai_responses
@@ -24,7 +23,6 @@ from actors.adapters.llm.protocols.encoding import PrefixCache
 from actors.adapters.llm.provider import (
     ANTHROPIC,
     NO_MODEL,
-    ONLY_MODEL,
     OPENAI_CHAT,
     OPENAI_RESPONSES,
     PROTOCOLS,
@@ -32,57 +30,14 @@ from actors.adapters.llm.provider import (
     presets,
 )
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
+from actors.adapters.llm.transport.connections import Later
 from actors.core.errors import ErrorKind, LlmFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from actors.adapters.llm.transport.connections import Later
-    from actors.ports import CancelToken, Model, ModelInfo
+from actors.ports import CancelToken, Model, ModelInfo
 
 #: The pattern that matches every name.
 ANY = "*"
 #: Maximum number of model names that an error message lists.
 _SHOWN = 20
-
-
-class Server(Struct, frozen=True, eq=False):
-    """A provider, with what its server has stated about its models."""
-
-    client: ProviderClient
-    discovery: Discovery
-    listed: ModelList
-
-    @property
-    def provider(self) -> ProviderConfig:
-        return self.client.provider
-
-    @property
-    def lists(self) -> bool:
-        """Whether the server's list determines the provider's models, because its settings name none."""
-        return not self.provider.models
-
-    @property
-    def default(self) -> str:
-        """The provider's default model; "" if it has none, or if its server does not list the guessed default.
-
-        Instead of "default" it is the only model that the server has, or the only one that it has in memory.
-        """
-        if self.presumes(ONLY_MODEL) and ONLY_MODEL not in self.listed and self.listed.only:
-            return self.listed.only
-        return "" if self.refuted else self.provider.default_model
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the default model was only guessed (presumed), and the server's list shows that it is wrong."""
-        presumed, names = self.provider.default_model, self.listed.names
-        if not self.provider.presumed or names is None or presumed in self.listed:
-            return False
-        return presumed != ONLY_MODEL or len(names) != 1
-
-    def presumes(self, name: str) -> bool:
-        """Return whether `name` is this provider's default model and that default is only a guess."""
-        return self.provider.presumed and name == self.provider.default_model
 
 
 class ModelRouter:
@@ -119,17 +74,17 @@ class ModelRouter:
         if not _is_name(name) or self._spelled(name) or self._listing(name):
             return False
         if presuming := self._presuming(name):
-            return presuming.listed.names is None and not presuming.listed.failure
+            return presuming.names is None and not presuming.failure
         if self._of_family(name):
             return False
-        return any(server.lists and server.listed.stale for server in self.servers)
+        return any(server.lists and server.stale for server in self.servers)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
         """Fetch the lists of servers that may have this model, until one has it. Never raises. Blocks."""
         for server in _nearest(name, (server for server in self.servers if server.lists)):
-            server.listed.refresh(cancel)
+            server.refresh(cancel)
             self.generation += 1
-            if name in server.listed or cancel.cancelled:
+            if server.has(name) or cancel.cancelled:
                 return
 
     def refusal(self, name: str, offered: Sequence[str]) -> str:
@@ -142,7 +97,7 @@ class ModelRouter:
             shown = tuple(dict.fromkeys((*close, *offered)))[:_SHOWN]
         more = f" and {len(offered) - len(shown):,} more" if len(offered) > len(shown) else ""
         silent = [
-            f"; provider {server.provider.name} cannot be asked for its models ({server.listed.failure}): "
+            f"; provider {server.provider.name} cannot be asked for its models ({server.failure}): "
             f"if it serves this one, say so in its setting `models`"
             for server in self.unreachable
         ]
@@ -154,7 +109,7 @@ class ModelRouter:
     @property
     def unreachable(self) -> tuple[Server, ...]:
         """The servers whose list could not be fetched."""
-        return tuple(server for server in self.servers if server.lists and server.listed.failure)
+        return tuple(server for server in self.servers if server.lists and server.failure)
 
     def _spelled(self, name: str) -> Server | None:
         """Return the server whose settings match the name best, the first one of equal matches; None if none match."""
@@ -163,7 +118,7 @@ class ModelRouter:
         return self.servers[-index] if fit else None
 
     def _listing(self, name: str) -> Server | None:
-        having = _nearest(name, (server for server in self.servers if server.lists and name in server.listed))
+        having = _nearest(name, (server for server in self.servers if server.lists and server.has(name)))
         return having[0] if having else None
 
     def _presuming(self, name: str) -> Server | None:
@@ -179,7 +134,7 @@ class ModelRouter:
         for server in self.servers:
             if server.presumes(name):
                 continue
-            blind = bool(server.listed.failure) and server.listed.names is None
+            blind = bool(server.failure) and server.names is None
             if server.lists and server.provider.protocol in spoken and (known or blind):
                 return server
         return None
@@ -268,8 +223,7 @@ class Catalog:
         names = [provider.name for provider in providers]
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
-        clients = [ProviderClient(provider, later) for provider in providers]
-        self._router = ModelRouter([Server(each, Discovery(each), ModelList(each)) for each in clients])
+        self._router = ModelRouter([Server(ProviderClient(each, later)) for each in providers])
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()
         self._demo = DemoModel(pace)
@@ -332,7 +286,7 @@ class Catalog:
         for server in self._router.servers:
             provider = server.provider
             names |= dict.fromkeys(filter(None, (server.default, *_spelled(provider), provider.small_model)))
-            names |= dict.fromkeys(server.listed.names or () if server.lists else ())
+            names |= dict.fromkeys(server.names or () if server.lists else ())
         names.pop(DEMO, None)
         models = (self.get(name) for name in (*names, DEMO))
         return tuple(model.info for model in models if model is not None)
@@ -380,9 +334,7 @@ class Catalog:
 
     def _made(self, name: str, server: Server) -> Model:
         protocol = _WIRE_PROTOCOLS[server.provider.protocol]
-        return HttpModel(
-            name, server.client, server.discovery, protocol=protocol, operator=self._operator, prefixes=self._prefixes
-        )
+        return HttpModel(name, server, protocol=protocol, operator=self._operator, prefixes=self._prefixes)
 
 
 def _spelled(provider: ProviderConfig) -> tuple[str, ...]:

@@ -9,89 +9,128 @@ import itertools
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard
 
 import msgspec
 
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.protocols.answer_builder import token_count
-from actors.adapters.llm.provider import Timeouts
+from actors.adapters.llm.provider import ONLY_MODEL, ProviderConfig, Timeouts
+from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.connections import TransportError
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from actors.adapters.llm.provider_client import ProviderClient
-
 log = logging.getLogger(__name__)
 
-#: Time limits in seconds for fetching a server's list of models. They are short, since a client that names an unknown
-#: model waits for the list.
+#: Time limits in seconds for fetching the names of a server's models. They are short, since a client that names an
+#: unknown model waits for the list.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
-#: Seconds after which the list may be fetched again: models change, and a server may be running again.
+#: Seconds after which the names may be fetched again: models change, and a server may be running again.
 LIST_AGAIN_SECONDS = 10.0
+#: The same for limits, for which the first request to a model waits.
+PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
+#: Seconds before limits are asked for again after a failure.
+LIMITS_AGAIN_SECONDS = 60.0
 #: Where Ollama lists the models that it has in memory.
 OLLAMA_LOADED = "/api/ps"
 #: Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
 _MAX_BYTES = 16 << 20
-#: Maximum number of names that are kept from one list.
 _MAX_NAMES = 5_000
 
+#: HTTP statuses that mean that a server has no list of models. After one of them the server is not asked again for the
+#: same model; after any other error status it is.
+_NO_LIST = frozenset({400, 404, 405, 410, 501})
 
-class ModelList:
-    """The list of one provider's models. Safe to call from any thread; only `refresh` blocks."""
+
+class Server:
+    """A provider, and what its server has stated about its models. Safe to call from any thread.
+
+    Only `refresh` and `ask_limits` block; neither raises.
+    """
 
     def __init__(self, client: ProviderClient) -> None:
-        self._client = client
-        self._lock = threading.Lock()  # held while the list is fetched, so that concurrent callers wait for one request
-        self._requested_at = float("-inf")
+        self.client = client
+        self.provider: ProviderConfig = client.provider
         self.names: tuple[str, ...] | None = None
         """The listed names; None if the server was not asked yet, or has never answered with a list."""
-        self.loaded: tuple[str, ...] = ()
-        """Those of several models that the server has in memory; only Ollama's reports them."""
         self.failure = ""
-        """Why the last fetch failed, as the end of a sentence; "" if it succeeded."""
+        """Why the last fetch of the names failed, as the end of a sentence; "" if it succeeded."""
+        self.images_refused: set[str] = set()
+        """The models for which the provider has refused images, since this process was started."""
+        self._loaded: tuple[str, ...] = ()
+        self._listing = threading.Lock()  # held while the list is fetched, so that concurrent callers wait for it
+        self._requested_at = float("-inf")
+        self._asking_guard = threading.Lock()  # guards _asking; not held while the server is asked
+        self._asking: set[str] = set()
+        self._limits: dict[str, StatedLimits | None] = {}
+        self._failed_at: dict[str, float] = {}
+
+    @property
+    def lists(self) -> bool:
+        """Whether the server's list determines the provider's models, because its settings name none."""
+        return not self.provider.models
+
+    @property
+    def default(self) -> str:
+        """The provider's default model; "" if it has none, or if its server does not list the guessed default.
+
+        Instead of "default" it is the only model that the server has, or the only one that it has in memory.
+        """
+        if self.presumes(ONLY_MODEL) and not self.has(ONLY_MODEL):
+            found = self.names if self.names is not None and len(self.names) == 1 else self._loaded
+            if len(found) == 1:
+                return found[0]
+        return "" if self.refuted else self.provider.default_model
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the default model was only guessed (presumed), and the server's list shows that it is wrong."""
+        presumed = self.provider.default_model
+        if not self.provider.presumed or self.names is None or self.has(presumed):
+            return False
+        return presumed != ONLY_MODEL or len(self.names) != 1
 
     @property
     def stale(self) -> bool:
-        """Whether the list is old enough to be fetched again, or was never fetched."""
+        """Whether the names are old enough to be fetched again, or were never fetched."""
         return time.monotonic() - self._requested_at >= LIST_AGAIN_SECONDS
 
-    @property
-    def only(self) -> str:
-        """The only model that the server has, or the only one that it has in memory; "" if there is no such model."""
-        found = self.names if self.names is not None and len(self.names) == 1 else self.loaded
-        return found[0] if len(found) == 1 else ""
+    def presumes(self, name: str) -> bool:
+        """Return whether `name` is this provider's default model and that default is only a guess."""
+        return self.provider.presumed and name == self.provider.default_model
 
-    def __contains__(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
         """Return whether the server lists the model; ":latest" may be omitted from Ollama's names."""
         return self.names is not None and (name in self.names or f"{name}:latest" in self.names)
 
     def refresh(self, cancel: CancelToken) -> None:
-        """Fetch the list unless that was done less than LIST_AGAIN_SECONDS ago. Never raises.
+        """Fetch the names unless that was done less than LIST_AGAIN_SECONDS ago.
 
-        Concurrent callers wait for one fetch. After a failure the previous list is kept.
+        Concurrent callers wait for one fetch. After a failure the previous names stay.
         """
-        with self._lock:
+        with self._listing:
             if not self.stale:
                 return
-            names, failure = self._try_fetch(self._client.provider.list_url, cancel)
+            names, failure = self._names(self.provider.list_url, cancel)
             loaded: tuple[str, ...] = ()
-            if self._client.provider.presumed and names is not None and len(names) > 1:
-                loaded = self._try_fetch(self._client.provider.root_url(OLLAMA_LOADED), cancel)[0] or ()
+            if self.provider.presumed and names is not None and len(names) > 1:
+                loaded = self._names(self.provider.root_url(OLLAMA_LOADED), cancel)[0] or ()
             if cancel.cancelled:
                 return
             self._requested_at = time.monotonic()
-            self.names, self.failure, self.loaded = names or self.names, failure, loaded
+            self.names, self.failure, self._loaded = names or self.names, failure, loaded
             if failure:
-                log.info("provider %s does not list its models: %s", self._client.provider.name, failure)
+                log.info("provider %s does not list its models: %s", self.provider.name, failure)
 
-    def _try_fetch(self, url: str, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
-        """Fetch a list of models; return the names and "" on success, None and the reason on failure."""
+    def _names(self, url: str, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
+        """Return the listed names and "", or None and the reason."""
+        if self.provider.discover == "never":
+            return None, 'its settings say discover = "never"'
         try:
-            return self._fetch(url, cancel), ""
+            status, body = self._fetch(url, LIST_TIMEOUTS, cancel)
+            return (None, f"it has no list of models (HTTP {status})") if body is None else (listed_in(body), "")
         except TransportError as failed:
             return None, failed.text
         except ModelFailedError as failed:
@@ -101,15 +140,46 @@ class ModelList:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None, "its list of models cannot be understood"
 
-    def _fetch(self, url: str, cancel: CancelToken) -> tuple[str, ...]:
-        if self._client.provider.discover == "never":
-            raise TransportError('its settings say discover = "never"', ErrorKind.INVALID_REQUEST)
-        provider = self._client.keys.with_key(cancel)
-        send = self._client.transport.send
-        with send("GET", url, provider.request_headers(), (), cancel, timeouts=LIST_TIMEOUTS) as reply:
-            if not 200 <= reply.status < 300:
-                raise TransportError(f"it has no list of models (HTTP {reply.status})", ErrorKind.SERVER_ERROR)
-            return listed_in(reply.read_all(_MAX_BYTES))
+    def _fetch(self, url: str, timeouts: Timeouts, cancel: CancelToken) -> tuple[int, bytes | None]:
+        """Return the status and, of a success, the body. Raises the errors of the transport and the key command."""
+        headers = self.client.keys.with_key(cancel).request_headers()
+        with self.client.transport.send("GET", url, headers, (), cancel, timeouts=timeouts) as reply:
+            return reply.status, reply.read_all(_MAX_BYTES) if 200 <= reply.status < 300 else None
+
+    def limits(self, model: str) -> StatedLimits | None:
+        """Return the limits that the server has stated for `model`; None if it was not asked, or stated none."""
+        return self._limits.get(model)
+
+    def ask_limits(self, model: str, cancel: CancelToken) -> None:
+        """Ask the server for the limits of `model`, unless it was already asked, is being asked, or has just failed."""
+        with self._asking_guard:
+            again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= LIMITS_AGAIN_SECONDS
+            if model in self._limits or model in self._asking or not again:
+                return
+            self._asking.add(model)
+        try:
+            status, body = self._fetch(self.provider.models_url, PATIENCE, cancel)
+            if body is None and status not in _NO_LIST:
+                raise TransportError(f"HTTP {status}", ErrorKind.SERVER_ERROR)
+            of_loaded = bool(self.provider.loaded_path)
+            stated = None if body is None else limits_in_list(body, model, loaded=of_loaded)
+            if body is None or not of_loaded or (stated is not None and stated.window is not None):
+                self._limits[model] = stated
+            # Else the server lists only loaded models: the request that follows loads this one, the next asks again.
+        except (
+            TransportError,
+            ModelFailedError,
+            ModelAbortedError,
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+        ):
+            if not cancel.cancelled:
+                self._failed_at[model] = time.monotonic()
+                log.info("provider %s does not tell the limits of its models", self.provider.name)
+        finally:
+            with self._asking_guard:
+                self._asking.discard(model)
 
 
 def lists_in(body: bytes) -> list[list[dict[str, Any]]]:
@@ -150,14 +220,6 @@ def _usable(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= 200
 
 
-#: Time limits in seconds for asking a server. They are short, since a model request waits for the answer.
-PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
-#: Seconds before a failed discovery is tried again.
-LIMITS_AGAIN_SECONDS = 60.0
-#: Maximum bytes of a list of models that are read.
-_MAX_LIST = 16 << 20
-
-
 #: The fields in which servers state the window of a model, those that hold for the server as it runs first: llama.cpp,
 #: LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot, Mistral, Anthropic and LiteLLM. Ollama's model_info has the name
 #: of the model's family before the field.
@@ -170,80 +232,6 @@ _OUTPUTS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _POSSIBLE = frozenset({"max_context_length", "n_ctx_train"})
 #: Where these fields are: in the entry itself, and in objects inside it.
 _PLACES = ("meta", "model_info", "limits", "top_provider")
-
-#: HTTP statuses that mean that a server has no list of models. After one of them the server is not asked again for the
-#: same model; after any other error status it is.
-_NO_LIST = frozenset({400, 404, 405, 410, 501})
-
-
-class Discovery:
-    """Caches the limits that one provider's server states for its models.
-
-    Safe to call from any thread; only `ask_server` blocks.
-    """
-
-    def __init__(self, client: ProviderClient) -> None:
-        self._client = client
-        self._lock = threading.Lock()  # guards _asking; not held while the server is asked
-        self._known: dict[str, StatedLimits | None] = {}
-        self._failed_at: dict[str, float] = {}
-        self._asking: set[str] = set()
-        self.images_refused: set[str] = set()
-        """The models for which the provider has refused images, since this process was started."""
-
-    def known(self, model: str) -> StatedLimits | None:
-        """Return the limits that the server has stated for `model`; None if it was not asked, or stated none."""
-        return self._known.get(model)
-
-    def ask_server(self, model: str, cancel: CancelToken) -> None:
-        """Ask the server for the limits of `model`, unless it was already asked, is being asked, or has just failed.
-
-        Never raises. After an error the limits stay unknown.
-        """
-        with self._lock:
-            again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= LIMITS_AGAIN_SECONDS
-            if model in self._known or model in self._asking or not again:
-                return
-            self._asking.add(model)
-        try:
-            self._known[model] = self._fetch(model, cancel)
-        except _NotLoadedError:
-            pass  # the model request that now follows loads the model, so the request after it asks again
-        except (
-            TransportError,
-            ModelFailedError,
-            ModelAbortedError,
-            msgspec.DecodeError,
-            UnicodeDecodeError,
-            RecursionError,
-        ):
-            if not cancel.cancelled:
-                self._failed_at[model] = time.monotonic()
-                log.info("provider %s does not tell the limits of its models", self._client.provider.name)
-        finally:
-            with self._lock:
-                self._asking.discard(model)
-
-    def _fetch(self, model: str, cancel: CancelToken) -> StatedLimits | None:
-        """Ask the server for the limits of `model`, and return them; None if the server states none.
-
-        Raises _NotLoadedError, and the errors of the transport, the key command and the decoder.
-        """
-        provider = self._client.keys.with_key(cancel)
-        send = self._client.transport.send
-        with send("GET", provider.models_url, provider.request_headers(), (), cancel, timeouts=PATIENCE) as reply:
-            if 200 <= reply.status < 300:
-                stated = limits_in_list(reply.read_all(_MAX_LIST), model, loaded=bool(provider.loaded_path))
-                if provider.loaded_path and (stated is None or stated.window is None):
-                    raise _NotLoadedError
-                return stated
-            if reply.status in _NO_LIST:
-                return None
-            raise TransportError(f"HTTP {reply.status}", ErrorKind.SERVER_ERROR)
-
-
-class _NotLoadedError(Exception):
-    """The server reports context windows of loaded models only, and has not loaded this model yet."""
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from actors.adapters.llm.discovery import Server
 from actors.adapters.llm.model_limits import (
     RESERVED_OUTPUT,
     ModelLimits,
@@ -16,17 +17,12 @@ from actors.adapters.llm.model_limits import (
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.encoding import EncodedTurns, PrefixCache
 from actors.adapters.llm.provider import ANTHROPIC, OPENAI_CHAT, ProviderConfig
+from actors.adapters.llm.provider_client import WireProtocol
 from actors.adapters.llm.provider_errors import ImagesRefusedError
 from actors.core.content import Usage, has_image
 from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from actors.adapters.llm.discovery import Discovery
-    from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
-    from actors.core.history import Turn
 
 _WITHOUT_IMAGES = (
     "Send a message to continue without them, since {name} now gets a text in their place; or choose another model. "
@@ -45,8 +41,7 @@ class HttpModel:
     def __init__(
         self,
         name: str,
-        client: ProviderClient,
-        discovery: Discovery,
+        server: Server,
         *,
         protocol: WireProtocol,
         operator: Mapping[str, StatedLimits],
@@ -54,11 +49,11 @@ class HttpModel:
     ) -> None:
         self._name = name
         self._protocol = protocol
-        self._client = client
-        self._discovery = discovery
+        self._server = server
+        self._client = server.client
         self._operator = operator
         self._prefixes = prefixes
-        self._asks_server = needs_discovery(name, client.provider, operator)
+        self._asks_server = needs_discovery(name, server.provider, operator)
         self._stated: tuple[StatedLimits | None, bool] = (None, False)
         self._known = self._resolve(*self._stated)
 
@@ -70,7 +65,7 @@ class HttpModel:
     def ask_limits(self, cancel: CancelToken) -> None:
         """Ask the server for the model's limits unless they are known or it was just asked. Never raises. Blocks."""
         if self._asks_server:
-            self._discovery.ask_server(self._name, cancel)
+            self._server.ask_limits(self._name, cancel)
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """Send one request and return the answer; see ports.Model. Asks the server for unknown limits first."""
@@ -82,7 +77,7 @@ class HttpModel:
         try:
             return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)
         except ImagesRefusedError as refused:
-            self._discovery.images_refused.add(self._name)
+            self._server.images_refused.add(self._name)
             raise self._without_images(refused.failure.message, refused.usage) from None
         except ModelFailedError as failed:
             doubtful = failed.failure.kind is ErrorKind.INVALID_REQUEST and prepared.info.images_assumed
@@ -123,7 +118,7 @@ class HttpModel:
         return body
 
     def _current(self) -> tuple[ModelInfo, ModelLimits]:
-        stated = self._discovery.known(self._name), self._name in self._discovery.images_refused
+        stated = self._server.limits(self._name), self._name in self._server.images_refused
         if stated != self._stated:
             self._stated, self._known = stated, self._resolve(*stated)
         return self._known

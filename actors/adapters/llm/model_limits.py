@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from actors.adapters.llm.provider import ANTHROPIC, ProviderConfig
+from actors.core.content import Usage
 from actors.core.context import ReasoningEffort
 from actors.ports.settings_checks import read
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from actors.core.content import Usage
 
 Row = TypeVar("Row")
 

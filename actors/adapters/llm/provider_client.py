@@ -6,7 +6,6 @@ All wire protocols use this module.
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import re
 import time
@@ -23,6 +22,7 @@ from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
 from actors.adapters.llm.protocols.encoding import Joint, comma
 from actors.adapters.llm.protocols.lenient_json import join_halves, mark_halves, open_half
+from actors.adapters.llm.provider import ProviderConfig, Secret
 from actors.adapters.llm.transport.connections import (
     Later,
     LocalResourcesExhaustedError,
@@ -36,7 +36,6 @@ from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFaile
 from actors.ports.machine import exhausted_resource, resource_failure
 
 if TYPE_CHECKING:
-    from actors.adapters.llm.provider import ProviderConfig, Secret
     from actors.adapters.llm.transport.http import Reply, Transport
 
 log = logging.getLogger(__name__)
@@ -269,17 +268,13 @@ def _read_events(
 def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader, cancel: CancelToken) -> None:
     """Process events that arrived together, until the answer is finished or cancelled. Raises ModelFailedError.
 
-    There may be hundreds of events, so a cancel is checked before each of them, or of the deltas that are read as one.
+    There may be hundreds of events, so a cancel is checked before each of them.
     """
-    position = 0
-    while position < len(events) and not (reader.finished or cancel.cancelled):
+    for event in events:
+        if reader.finished or cancel.cancelled:
+            return
         reader.size.begun = True
-        if taken := reader.together(itertools.islice(events, position, None)):
-            position += taken
-        else:
-            event = events[position]
-            reader.event(SseEvent(event.name, mark_halves(event.data)) if b"\\u" in event.data else event)
-            position += 1
+        reader.event(SseEvent(event.name, mark_halves(event.data)) if b"\\u" in event.data else event)
         if excess := reader.size.excess:
             raise provider_errors.too_large(provider, excess, reader.usage)
 

@@ -17,19 +17,16 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from actors.adapters.llm.provider import ProviderConfig
+from actors.core.content import Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import ModelFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from actors.adapters.llm.provider import ProviderConfig
-    from actors.core.content import Usage
 
 #: Maximum bytes of an error response that are read.
 MAX_ERROR_BYTES = 64 << 10

@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+from typing import Any, Self
 
 MAX_PARTS = 5_000
 """Maximum length of each list of a result, such as the list of its content parts.

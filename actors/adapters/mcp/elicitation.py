@@ -10,22 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from actors.adapters.mcp.server_settings import url_fault
+from actors.adapters.mcp.server_settings import McpServer, url_fault
 from actors.core.states import QuestionStatus
-from actors.ports import PersonQuestion, TooManyQuestionsError
+from actors.ports import PersonAnswer, PersonQuestion, TooManyQuestionsError
 from actors.ports.json_schema import InvalidSchemaError, JsonSchema, parse_json, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
-    from concurrent.futures import Future
-
     from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
-
-    from actors.adapters.mcp.server_settings import McpServer
-    from actors.ports import PersonAnswer
 
 MESSAGE_CHARACTERS = 4_096
 """Maximum characters of a question's message; the rest is cut off."""

@@ -8,8 +8,9 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -27,9 +28,6 @@ from actors.adapters.mcp.server_settings import Login, McpServer, is_local, is_p
 from actors.adapters.mcp.transports import TokensInMemory, bound_body, check_uncompressed
 from actors.ports.machine import client_tls
 from actors.ports.mcp import McpLogin, McpRegistration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PATH = "/callback"
 

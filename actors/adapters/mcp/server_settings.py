@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from actors.core.context import ChosenMcpServer
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 from actors.ports.settings_checks import Text, expanded, is_loopback, one_of, read, read_named
-
-if TYPE_CHECKING:
-    from actors.core.context import ChosenMcpServer
 
 HANDSHAKE_PROTOCOL = "2025-11-25"
 """The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests."""

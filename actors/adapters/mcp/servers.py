@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import CancelledError
+from collections.abc import Iterable, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from actors.adapters.mcp.logins import LoginTokens
-from actors.adapters.mcp.server_settings import FromClients, server_of, servers_of
+from actors.adapters.mcp.server_settings import FromClients, McpServer, server_of, servers_of
 from actors.adapters.mcp.session import ENDED, LoopThread, McpSession, ServerError, SessionForgottenError, needs_login
 from actors.adapters.mcp.tools import full_name, parted
-from actors.core.context import Mode, ToolGroup, ToolTraits, wider
-from actors.ports import ToolOutput
-from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError, McpServerStatus, McpState
+from actors.core.context import ChosenMcpServer, Mode, ToolGroup, ToolTraits, wider
+from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext, ToolOutput
+from actors.ports.mcp import (
+    McpLogins,
+    McpNotAllowedError,
+    McpServerInvalidError,
+    McpServerStatus,
+    McpState,
+    McpToolLeftOut,
+)
 from actors.ports.models import ToolSpec
 from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, PermissionsOf, everything
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from concurrent.futures import Future
-
-    from actors.adapters.mcp.server_settings import McpServer
-    from actors.core.context import ChosenMcpServer
-    from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext
-    from actors.ports.mcp import McpLogins, McpToolLeftOut
 
 IDLE_SECONDS = 30 * 60.0
 """Seconds without a call after which a connection is closed."""

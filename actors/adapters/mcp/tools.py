@@ -12,10 +12,13 @@ import binascii
 import json
 import logging
 import re
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from actors.adapters.mcp.bounded_messages import UNREAD
+from actors.adapters.mcp.server_settings import McpServer
+from actors.core.content import Image
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.steps.texts import escape
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolOutput
@@ -25,13 +28,8 @@ from actors.ports.models import ToolSpec
 from actors.ports.terminal_text import without_escapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from mcp import Client
     from mcp_types import BlobResourceContents, CallToolResult, TextResourceContents, Tool
-
-    from actors.adapters.mcp.server_settings import McpServer
-    from actors.core.content import Image
 
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -22,17 +23,14 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, MENDED_BYTES, error_of, mended
+from actors.adapters.mcp.server_settings import McpServer
 from actors.ports.machine import client_tls
 from actors.ports.mcp import LoginUnavailableError
 from actors.ports.settings_checks import is_nearby
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-
-    from actors.adapters.mcp.server_settings import McpServer
 
 
 def check_uncompressed(response: httpx2.Response) -> None:

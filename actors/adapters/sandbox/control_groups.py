@@ -12,18 +12,16 @@ import itertools
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from secrets import randbits
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from actors.adapters.sandbox.host.kernel import Opened
 from actors.ports import ProcessLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PREFIX = "bedrock-"
 """The beginning of the name of a server's control group for tool calls, before the server's process id."""

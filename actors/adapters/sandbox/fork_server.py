@@ -14,17 +14,15 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from types import CodeType
+from typing import cast
 
 from actors.adapters.sandbox.host import kernel
 from actors.adapters.sandbox.process_tree import HostProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
-    from types import CodeType
 
 _FOLDER = Path(__file__).parent
 SEND_SECONDS = 10.0

@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -18,9 +18,6 @@ from actors.adapters.sandbox.host import call_limits, kernel, syscall_filter
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 log = logging.getLogger(__name__)
 

@@ -14,16 +14,14 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.host import kernel, process_walk
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
 from actors.ports.machine import exhausted_resource, run_in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Capture:

@@ -7,14 +7,12 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.adapters.sandbox.host import writable_trees
 from actors.ports.sandbox import WORKSPACE_PROTECTED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 OWN_NAME = "bedrock"
 """A directory of this name is assumed to belong to the server, like `~/.config/bedrock`."""

@@ -6,14 +6,16 @@ import marshal
 import os
 import socket
 import threading
+from collections.abc import Callable, Generator, Iterable, Set
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from actors.adapters.sandbox import control_groups
+from actors.adapters.sandbox.control_groups import ControlGroups, Described
 from actors.adapters.sandbox.fork_server import ForkServer
 from actors.adapters.sandbox.host import confinement
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
-from actors.adapters.sandbox.process_tree import STAGES, ForkUnsupportedError, HostLostError, ProcessTree
+from actors.adapters.sandbox.process_tree import STAGES, ForkUnsupportedError, HostLostError, HostProcess, ProcessTree
 from actors.adapters.sandbox.server_files import (
     ServerFiles,
     Workspaces,
@@ -27,12 +29,6 @@ from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavai
 from actors.ports.cluster import Lease
 from actors.ports.machine import exhausted_resource
 from actors.ports.sandbox import SYSTEM_PATHS, WORKSPACE_PROTECTED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Set
-
-    from actors.adapters.sandbox.control_groups import ControlGroups, Described
-    from actors.adapters.sandbox.process_tree import HostProcess
 
 CLOSE_SECONDS = 0.5
 """Maximum seconds per call that has left processes behind, for killing these processes at shutdown."""

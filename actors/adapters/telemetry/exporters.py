@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from actors.adapters.telemetry.metrics import METRICS, Kind, Metric
 from actors.core.content import Content, Text, ToolUse, Usage
+from actors.ports.models import ModelAnswer, ModelRequest
 from actors.ports.telemetry import ARGUMENTS, INPUT, OUTPUT, RESULT, AttemptEnd, AttemptStart, Run, ToolEnd, ToolStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from opentelemetry.sdk.metrics.export import MetricReader
     from opentelemetry.util.types import AttributeValue
-
-    from actors.ports.models import ModelAnswer, ModelRequest
 
 SCOPE = "bedrock"
 AGENT, SUB_AGENT = "bedrock", "bedrock.sub_agent"

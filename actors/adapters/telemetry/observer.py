@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import asdict
 
 from actors.adapters.telemetry import metrics
+from actors.adapters.telemetry.metrics import Metric
 from actors.core.content import (
     Message,
     MessageType,
@@ -31,15 +33,12 @@ from actors.core.notifications import (
     StateChanged,
     ToolTreeReaped,
 )
+from actors.ports import Clock, ConversationRecord
+from actors.ports.models import ModelAnswer, ModelRequest
 from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, Run, Telemetry, ToolEnd, ToolStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
     from actors.adapters.telemetry.exporters import Instruments, Spans  # with OpenTelemetry, which is an extra
-    from actors.adapters.telemetry.metrics import Metric
-    from actors.ports import Clock, ConversationRecord
-    from actors.ports.models import ModelAnswer, ModelRequest
 
 log = logging.getLogger(__name__)
 

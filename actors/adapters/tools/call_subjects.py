@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import posixpath
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,9 +18,6 @@ from actors.adapters.tools.bash import shell_reading
 from actors.core.approval import prefix_allows, runs_no_other
 from actors.core.context import Action, ApprovalRule, CallSubject
 from actors.ports import InvalidApprovalRuleError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TREE_TOOLS = frozenset(["search", "keyword_search"])
 """Tools that read all files beneath a directory."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from actors.adapters.tools.program_launch import run_worker
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT, HOW_TO_ASK, hint_for_error
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Clipboards:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.adapters.tools import workers
 from actors.ports import (
@@ -18,10 +19,6 @@ from actors.ports import (
     ToolOutput,
     ToolTransientError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 DEFAULTS = {"PATH": os.defpath, "HOME": "/", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
 """Variables that are passed on, and their values if they are not set: nothing is coloured, and nothing paged."""

@@ -5,9 +5,11 @@ A worker process, which can be killed, reads the file with the permissions of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from actors.adapters.tools.program_launch import run_worker, worker_answer
+from actors.core.content import Image
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import (
     ImagesUnavailableError,
@@ -18,12 +20,6 @@ from actors.ports import (
     ToolTransientError,
 )
 from actors.ports.workspace import MAX_IMAGE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from actors.core.content import Image
-
 
 DEFAULT_LIMIT = 2000
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.adapters.tools import call_subjects
 from actors.adapters.tools.bash.job import JobRegistry
@@ -14,18 +15,12 @@ from actors.adapters.tools.read_file import ReadFileTool, ReadImageTool
 from actors.adapters.tools.request_mode_upgrade import ModeUpgradeTool
 from actors.adapters.tools.search import KeywordSearchTool, SearchTool
 from actors.adapters.tools.sub_agent_tools import ERROR_SPEC, RESULT_SPEC, SpawnSubAgentTool
-from actors.core.context import CallSubject, ToolGroup, ToolTraits
+from actors.core.content import ToolUse
+from actors.core.context import ApprovalRule, CallSubject, Mode, ToolGroup, ToolTraits
+from actors.core.tool_run import KillReceipt
 from actors.ports import InvalidToolInputError, Tool, ToolContext, ToolOutput, ToolSpec
 from actors.ports.json_schema import JsonSchema, shortened
 from actors.ports.tools import input_misfit, parse_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from actors.core.content import ToolUse
-    from actors.core.context import ApprovalRule, Mode
-    from actors.core.tool_run import KillReceipt
-
 
 THINK = ToolSpec(
     description=(

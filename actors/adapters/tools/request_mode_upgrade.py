@@ -7,13 +7,11 @@ itself: the state machine sets the mode when it gets the successful result.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ProcessEnd, ToolContext, ToolOutput, ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_REASON_CHARACTERS = 2_000
 

@@ -10,17 +10,14 @@ import json
 import os
 import shutil
 import sysconfig
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from actors.adapters.tools.program_launch import run_worker, tool_environment, worker_answer
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolContext, ToolOutput, ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000

@@ -7,15 +7,12 @@ result. It handles the calls of submit_result and submit_error itself, so only t
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.core.states import AgentTask
 from actors.ports import SubAgentsRefusedError, ToolContext, ToolOutput, ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 RESULT_SPEC = ToolSpec(
     description=(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeGuard
 
 import msgspec
 from msgspec import Raw, Struct
@@ -20,15 +21,11 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.model_limits import ModelLimits
 from actors.adapters.llm.protocols.lenient_json import join_halves, object_text, replace_lone_surrogates, whole_number
 from actors.adapters.llm.provider import ProviderConfig
+from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, distinct_calls
 from actors.core.thresholds import content_tokens, tokens_of, utf8_size
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
 from actors.ports.models import fixed_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from actors.adapters.llm.transport.sse import SseEvent
 
 log = logging.getLogger(__name__)
 
@@ -266,13 +263,6 @@ class AnswerReader(ABC):
         usage = told or Usage(input_tokens=prompt_tokens(self._prepared.request))
         received = max(usage.output_tokens, tokens_of(self.size.bytes))
         return self._prepared.priced(replace(usage, output_tokens=received))
-
-    def together(self, events: Iterable[SseEvent]) -> int:
-        """Process the first of these events as one if they are deltas of one block; return how many they are.
-
-        Returns 0 if the first one is anything else, or written in an unusual way: it is one for `event`.
-        """
-        return 0
 
     @abstractmethod
     def event(self, event: SseEvent) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -35,6 +36,7 @@ from actors.adapters.llm.protocols.encoding import (
     view_of,
 )
 from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, text_in, whole_number, word
+from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import (
     Content,
     Image,
@@ -49,13 +51,8 @@ from actors.core.content import (
     is_tool_result,
 )
 from actors.core.context import ReasoningEffort
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from actors.adapters.llm.transport.sse import SseEvent
-    from actors.core.history import Turn
-    from actors.ports import ImageView, ModelAnswer, ModelSink
+from actors.core.history import Turn
+from actors.ports import ImageView, ModelAnswer, ModelSink
 
 PATH = "/v1/messages"
 
@@ -192,25 +189,6 @@ class _Delta(Struct):
         return "tool_use" if self.partial_json else ""
 
 
-class _TextGrows(Struct, tag="text_delta", tag_field="type", forbid_unknown_fields=True):
-    text: str
-
-
-class _ThinkingGrows(Struct, tag="thinking_delta", tag_field="type", forbid_unknown_fields=True):
-    thinking: str
-
-
-class _InputGrows(Struct, tag="input_json_delta", tag_field="type", forbid_unknown_fields=True):
-    partial_json: str
-
-
-class _BlockGrows(Struct, tag="content_block_delta", tag_field="type"):
-    """A delta of a block with documented fields only."""
-
-    index: int
-    delta: _TextGrows | _ThinkingGrows | _InputGrows
-
-
 class _Input(Struct):
     input: Raw = ABSENT
 
@@ -225,7 +203,6 @@ class _Event(Struct):
 
 
 _EVENT = msgspec.json.Decoder(_Event)
-_GROWS = msgspec.json.Decoder(_BlockGrows)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _HEAD = msgspec.json.Decoder(dict[str, Any])
 _INPUT = msgspec.json.Decoder(_Input)
@@ -325,24 +302,6 @@ class AnthropicReader(AnswerReader):
         """The last block that began at each index; under None, the last one of all."""
         self._stop_reason: str | None = None
         self._details: _Details | None = None
-
-    def together(self, events: Iterable[SseEvent]) -> int:
-        grown: list[_BlockGrows] = []
-        for event in events:
-            try:
-                found = _GROWS.decode(event.data)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                break  # `event` takes what is odd
-            if grown and (found.index != grown[0].index or type(found.delta) is not type(grown[0].delta)):
-                break
-            grown.append(found)
-        if grown:
-            (field,) = grown[0].delta.__struct_fields__
-            joined: Any = "".join([getattr(each.delta, field) for each in grown])
-            delta = _Delta(**{field: joined})
-            if kind := delta.kind:
-                self._block(grown[0].index, kind).add(delta)
-        return len(grown)
 
     def event(self, event: SseEvent) -> None:
         decoded = _EVENT.decode(event.data)

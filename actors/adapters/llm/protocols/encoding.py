@@ -8,11 +8,12 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.core.content import (
     Content,
     Image,
@@ -26,11 +27,8 @@ from actors.core.content import (
 )
 from actors.core.context import ReasoningEffort
 from actors.core.history import Prefix, ProviderView, Turn
-
-if TYPE_CHECKING:
-    from actors.adapters.llm.protocols.answer_builder import PreparedRequest
-    from actors.ports import ImageView, ToolSpec
-    from actors.ports.json_schema import NativeOutput
+from actors.ports import ImageView, ToolSpec
+from actors.ports.json_schema import NativeOutput
 
 NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
 """Keywords that providers refuse at the top level of a schema, but accept inside it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -47,14 +48,10 @@ from actors.adapters.llm.protocols.lenient_json import (
     whole_number,
     word,
 )
+from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Text, ToolUse, Usage, is_tool_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from actors.adapters.llm.transport.sse import SseEvent
-    from actors.core.history import Turn
-    from actors.ports import ImageView, ModelAnswer, ModelSink
+from actors.core.history import Turn
+from actors.ports import ImageView, ModelAnswer, ModelSink
 
 PATH = "/chat/completions"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -37,14 +38,10 @@ from actors.adapters.llm.protocols.encoding import (
     user_parts,
 )
 from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, pieces, text_in, whole_number, word
+from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse, is_tool_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from actors.adapters.llm.transport.sse import SseEvent
-    from actors.core.history import Turn
-    from actors.ports import ImageView, ModelAnswer, ModelSink
+from actors.core.history import Turn
+from actors.ports import ImageView, ModelAnswer, ModelSink
 
 PATH = "/responses"
 

@@ -19,13 +19,11 @@ import termios
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from actors.adapters.llm.provider import Timeouts
 from actors.core.errors import ErrorKind
 from actors.ports.machine import file_descriptor_limit_text, out_of_file_descriptors
-
-if TYPE_CHECKING:
-    from actors.adapters.llm.provider import Timeouts
 
 #: A function that runs a callback once, after a number of milliseconds.
 Later: TypeAlias = Callable[[int, Callable[[], object]], object]

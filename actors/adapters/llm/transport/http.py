@@ -13,21 +13,24 @@ import logging
 import math
 import re
 import select
+import socket
 import ssl
 import threading
 import time
 import weakref
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
+from actors.adapters.llm.provider import ProviderConfig, Timeouts
 from actors.adapters.llm.transport.connections import (
     Exchange,
     Later,
@@ -38,17 +41,9 @@ from actors.adapters.llm.transport.connections import (
     open_socket,
 )
 from actors.core.errors import ErrorKind
+from actors.ports import CancelToken
 from actors.ports.machine import client_tls, exhausted_resource, max_open_files
 from actors.ports.settings_checks import read_named
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Generator, Mapping, Sequence
-
-    from urllib3 import HTTPResponse
-
-    from actors.adapters.llm.provider import ProviderConfig, Timeouts
-    from actors.ports import CancelToken
 
 #: Maximum bytes of one response body.
 MAX_ANSWER_BYTES = 64 << 20

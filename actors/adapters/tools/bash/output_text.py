@@ -6,17 +6,15 @@ import codecs
 import json
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
+from actors.adapters.tools.bash.job import Job
+from actors.adapters.tools.bash.scrollback import LineWindow
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT
 from actors.ports import ProcessEnd, ToolOutput
 from actors.ports.terminal_text import rendered
-
-if TYPE_CHECKING:
-    from actors.adapters.tools.bash.job import Job
-    from actors.adapters.tools.bash.scrollback import LineWindow
 
 PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
 

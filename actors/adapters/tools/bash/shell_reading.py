@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from msgspec import Struct
 
 from actors.adapters.tools.bash.shell_syntax import IntricateTextError, commands, plain, script
 from actors.core.context import ShellCommand
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_BYTES = 16 * 1024
 """Texts of more bytes are treated as opaque."""

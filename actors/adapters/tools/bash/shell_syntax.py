@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -15,8 +16,6 @@ from msgspec import Struct
 from actors.core.approval import SHELLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tree_sitter import Node, Parser
 
 

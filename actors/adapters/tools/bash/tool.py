@@ -8,12 +8,13 @@ started are killed.
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from actors.adapters.tools.bash import output_text
-from actors.adapters.tools.bash.job import MAX_LIVE, JobRegistry
+from actors.adapters.tools.bash.job import MAX_LIVE, Job, JobRegistry
 from actors.adapters.tools.bash.shell_guard import check_command
 from actors.adapters.tools.program_launch import (
     ToolRefusedError,
@@ -24,12 +25,6 @@ from actors.adapters.tools.program_launch import (
 from actors.adapters.tools.request_mode_upgrade import hint
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Launch, ProcessLimits, ToolContext, ToolOutput, ToolSpec, ToolTransientError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from actors.adapters.tools.bash.job import Job
-
 
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900

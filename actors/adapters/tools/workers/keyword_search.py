@@ -12,14 +12,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from actors.adapters.tools.workers import ripgrep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from actors.adapters.tools.workers.ripgrep import Finding, Line
+from actors.adapters.tools.workers.ripgrep import Finding, Line
 
 CONTEXT = 10
 """Lines of context shown before and after a match."""

@@ -10,11 +10,9 @@ import base64
 import json
 import os
 import subprocess
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+from typing import Any, NamedTuple
 
 MAX_LINE = 500
 """Maximum characters shown of a line."""

@@ -11,12 +11,10 @@ import json
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from actors.adapters.tools.workers import ripgrep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MAX_FILE_BYTES = 10 << 20
 MAX_TEXT = 120 * 1024
