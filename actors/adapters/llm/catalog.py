@@ -112,7 +112,6 @@ class ModelRouter:
         return tuple(server for server in self.servers if server.lists and server.failure)
 
     def _spelled(self, name: str) -> Server | None:
-        """Return the server whose settings match the name best, the first one of equal matches; None if none match."""
         fits = ((_fit(server.provider, name), -index) for index, server in enumerate(self.servers))
         fit, index = max(fits, default=(0, 0))
         return self.servers[-index] if fit else None

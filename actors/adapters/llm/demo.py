@@ -123,11 +123,9 @@ _HELP_WITH = {
     "spawn_sub_agent": "  agents          start three sub-agents and collect their results\n",
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
-"""Lines of the help text, by tool; a line is shown only if its tool is offered."""
 _HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
 I also call a tool of your program where all words of its name are in what you say: {names}.
 """
-"""Lines of the help text that are shown only if a client offers tools of its own."""
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
 Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
@@ -139,7 +137,6 @@ _TASKS = (
     "Find the largest file: run sleep 2; ls -S | head -n 1",
     "See what the project is: read README.md",
 )
-"""Tasks for sub-agents. The module `sub_agent` recognises them by words such as "run" and "read"."""
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
@@ -148,7 +145,6 @@ _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
 _RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.DOTALL)
-"""Matches the system message with the results of sub-agents that a user has started."""
 
 
 class Scene(Struct, frozen=True):
@@ -160,7 +156,6 @@ class Scene(Struct, frozen=True):
     fails: str = ""
     """If not "", the attempt fails with this text after the answer was streamed."""
     tempo: float = 1.0
-    """Factor for the length of the pauses between words."""
 
 
 _Play: TypeAlias = Callable[[re.Match[str], ModelRequest], Scene]
@@ -224,7 +219,6 @@ def _client_tools(request: ModelRequest) -> list[ToolSpec]:
 
 
 def _words_in(text: str) -> list[str]:
-    """Return the words of a text, or of a name such as find_order or findOrder, in lower case."""
     return [word.lower() for word in _NAME_WORD.findall(text)]
 
 
@@ -453,7 +447,6 @@ _READ = re.compile(r"(?:^|:)\s*read\s+(\S+)", re.IGNORECASE)
 _COUNT = re.compile(r"^\s*count\b", re.IGNORECASE)
 _SUBMITTED_LINES = 5
 _WENT_WELL = "[exit code 0]"
-"""The line that bash appends to the output of a successful command."""
 
 
 def sub_agent_scene(request: ModelRequest) -> Scene:
@@ -489,7 +482,6 @@ def _submit(result: ToolResult, request: ModelRequest) -> Scene:
 
 
 def _is_submission(result: ToolResult, request: ModelRequest) -> bool:
-    """Return whether `result` is the error of a refused `submit_…` call; an accepted call would end the sub-agent."""
     blocks = (block for turn in request.turns for block in turn.content)
     return any(
         isinstance(block, ToolUse) and block.id == result.tool_use_id and block.name.startswith("submit_")
@@ -499,7 +491,6 @@ def _is_submission(result: ToolResult, request: ModelRequest) -> bool:
 
 _TITLE_WORDS = 5
 _MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.MULTILINE)
-"""Matches an output line of the keyword_search tool that shows a match."""
 
 
 def side_query_scene(request: ModelRequest) -> Scene:
@@ -532,7 +523,6 @@ class DemoModel:
     """Implements ports.Model by a script. Safe to call from any thread."""
 
     def __init__(self, pace: float = 0.03) -> None:
-        """`pace` is the pause between two words in seconds; tests set it to 0."""
         self.info = ModelInfo(
             name=DEMO,
             display_name="Demo (scripted)",
@@ -581,7 +571,6 @@ def _scene(request: ModelRequest) -> Scene:
 
 
 def _with_output(scene: Scene, request: ModelRequest) -> Scene:
-    """Return `scene`, the last answer of a run; if the run has an output schema, one that submits a matching value."""
     schema = next((tool.input_schema for tool in request.tools if tool.name == SUBMIT_OUTPUT), None)
     return scene if schema is None else replace(scene, text="", calls=((SUBMIT_OUTPUT, sample(schema)),))
 

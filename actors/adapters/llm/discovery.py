@@ -125,7 +125,6 @@ class Server:
                 log.info("provider %s does not list its models: %s", self.provider.name, failure)
 
     def _names(self, url: str, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
-        """Return the listed names and "", or None and the reason."""
         if self.provider.discover == "never":
             return None, 'its settings say discover = "never"'
         try:
@@ -141,7 +140,6 @@ class Server:
             return None, "its list of models cannot be understood"
 
     def _fetch(self, url: str, timeouts: Timeouts, cancel: CancelToken) -> tuple[int, bytes | None]:
-        """Return the status and, of a success, the body. Raises the errors of the transport and the key command."""
         headers = self.client.keys.with_key(cancel).request_headers()
         with self.client.transport.send("GET", url, headers, (), cancel, timeouts=timeouts) as reply:
             return reply.status, reply.read_all(_MAX_BYTES) if 200 <= reply.status < 300 else None
@@ -274,7 +272,6 @@ def _is_text(value: object) -> bool:
 
 
 def _count_in(places: Sequence[dict[str, Any]], names: Iterable[str]) -> int | None:
-    """Return the count that one of the places has by one of the names, the first name first; None if there is none."""
     return next(filter(None, (token_count(place.get(name)) for name in names for place in places)), None)
 
 

@@ -151,7 +151,6 @@ def _has_images(request: ModelRequest) -> bool:
 
 
 def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool) -> int:
-    """Return the maximum of the answer limit that a request may set, in tokens; 0 if the server accepts no limit."""
     if provider.protocol == OPENAI_CHAT and not provider.max_tokens_field:
         return 0
     return limits.reserved_output if known else RESERVED_OUTPUT

@@ -45,7 +45,6 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     cache_read: float | None = None
     """Price of input read from the cache; None means the same as `input`."""
     cache_write: float | None = None
-    """Price of input written to the cache; None means the same as `input`."""
     long: LongPrompt | None = None
 
     def micros(self, usage: Usage) -> int:
@@ -72,13 +71,11 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     Providers of the protocol "openai-responses" also list the models of "openai-chat".
     """
     name: str = ""
-    """The name to display."""
     images: bool | None = None
     """Whether the model takes images; None if that is not known."""
     reasons: bool = True
     """Whether requests may ask for the model's encrypted reasoning (only used by the protocol "openai-responses")."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
-    """The reasoning efforts that the model accepts in a request."""
     temperature: bool = False
     """Whether a request can set the temperature. Requests of the protocol "anthropic" never do."""
     price: Price | None = None

@@ -29,11 +29,8 @@ class ProtocolTraits(Struct, frozen=True):
     offers: frozenset[str]
     """The values of the field `protocol` in models.toml: models with one of these are offered over this protocol."""
     auth: str = "bearer"
-    """How the key is sent unless the settings determine it; see ProviderConfig.auth."""
     list_path: str = "/models"
-    """The path, relative to the base_url, where a server lists its models."""
     version_header: str = ""
-    """The name of the header that contains ProviderConfig.api_version; "" for none."""
 
 
 #: The protocols that a provider can be configured with, by name.
@@ -129,9 +126,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     base_url: Annotated[str, Meta(description="must be an http or https URL with a host")]
     """The URL in front of "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
     api_key: Secret = Secret()
-    """The API key; empty to send no credentials."""
     api_key_env: str = ""
-    """The name of the environment variable from which `api_key` was read; "" for none."""
     api_key_command: tuple[str, ...] = ()
     """A program and its arguments that print the key; run at the first request, and again if the key is refused."""
     key_source: str = ""
@@ -151,10 +146,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     The operator cannot set this field.
     """
     small_model: str = ""
-    """A quick, cheap model for small extra requests of conversations with this provider; "" for none."""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
-    """Additional headers that are sent with every request."""
     extra_body: Mapping[str, Any] = {}
     """Fields that are merged into the body of every request and replace existing ones; must contain none of OURS."""
     proxy: Secret = Secret()
@@ -190,9 +183,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     Conversations with a "lean" provider get a shorter system prompt and only the essential tools.
     """
     api_version: str = "2026-10-21"
-    """anthropic only: the version of the API."""
     prompt_cache: bool = True
-    """anthropic only: whether to ask for automatic prompt caching."""
     cache_key: bool = False
     """OpenAI only: whether to send the conversation's id as "prompt_cache_key".
 
@@ -206,7 +197,6 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     Newer OpenAI models expect "max_completion_tokens".
     """
     stream_usage: bool = True
-    """openai-chat only: whether to ask for token counts at the end of a stream."""
     tool_choice: str = ""
     """OpenAI only: the value of the field "tool_choice"; "" to send none.
 
@@ -343,7 +333,6 @@ def provider_from_mapping(
 
 
 SETTINGS = tuple(name for name in ProviderConfig.__struct_fields__ if name not in ("name", "presumed"))
-"""The settings that a provider's table may have."""
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -416,10 +405,6 @@ def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
 
 
 def _read_env(name: str, settings: Mapping[str, Any], env: Mapping[str, str]) -> ProviderConfig:
-    """Return the provider with settings that were read from environment variables (`env`).
-
-    Raises ValueError with a text that names the variable.
-    """
     try:
         return provider_from_mapping(name, settings, env)
     except ValueError as error:

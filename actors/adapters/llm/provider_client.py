@@ -64,7 +64,6 @@ class WireProtocol(Struct, frozen=True):
     """Returns the body of a request in pieces; the second argument contains the encoded and joined turns, in pieces."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
-    """Returns the separator between two encoded turns."""
 
 
 class GatheredText:
@@ -243,7 +242,6 @@ def _read_events(
     *,
     chunk: bytes,
 ) -> None:
-    """Read a stream of events, which begins with `chunk`."""
     parser = SseParser()
     begun = False
     while chunk:

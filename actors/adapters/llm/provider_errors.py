@@ -119,14 +119,12 @@ class ErrorBody(Struct, frozen=True):
     """A provider's error in one normalized form."""
 
     names: frozenset[str] = frozenset()
-    """The error's type and codes, in lower case."""
     said: str = ""
     status: int | None = None
     """The HTTP status that the error itself contains; None if it contains none."""
     wait_ms: int | None = None
     """Milliseconds to wait before a retry, if the error itself contains a time; else None."""
     moderated: bool = False
-    """Whether the error comes from content moderation."""
 
 
 def parse_error_body(payload: bytes) -> ErrorBody:
@@ -164,7 +162,6 @@ def parse_error_body(payload: bytes) -> ErrorBody:
 
 
 def _plain_text(payload: bytes) -> str:
-    """Return a body that is plain text; "" for pages, JSON, and bytes that are no text in UTF-8."""
     text = payload.decode("utf-8", "replace").strip()
     return "" if text.startswith(("<", "{", "[")) or "\ufffd" in text or "\0" in text else text
 
@@ -406,7 +403,6 @@ def _is_quota(error_body: ErrorBody, status: int) -> bool:
 
 
 def _tail(provider: ProviderConfig, said: str) -> str:
-    """Return the provider's error text, made safe to show, as the end of a sentence."""
     text = redacted(said, provider.secrets)
     if len(text) > MAX_SAID:
         text = text[:MAX_SAID] + "…"

@@ -24,19 +24,15 @@ if TYPE_CHECKING:
     from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
 
 MESSAGE_CHARACTERS = 4_096
-"""Maximum characters of a question's message; the rest is cut off."""
 
 SCHEMA_BYTES = 16 << 10
-"""Maximum size of a form in bytes; a larger form is refused."""
 
 MAX_FIELDS = 32
-"""Maximum number of fields of a form."""
 
 MAX_CHOICES = 2_048
 """Maximum number of choices of a field. A form with more choices would exceed SCHEMA_BYTES in any case."""
 
 URL_CHARACTERS = 2_048
-"""Maximum characters of a URL that a person is asked to visit."""
 
 _SHOWN = ("title", "description", "default")
 _KEYWORDS: Mapping[str, tuple[str, ...]] = {
@@ -70,7 +66,6 @@ class TimedCall:
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
         self.ask = ask
         self.limit = asyncio.timeout(seconds)
-        """The time limit. The call runs within `async with call.limit`."""
         self._questions = 0
         self._remaining = 0.0
         """The seconds that the call may still run after its questions to a person are answered."""
@@ -211,10 +206,6 @@ def _choices(name: str, given: Any) -> dict[str, Any]:
 
 
 def _titled(name: str, given: Any) -> list[dict[str, str]]:
-    """Return a field's choices with only their values and titles.
-
-    Raises RefusedQuestionError for a choice without a value.
-    """
     if isinstance(given, list) and len(given) <= MAX_CHOICES and all(isinstance(each, dict) for each in given):
         choices = [{key: each[key] for key in ("const", "title") if key in each} for each in given]
         if all("const" in each and _is_list_of_texts([*each.values()]) for each in choices):

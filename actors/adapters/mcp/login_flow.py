@@ -32,7 +32,6 @@ from actors.ports.mcp import McpLogin, McpRegistration
 PATH = "/callback"
 
 REQUEST_SECONDS = 10.0
-"""Time limit in seconds for one request of a browser."""
 
 LINE_BYTES = 16 << 10
 
@@ -50,7 +49,6 @@ class ClientRefusedError(LoginError):
 
 
 CLIENT_REFUSALS = frozenset({"invalid_client", "invalid_scope", "unauthorized_client"})
-"""The OAuth error codes that mean that the client was refused."""
 
 
 class Redirected(Struct, frozen=True):
@@ -151,7 +149,6 @@ class RedirectListener:
         writer.close()
 
     def _respond(self, line: str) -> tuple[str, str]:
-        """Handle the first line of an HTTP request; return the status and the text of the response."""
         method, _, rest = line.partition(" ")
         target = rest.partition(" ")[0]
         if method != "GET" or target.partition("?")[0] != PATH:
@@ -209,13 +206,11 @@ def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
 
 
 SECONDS = 300.0
-"""How long the person may take in the browser, in seconds."""
 
 ALL_SECONDS = 60.0
 """Time limit in seconds for all requests before the person logs in; the requests after that get the same time again."""
 
 ANSWER_BYTES = 1 << 20
-"""Maximum size of a response, in bytes."""
 
 EARLY_SECONDS = 3600
 """An OAuth client registration that expires in less than this many seconds is not used for another login.
@@ -285,13 +280,11 @@ async def log_in(
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Limit the size of a response before it is read. Called for every response."""
     check_uncompressed(response)
     bound_body(response, ANSWER_BYTES)
 
 
 _BOUNDED: Any = {"response": [_bound]}
-"""The event hooks of an HTTP client whose responses are limited in size."""
 
 
 class _Waiting:
@@ -413,7 +406,6 @@ class _Provider(OAuthClientProvider):
         return await super()._perform_authorization_code_grant()
 
     async def _show_address(self, address: str) -> None:
-        """Show the person the URL at which to log in. Called by the library."""
         metadata = self.context.oauth_metadata
         endpoint = str(metadata.authorization_endpoint) if metadata else ""
         if urlsplit(endpoint).query:  # the library would append its own parameters to this query with a second "?"
@@ -423,10 +415,6 @@ class _Provider(OAuthClientProvider):
         self._show(address)
 
     async def _redirected(self) -> AuthorizationCodeResult:
-        """Return the parameters with which the authorization server has redirected the browser.
-
-        Called by the library.
-        """
         with self._waiting:
             found = self._pasted(self._paste()) if self._paste else await self._listener.answer(self._waiting.seconds)
         return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.issuer)
@@ -482,7 +470,6 @@ class _Provider(OAuthClientProvider):
 
 
 RENEW_SECONDS = 30.0
-"""Time limit in seconds for a request and its whole response."""
 
 _REFUSALS = frozenset({400, 401, 403})
 

@@ -14,10 +14,8 @@ from actors.ports.mcp import LoginUnavailableError, McpLogin, McpLogins, McpLogi
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Seconds between two checks whether another program has changed the stored logins."""
 
 AGAIN_SECONDS = 30.0
-"""Seconds between attempts to renew tokens in the background."""
 
 PAUSE_SECONDS = 5.0
 """Seconds after a failed renewal during which calls do not try to renew the tokens again."""
@@ -134,7 +132,6 @@ class LoginTokens:
         return time.monotonic() - when >= pause
 
     def _renew(self, name: str, login: McpLogin) -> asyncio.Future[None]:
-        """Begin to renew the tokens of a login, or join the renewal that is under way."""
         under_way = self._renewing.get(name)
         if under_way is None:
             under_way = self._renewing[name] = asyncio.ensure_future(self._renewed(name, login))
@@ -142,7 +139,6 @@ class LoginTokens:
         return under_way
 
     async def _renewed(self, name: str, login: McpLogin) -> None:
-        """Renew the tokens of a login, or drop the login if a person has to log in again."""
         from actors.adapters.mcp.login_flow import RenewalFailedError, RenewalRefusedError, renewed, revoked  # noqa: PLC0415 -- loading takes a second; only MCP users pay
 
         after: McpLogin | None = None

@@ -64,7 +64,6 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Environment variables for the program, in addition to those that every tool gets. Values may be secret."""
     url: str = ""
     headers: Mapping[str, str] = {}
-    """Headers that are sent with every request. Values may be secret."""
     oauth: OAuth | None = None
     login: Login | None = None
     """How the operator logs in if the server asks for a login; None if logging in is not possible."""
@@ -74,7 +73,6 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     In restricted mode only these tools run; of a server with a URL, also in workspace mode.
     """
     enabled: bool = True
-    """Whether the server is used."""
     connect_seconds: _Seconds = 60.0
     """Time limit in seconds for starting the program and for listing its tools."""
     call_seconds: _Seconds = 300.0
@@ -134,7 +132,6 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def _check_transport(where: str, server: McpServer, given: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a server's table has either a command or a URL, and only settings that fit it."""
     command, url = server.command, server.url
     if bool(command) == bool(url):
         raise ValueError(f"{where}.command: give either command, for a program, or url")
@@ -239,7 +236,6 @@ REFERENCE = "secret:"
 
 MAX_SERVERS = 8
 MAX_TEXT = 4096
-"""Maximum characters of an argument, an environment variable's value, a URL or a tool name."""
 MAX_ENTRIES = 64
 """Maximum number of a server's arguments, of its environment variables, of its headers, and of its read-only tools."""
 
@@ -282,7 +278,6 @@ class FromClients(Struct, frozen=True):
     Such a program runs under the same limits as the tools of its conversation.
     """
     origins: frozenset[str] = frozenset()
-    """The origins (scheme, host and port) of the server URLs that clients may choose."""
     secrets: Mapping[str, BoundSecret] = {}
 
 

@@ -29,7 +29,6 @@ from actors.ports.models import ToolSpec
 from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, PermissionsOf, everything
 
 IDLE_SECONDS = 30 * 60.0
-"""Seconds without a call after which a connection is closed."""
 
 AGAIN_SECONDS = 30.0
 """The minimum seconds between two attempts to ask a server for its tools when a run starts."""
@@ -146,7 +145,6 @@ class McpServerHub:
     def _own(
         self, record: ConversationRecord
     ) -> tuple[dict[tuple[str, str], McpServer], dict[tuple[str, str], tuple[McpState, str]]]:
-        """Return the allowed servers of those that a conversation has chosen, and state and error of the other ones."""
         own: dict[tuple[str, str], McpServer] = {}
         refused: dict[tuple[str, str], tuple[McpState, str]] = {}
         confined = self._permissions(record.principal) != ALL_PERMISSIONS
@@ -494,7 +492,6 @@ class McpTool:
         return output_of(result, context.keep_image, note)
 
     def _refusal(self, server: McpServer, mode: Mode) -> str:
-        """Return why the mode does not allow this tool, as text for the model; "" if the mode allows it."""
         held = mode is Mode.WORKSPACE and not server.url  # the sandbox lets a program write only in the workspace
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""

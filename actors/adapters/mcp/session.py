@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 END_SECONDS = 3.0
-"""Seconds to wait for coroutines to end when the loop is closed, and once more after they were cancelled."""
 
 
 class LoopThread:
@@ -114,7 +113,6 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until all tasks have ended, but for at most END_SECONDS."""
     if tasks := asyncio.all_tasks(loop):
         loop.run_until_complete(asyncio.wait(tasks, timeout=END_SECONDS))
 
@@ -122,7 +120,6 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
-"""Maximum seconds for ending the MCP session when a connection is closed."""
 
 GRACE_SECONDS = 0.5
 """Seconds that a program gets to end by itself once its stdin is closed; then its processes are killed."""
@@ -131,13 +128,11 @@ LISTEN_SECONDS = 30.0
 """Seconds between the end of a subscription to changes of a server's tools and the next attempt to subscribe."""
 
 DOWNLOADERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
-"""Programs that download another program and then run it."""
 
 ERROR_BYTES = 2048
 """How many of the last bytes that a program wrote to stderr are kept, to explain why it failed."""
 
 ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
-"""The states of a connection that has ended."""
 
 MAX_QUESTIONS = 100
 """More questions than one call is expected to ask a person.
@@ -146,7 +141,6 @@ The MCP library's time limit for a call is long enough for this many questions, 
 """
 
 REASON_CHARACTERS = 500
-"""Maximum characters of the reason why a call or a server failed."""
 
 LIMITS = ProcessLimits()
 """The resource limits of a server's program: those of a tool call, but without a limit on running time."""
@@ -188,14 +182,11 @@ class McpSession:
         """
         self.server = server
         self.mode = mode
-        """The mode in which the server's program was started."""
         self.state = McpState.CONNECTING
         self.error = ""
-        """Why the connection failed; "" if it did not."""
         self.failed_at = 0.0
         """When the connection failed, in monotonic seconds; 0 if it did not."""
         self.served = False
-        """Whether the connection was ever established."""
         self.tools: tuple[ToolSpec, ...] = ()
         self.left_out: tuple[McpToolLeftOut, ...] = ()
         self.note = ""
@@ -263,7 +254,6 @@ class McpSession:
             self._task.cancel()
 
     async def _live(self) -> None:
-        """Connect, list the tools, and stay connected until the connection ends or fails."""
         import anyio  # noqa: PLC0415 -- loading this takes a second; only users of MCP should pay for it
 
         self._task = asyncio.current_task()
@@ -330,7 +320,6 @@ class McpSession:
         return await http_transport(self.server, stack, self._logins, refused, needs_login)
 
     async def _program(self, stack: AsyncExitStack) -> Any:
-        """Start the server's program in the sandbox, and return the transport over its pipes. Raises ServerError."""
         from actors.adapters.mcp.transports import pipe_transport  # noqa: PLC0415 -- slow to import
 
         theirs_in, ours_in = os.pipe()

@@ -37,29 +37,23 @@ log = logging.getLogger(__name__)
 PREFIX = "mcp__"
 
 MAX_TOOLS = 128
-"""Maximum number of tools of one server; further tools are not offered."""
 
 MAX_PAGES = 100
-"""Maximum number of pages of the tool list that are requested from a server."""
 
 DESCRIPTION_CHARACTERS = 4_096
-"""Maximum characters of a tool's description; the rest is cut off."""
 
 SCHEMA_BYTES = 64 << 10
-"""Maximum size of an input schema in bytes; a tool with a larger schema is not offered."""
 
 LIST_BYTES = 512 << 10
 """Maximum size in bytes of all schemas and descriptions of one server together, to leave room in a context window."""
 
 MAX_LEFT_OUT = 128
-"""How many of the tools that are left out are named."""
 
 NAME_CHARACTERS = 64
 """Maximum characters of the names of tools and of parameters that providers accept."""
 
 _CODE = r"x(?:[0-9a-f]{2,5}|10[0-9a-f]{4})"
 _ENCODED = re.compile(f"_({_CODE})_")
-"""Matches an encoded character: "_", "x", its code point in hexadecimal, "_"."""
 _TO_ENCODE = re.compile(rf"[^A-Za-z0-9_-]|_(?={_CODE}(?:_|[^A-Za-z0-9_-]))")
 _PARAMETER_TO_ENCODE = re.compile(rf"[^A-Za-z0-9_.-]|_(?={_CODE}(?:_|[^A-Za-z0-9_.-]))")
 """Match what is encoded in a name: what providers do not accept, and a "_" that would begin an encoded character."""
@@ -144,7 +138,6 @@ async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, .
 
 
 def _spec(server: McpServer, tool: Tool) -> tuple[ToolSpec, int]:
-    """Return a tool's specification for models, and its size in bytes. Raises _NotOfferedError."""
     read = {"name": tool.name, "title": tool.title, "description": tool.description, "inputSchema": tool.input_schema}
     given = (tool.meta or {}).get(UNREAD, read)
     own = given.get("name") if isinstance(given, dict) else None
@@ -161,7 +154,6 @@ def _spec(server: McpServer, tool: Tool) -> tuple[ToolSpec, int]:
 
 
 def _schema(given: Any) -> tuple[dict[str, Any], int]:
-    """Return a tool's input schema for models, and its size in bytes. Raises _NotOfferedError."""
     if not isinstance(given, dict):
         raise _NotOfferedError("it has no input schema" if given is None else "its input schema is not an object")
     try:
@@ -182,7 +174,6 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
 
 
 def _renamed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool's input schema with its parameters' names encoded. Raises _NotOfferedError if that is not safe."""
     names = {own: encoded(own) for own in schema.get("properties", ())}
     if any(not 0 < len(name) <= NAME_CHARACTERS for name in names.values()):
         raise _NotOfferedError("a parameter has a name that is empty, or too long for providers")
@@ -196,7 +187,6 @@ def _renamed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _references(value: Any) -> Iterator[str]:
-    """Yield the references in a schema (of bounded nesting) to other schemas, or to parts of it."""
     if isinstance(value, dict):
         yield from (value[key] for key in ("$ref", "$dynamicRef") if isinstance(value.get(key), str))
         value = list(value.values())
@@ -235,7 +225,6 @@ Structured content is kept for clients up to this size.
 """
 
 MAX_IMAGES = 8
-"""Maximum number of images of a result that are decoded; a process is started for each of them."""
 
 
 def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
@@ -292,7 +281,6 @@ def _resource(resource: TextResourceContents | BlobResourceContents) -> str:
 
 
 def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
-    """Store an image and return it; if that fails, return the reason in brackets, as text for the model."""
     try:
         return keep_image(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError):
@@ -304,7 +292,6 @@ def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
 
 
 def _cut(text: str) -> str:
-    """Return a text of at most about TEXT_CHARACTERS, by replacing the middle of a longer one with a remark."""
     over = len(text) - TEXT_CHARACTERS
     if over <= 0:
         return text
@@ -313,7 +300,6 @@ def _cut(text: str) -> str:
 
 
 def _well_formed(text: str) -> str:
-    """Replace characters that cannot be stored: NUL and unpaired surrogates."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
@@ -321,11 +307,8 @@ _SCHEMAS = frozenset({
     "additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
     "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
 })  # fmt: skip
-"""Keywords whose value is a schema."""
 _LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-"""Keywords whose value is a list of schemas."""
 _MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
-"""Keywords whose value maps names to schemas."""
 _VALUES = frozenset({"const", "default"})
 """Keywords whose value may be null."""
 _ITEM = re.compile(r"/items/(?=[0-9]+(/|$))")

@@ -121,7 +121,6 @@ def _mended_event(line: bytes) -> bytes:
 
 
 def _readable(text: bytes) -> bytes:
-    """Return a message as the MCP library can parse it; a message that cannot be corrected is returned unchanged."""
     with suppress(ValueError):
         try:
             jsonrpc_message_adapter.validate_json(text, by_name=False)
@@ -177,7 +176,6 @@ async def pipe_transport(
 
 
 async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-    """Pass on the messages of a program until it ends, sends too long a line, or the receiver is closed."""
     waiting = bytearray()
     while chunk := await _chunk(stdout):
         *lines, rest = chunk.split(b"\n")
@@ -254,7 +252,6 @@ def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
 
 
 async def _write(stdin: int, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    """Write messages to a program. Raises OSError if the program does not read any more."""
     async for each in leaving:
         data = memoryview(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
         while data:
@@ -337,7 +334,6 @@ class _LoginAuth(httpx2.Auth):
 
     @staticmethod
     async def _asked(asking: Awaitable[str]) -> tuple[str, str]:
-        """Await an access token; return it ("" without a login) and "". If none is available now, return "" and why."""
         try:
             return await asking, ""
         except LoginUnavailableError as error:

@@ -24,7 +24,6 @@ from actors.adapters.sandbox.host.kernel import Opened
 from actors.ports import ProcessLimits
 
 PREFIX = "bedrock-"
-"""The beginning of the name of a server's control group for tool calls, before the server's process id."""
 
 WANTED = ("pids", "memory")
 DELEGATED = ("user.delegate", "trusted.delegate")
@@ -44,7 +43,6 @@ class Hierarchy(Struct, frozen=True):
     controllers: tuple[str, ...]
     """The controllers of this hierarchy that are in WANTED."""
     unified: bool
-    """Whether the hierarchy is of cgroup version 2."""
     topmost: bool = False
     """Whether this process can see no parent of its group, as in a container."""
 
@@ -202,7 +200,6 @@ def _delegated(folder: Path) -> bool:
 
 
 def _sweep(own: Path) -> None:
-    """Remove the control groups of servers that have ended."""
     for folder in own.glob(f"{PREFIX}*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
@@ -230,7 +227,6 @@ class CallMarks(Struct, frozen=True):
 
     number: int
     folders: tuple[bytes, ...] = ()
-    """The directories of the call's control groups."""
 
 
 def new_number() -> int:
@@ -298,7 +294,6 @@ def _is_of(pid: int, trace: CallMarks) -> bool:
 
 
 def _read(path: bytes) -> bytes:
-    """Return a file's content; b"" if it is missing or not readable for this user."""
     try:
         with open(path, "rb") as file:
             return file.read()

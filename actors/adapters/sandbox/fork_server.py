@@ -129,7 +129,6 @@ class ForkServer:
                 self._lease = None
 
     def _connected(self) -> socket.socket:
-        """Return the channel to the fork server's process, which is started if necessary. Raises OSError."""
         if self._channel is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
@@ -144,16 +143,11 @@ class ForkServer:
         return self._channel
 
     def _started_directly(self, files: list[int]) -> HostProcess:
-        """Start a host as a new interpreter, without the fork server. Raises OSError."""
         process = self._start_interpreter("host", files)
         process.returncode = 0  # so that Popen does not reap it: the caller does
         return HostProcess(process.pid)
 
     def _start_interpreter(self, role: str, files: list[int]) -> subprocess.Popen[bytes]:
-        """Start the tool host's program in the role "forks" (fork server) or "host", on the CPUs chosen for hosts.
-
-        Raises OSError.
-        """
         process = start_interpreter(role, files, self._lease)
         if self._cpus is not None:
             with suppress(OSError):  # the process has ended already, or none of these CPUs is usable

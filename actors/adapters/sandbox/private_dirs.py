@@ -52,7 +52,6 @@ class PrivateDirectories:
                 self._lock = -1
 
     def _in_place(self) -> bool:
-        """Return whether the path still leads to the locked directory."""
         held = os.fstat(self._lock)
         try:
             here = os.lstat(self._path)
@@ -85,7 +84,6 @@ def _parent(protected: tuple[str, ...]) -> str:
 
 
 def _create(parent: str) -> tuple[str, int]:
-    """Create a locked directory; return its path and the descriptor that holds the lock."""
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
         with suppress(OSError):  # another server may remove it as stale before it is locked: try again

@@ -26,7 +26,6 @@ SETTINGS = ("auto", "A", "B", "none")
 "B" one without; "none" switches the sandbox off."""
 
 PROBE_SECONDS = 10.0
-"""Time limit of one attempt in seconds."""
 
 
 def probe(setting: str = "auto") -> SandboxReport:
@@ -43,7 +42,6 @@ def probe(setting: str = "auto") -> SandboxReport:
 
 
 def _with_workspace(report: SandboxReport) -> SandboxReport:
-    """Try whether workspace mode can be enforced; return the report with the result."""
     if not report.restriction_available:
         return replace(report, workspace_reason=report.reason)
     if report.landlock_abi < kernel.TRUNCATION_ABI:
@@ -108,7 +106,6 @@ def can_make_pid_namespace() -> bool:
 
 
 def _namespaces(abi: int) -> SandboxReport:
-    """Return a report of the features for unrestricted calls: PID namespaces, and hiding the server's files."""
     hiding = SandboxReport(tier="none", landlock_abi=abi, pid_namespace=True, hides_protected=True)
     if not why_not(hiding):
         return hiding

@@ -97,7 +97,6 @@ class HostProcess:
 log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 10.0
-"""Time limit in seconds for a new tool host to report that the program runs."""
 
 REPORT_SECONDS = 2.2
 """Seconds after a kill within which the host must report that the process tree has ended.
@@ -131,7 +130,6 @@ STAGES = {
     "lease": "this server may not start tools until the database of its cluster answers it again",
     "exec": "the program cannot be executed",
 }
-"""Explanations of the stages at which a start can fail, by the names that the tool host reports."""
 
 
 class HostLostError(ProcessStartError):
@@ -513,7 +511,6 @@ def _refusal(content: bytes) -> Exception:
 
 
 def _parent(pid: int) -> int:
-    """Return the pid of the parent of `pid`; 0 if `pid` has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read(512).rpartition(b")")[2].split()[1])

@@ -179,7 +179,6 @@ class _FileSystem(ctypes.Structure):
 
 
 def _other_names(path: str) -> str:
-    """Return the kind of the path's file system if it is one of WITH_OTHER_NAMES, else ""."""
     found = _FileSystem()
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), ctypes.byref(found)) < 0:
         return ""

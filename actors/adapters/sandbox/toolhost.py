@@ -100,7 +100,6 @@ DRAIN_SECONDS = 0.2
 """Seconds to wait for output after the main process has ended; another process may keep the pipe open for ever."""
 
 LAST_OUTPUT = 1 << 20
-"""Maximum bytes read from the pipe after the process tree is dead."""
 
 
 class ServerGoneError(Exception):
@@ -147,7 +146,6 @@ class Host(call_processes.HostedCall):
         self.send(kernel.END + " ".join(map(str, self.result(cleared, ended))).encode())
 
     def begin(self) -> None:
-        """Start the init process, report it to the server, and let it start the main process (the program)."""
         if self.lease.over():
             self.fail(b"lease %d" % errno.ETIME)
         pipes = self.pipes
@@ -173,7 +171,6 @@ class Host(call_processes.HostedCall):
             self.poll.register(source, select.POLLIN)
 
     def fail(self, why: bytes) -> "NoReturn":
-        """Report that the program did not start. Raises NotStartedError."""
         self.send(kernel.FAILED + why)
         raise NotStartedError
 
@@ -303,7 +300,6 @@ class Host(call_processes.HostedCall):
             self.poll.register(self.pipes.output, select.POLLIN)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame (message) to the server, blocking until the socket has space. Raises ServerGoneError."""
         poll = select.poll()
         poll.register(self.control, select.POLLOUT)
         while True:
@@ -340,7 +336,6 @@ class Host(call_processes.HostedCall):
         return cleared
 
     def send_buffered(self) -> None:
-        """Send the output that the dead processes left in the pipe."""
         if self.unsent:
             self.send(self.unsent)
         left = LAST_OUTPUT
@@ -372,7 +367,6 @@ starts the first of these programs."""
 
 
 def read_launch(control: int) -> "dict[str, Any]":
-    """Receive the launch, which describes the call, from the server. Raises ServerGoneError."""
     try:
         length = int.from_bytes(os.read(control, 4), "big")
         data = b""
@@ -434,7 +428,6 @@ def next_request(requests: "socket.socket") -> "tuple[bytes, list[int]] | None":
 
 
 def preload() -> None:
-    """Import the modules in PRELOADED."""
     for name in PRELOADED:
         __import__(name)
     gc.freeze()
@@ -481,7 +474,6 @@ def send_failure(control: int, error: int) -> None:
 
 
 def probe() -> None:
-    """Write to stdout whether a PID namespace can be created here: 1 or 0."""
     made = confinement.enter_pid_namespace()
     child = os.fork()
     if child == 0:

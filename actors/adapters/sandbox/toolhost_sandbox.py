@@ -116,7 +116,6 @@ class ToolHostSandbox:
             return len(self._live)
 
     def _check_readable(self, directory: str) -> None:
-        """Raise SandboxUnavailableError if programs that start in a directory may not read it."""
         real = os.path.realpath(directory)
         for path in self.unreadable:
             if within(real, path):
@@ -201,7 +200,6 @@ class ToolHostSandbox:
             return self._start_once(launch, on_output)
 
     def _start_once(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start `launch` in a new tool host. Raises ProcessStartError or SandboxUnavailableError."""
         tree, description, number = self._spawn(launch, on_output)
         try:
             tree.begin(description)
@@ -274,7 +272,6 @@ class ToolHostSandbox:
         return directory
 
     def _trace(self, launch: Launch) -> tuple[control_groups.CallMarks, list[Described]]:
-        """Return the marks of the call's processes, and the control groups to create for it."""
         in_memory = confinement.PRIVATE_BYTES + confinement.SHARED_BYTES if self._report.tier == "A" else 0
         groups = [] if self._groups is None else self._groups.describe(launch.limits, in_memory)
         return control_groups.CallMarks(control_groups.new_number(), tuple(folder for folder, *_ in groups)), groups
@@ -306,7 +303,6 @@ class ToolHostSandbox:
         return tuple(path for path in hidden if not os.path.isdir(path))
 
     def _workspace(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any] | None:
-        """Describe the workspace, in which a program in workspace mode may write; None for other modes."""
         if launch.mode is not Mode.WORKSPACE or self._private is None:
             return None
         return self._workspaces.describe(launch.cwd, directory, (*self._files.real(), *hidden, self._private.path))
@@ -360,13 +356,11 @@ class ToolHostSandbox:
                 self._lingering.append(host)
 
     def _reap_lingering(self) -> None:
-        """Reap and forget the tool hosts that were still running when their call ended, and have ended since."""
         with self._lock:
             self._lingering = [host for host in self._lingering if not host.ended()]
 
 
 def _streams(launch: Launch, opened: ExitStack) -> tuple[int, ...]:
-    """Return a descriptor for the program's stdin, or two for stdin and stdout; () for the defaults. Raises OSError."""
     if launch.service is not None:
         return launch.service.stdin, launch.service.stdout
     return (opened.enter_context(_memory_file(launch.stdin)).fileno(),) if launch.stdin else ()
@@ -382,7 +376,6 @@ def _memory_file(content: bytes) -> Generator[BinaryIO]:
 
 
 def _at_home_in(directory: str) -> dict[str, str]:
-    """Return the environment variables that make programs use `directory` as their home and for temporary files."""
     return {"HOME": directory, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
 
 

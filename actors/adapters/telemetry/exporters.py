@@ -34,7 +34,6 @@ class Instruments:
     """The instruments of all metrics. Safe to call from any thread; `add` does not block."""
 
     def __init__(self, *readers: MetricReader) -> None:
-        """`readers` export the values."""
         self._provider = MeterProvider(readers, resource(), shutdown_on_exit=False)
         self._meter = self._provider.get_meter(SCOPE)
         self._adders = {metric: self._adder(metric) for metric in METRICS if metric.kind is not Kind.GAUGE}
@@ -119,7 +118,6 @@ class Spans:
         self._tracer = provider.get_tracer("bedrock")
         self._contents = frozenset(contents)
         self._runs: dict[str, Span] = {}
-        """The span of the open run of each conversation, by the conversation's id."""
         self._attempts: dict[AttemptStart, Span] = {}
         self._calls: dict[ToolStart, Span] = {}
 
@@ -209,7 +207,6 @@ class Spans:
 
 
 def _end(span: Span, facts: Mapping[str, AttributeValue], error: str = "") -> None:
-    """End a span and add the attributes `facts`; `error` is the kind of its failure, "" for none."""
     span.set_attributes(facts)
     if error:
         span.set_attribute("error.type", error)

@@ -24,7 +24,6 @@ class Metric(Struct, frozen=True, eq=False):
     """The definition of one metric. A metric equals only itself, so that it is found quickly in dictionaries."""
 
     name: str
-    """The metric's name in OpenTelemetry."""
     kind: Kind
     unit: str
     """The unit in the notation of UCUM, such as "s" or "{token}"."""

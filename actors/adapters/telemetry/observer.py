@@ -84,10 +84,8 @@ class Observer(Telemetry):
         self._instruments: Instruments | None = None
         self._spans: Spans | None = None
         self.closing = ExitStack()
-        """Closes the exporters."""
         self.failed = False
         self._runs: dict[str, Run] = {}
-        """The open run of each conversation, by the conversation's id."""
         self._attempts: set[AttemptStart] = set()
         self._calls: set[ToolStart] = set()
         self._models: set[str] = set()
@@ -360,7 +358,6 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _log(level: int, line: str, /, **fields: str | float | None) -> None:
-    """Write a log line; a field without a value is left out."""
     if log.isEnabledFor(level):
         log.log(level, line, extra={name: value for name, value in fields.items() if value not in {"", None}})
 

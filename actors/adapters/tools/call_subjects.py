@@ -20,10 +20,8 @@ from actors.core.context import Action, ApprovalRule, CallSubject
 from actors.ports import InvalidApprovalRuleError
 
 TREE_TOOLS = frozenset(["search", "keyword_search"])
-"""Tools that read all files beneath a directory."""
 
 MAX_LINKS = 40
-"""Maximum number of links that are followed in one path, as in Linux."""
 
 
 def subject_of(
@@ -78,7 +76,6 @@ def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) 
 
 
 def _followed(path: str, within: Sequence[str]) -> str:
-    """Return an absolute path with the links in the directories `within` resolved. Raises OSError or ValueError."""
     found, left, links = "/", path.split("/")[::-1], 0
     while left:
         part = left.pop()

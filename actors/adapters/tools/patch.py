@@ -43,7 +43,6 @@ class Clipboards:
 
 
 MAX_INPUT = 240 * 1024
-"""The maximum bytes of a call's arguments: 60,000 tokens of 4 bytes each."""
 
 MAX_OUTPUT = 8 << 20
 """Maximum bytes of the worker's output: more than the JSON text of all clipboards and a diff can take."""

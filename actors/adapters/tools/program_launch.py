@@ -56,7 +56,6 @@ class ToolRefusedError(Exception):
 
 WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024
-"""The default maximum of a worker's output in bytes."""
 
 WORKER_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from {package} import {name}; {name}.main(sys.argv[1:])"
 

@@ -66,10 +66,8 @@ class ReadFileTool:
 
 
 ANIMATED = ("image/gif", "image/webp")
-"""Formats that may contain more than one frame."""
 
 HEADER_BYTES = 4096
-"""Maximum bytes that the worker writes before the file's content."""
 
 READ_IMAGE = ToolSpec(
     description=(

@@ -92,7 +92,6 @@ It is used for the output of a successful command, which may merely quote such a
 """
 
 _LOOKED_AT = 16 * 1024
-"""The bytes at the end of an output that are searched for messages of `_BLOCKED` or `_REFUSAL`."""
 
 
 class ModeUpgradeTool:

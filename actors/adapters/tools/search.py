@@ -113,11 +113,9 @@ def ripgrep() -> str:
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000
-"""Maximum characters of the findings, or of the excerpts from them, that the model gets."""
 PLAIN_CHARACTERS = 2_000
 """Findings of at most this length are shown unfiltered: selecting excerpts would take longer than reading all."""
 FINDINGS_BYTES = 1 << 20
-"""Maximum bytes of the worker's output; more than the worker ever writes."""
 MAX_OUTPUT = 8_000
 """Maximum output tokens of the small model's selection, including reasoning."""
 
@@ -162,7 +160,6 @@ class Findings(msgspec.Struct, frozen=True):
 
     text: str
     remarks: list[str]
-    """Sentences about what was omitted, and why."""
     root: str
     """The directory that paths are relative to; "" for the working directory."""
 

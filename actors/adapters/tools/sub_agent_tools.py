@@ -137,10 +137,6 @@ class SpawnSubAgentTool:
 
 
 def _task(index: int, task: Mapping[str, Any], context: ToolContext) -> AgentTask:
-    """Return the requested task; "" and 0 for omitted fields.
-
-    Raises SubAgentsRefusedError for any other mode than restricted.
-    """
     if task.get("mode", Mode.RESTRICTED) != Mode.RESTRICTED:
         text = f"sub-agents are always {Mode.RESTRICTED.value}; leave it out, and do what needs more yourself"
         raise SubAgentsRefusedError(index, "mode", text)

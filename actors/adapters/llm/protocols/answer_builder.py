@@ -216,9 +216,7 @@ class Stop(Struct, frozen=True):
     truncated: bool = False
     refusal: bool = False
     said: str = ""
-    """The provider's explanation of a refusal; "" for none."""
     context_full: bool = False
-    """Whether the provider says that the context window is full."""
 
 
 #: The meaning of the reasons by which providers, and servers in front of them, say that the context window is full.
@@ -237,7 +235,6 @@ class AnswerReader(ABC):
         self._sink: ModelSink | None = sink
         self._reported: dict[str, Any] | None = None
         self.size = ContentSize()
-        """The size of the content that has arrived so far."""
         self.complete = False
         """Whether the marker of the answer's end has arrived. A stream that ends before this marker is an error."""
         self.finished = False
@@ -287,7 +284,6 @@ class AnswerReader(ABC):
         self._reported = merged(self._reported, usage)
 
     def _incomplete(self) -> ModelFailedError:
-        """Return the error for a stream that ended before the marker of the answer's end."""
         return provider_errors.broken_answer(
             self._prepared.provider, "the answer ended before it was complete", self.usage
         )
@@ -301,9 +297,7 @@ class ContentSize:
 
     def __init__(self) -> None:
         self.begun = False
-        """Whether any part of an answer has arrived."""
         self.bytes = 0
-        """Bytes of text, reasoning and tool calls."""
         self._blocks = 0
         self.excess = ""
         """The exceeded limit, as text for users; "" if none is exceeded."""
@@ -351,7 +345,6 @@ class TextBuffer:
         self._reasoning = reasoning
         self._chunks: list[str] = []
         self._part = 0
-        """The index in `_chunks` at which the current part of the text begins."""
 
     def add(self, text: str) -> None:
         """Append a chunk; "" is ignored."""
@@ -423,7 +416,6 @@ def _fills_window(prepared: PreparedRequest, blocks: tuple[Content, ...], usage:
 
 
 def _joined(block: Content) -> Content:
-    """Return a block of an answer with the halves of surrogate pairs joined; see `lenient_json.mark_halves`."""
     match block:
         case Text(text=text):
             return Text(join_halves(text))

@@ -402,7 +402,6 @@ class OpenAiChatReader(AnswerReader):
 
 
 def _micros(dollars: object, otherwise: int) -> int:
-    """Return the reported cost in micro-dollars; `otherwise` if no valid cost was reported."""
     if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < MAX_COST:
         return otherwise
     return round(dollars * 1_000_000)

@@ -68,7 +68,6 @@ class Exchange:
         self.fresh = fresh
         """Whether the request must not be sent on a kept connection."""
         self.sent = 0
-        """How many bytes of the request the kernel accepted."""
         self.overhead = 0
         """How many bytes arrived since the last content."""
         self.idle = math.inf

@@ -407,7 +407,6 @@ class Reply:
     def __init__(self, exchange: Exchange, response: HTTPResponse, cancel: CancelToken) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
-        """The response headers; names are case-insensitive."""
         self._exchange = exchange
         self._raw: Any = response
         self._connection = cast("_Connection", self._raw.connection)
@@ -551,7 +550,6 @@ class Transport:
     def _begin(
         self, request: requests.PreparedRequest, cancel: CancelToken, exchange: Exchange
     ) -> tuple[Exchange, HTTPResponse]:
-        """Send a request; return its response, whose head has arrived. Raises TransportError."""
         cancel.on_cancel(exchange.abort)
         _thread.exchange = exchange
         try:
@@ -597,7 +595,6 @@ def _prepared(method: str, url: str, headers: tuple[tuple[str, str], ...]) -> re
 
 
 def _tls(ca_bundle: str) -> ssl.SSLContext:
-    """Return the TLS context of a provider, which all its requests share. Raises TransportError."""
     try:
         if ca_bundle:
             return ssl.create_default_context(cadata=read_named(Path(ca_bundle)).decode("ascii", "ignore"))

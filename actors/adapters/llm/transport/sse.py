@@ -14,9 +14,7 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
     """One event of a stream."""
 
     name: str
-    """The `event` field; "" if the server sent none."""
     data: bytes
-    """The `data` lines, joined by LF."""
 
 
 class SseTooLargeError(Exception):

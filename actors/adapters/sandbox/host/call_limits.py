@@ -77,12 +77,10 @@ class Groups:
         return kernel.checked(kernel.forking_libc.syscall(kernel.NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
-        """Make this process join the call's cgroups of version 1; `fork` created it in the cgroup of version 2."""
         for file in self.joined:
             os.write(file, b"0")
 
     def starved(self) -> bool:
-        """Return whether the kernel has killed a process of the groups because memory ran out."""
         for folder in self.folders:
             for name in (b"/memory.events", b"/memory.oom_control"):
                 try:
@@ -105,7 +103,6 @@ class Groups:
                     process_walk.send_signal(int(pid), signal.SIGKILL)
 
     def remove(self) -> None:
-        """Remove the groups that contain no process."""
         for folder in self.folders:
             with suppress(OSError):  # the group still contains a process; the server removes the group later
                 os.rmdir(folder)
@@ -131,7 +128,6 @@ class Census:
         self.shared_before = self.shared
 
     def due(self) -> float | None:
-        """Return the time of the next check in monotonic seconds; None if there is nothing to check."""
         return self.at if self.processes or self.memory or self.groups.joined else None
 
     def exceeded(self, root: int) -> int:
@@ -154,7 +150,6 @@ class Census:
         return limit
 
     def moved(self, now: float) -> bool:
-        """Return whether the tree may have grown by a considerable part of a limit since its last inspection."""
         threads, free, shared = machine_figures()
         step = self.memory // 8 or sys.maxsize
         grown = 0 < self.processes // 2 < threads - self.threads
@@ -202,7 +197,6 @@ class SystemInformation(ctypes.Structure):
 
 
 def figure(lines: bytes, name: bytes) -> int:
-    """Return the number of kilobytes that follows `name` in a file of /proc, in bytes; 0 if `name` does not occur."""
     return int((lines.partition(name)[2].split(None, 1) or [b"0"])[0]) << 10
 
 
@@ -230,7 +224,6 @@ def unshared(pid: int) -> int:
 
 
 def shareable(pids: "list[int]") -> int:
-    """Return the bytes of shared memory that these processes could own: all that they have mapped or opened."""
     sizes: dict[tuple[int, int], int] = {}
     try:
         for pid in pids:
@@ -245,7 +238,6 @@ def shareable(pids: "list[int]") -> int:
 
 
 def mapped_memory(pid: int) -> "dict[tuple[int, int], int]":
-    """Return the shared memory in a process's address space: bytes by device and inode."""
     found: dict[tuple[int, int], int] = {}
     for line in kernel.contents(f"/proc/{pid}/maps").splitlines():
         place, _, _, device, inode, *name = line.split(None, 5)
@@ -258,7 +250,6 @@ def mapped_memory(pid: int) -> "dict[tuple[int, int], int]":
 
 
 def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
-    """Return the memory files (memfd) that a process has open: bytes by device and inode."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{name}"
@@ -311,7 +302,6 @@ def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
 
 
 def lower(limit: int, value: int) -> None:
-    """Set a resource limit of this process, never above its present hard limit."""
     _, hard = resource.getrlimit(limit)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

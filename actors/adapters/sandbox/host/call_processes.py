@@ -34,7 +34,6 @@ class LeaseFile:
         return self.passed()
 
     def passed(self) -> bool:
-        """Return whether the time that was last read has passed."""
         return time.monotonic_ns() >= self.until
 
     def read(self) -> None:
@@ -45,7 +44,6 @@ class LeaseFile:
         self.until = int.from_bytes(found, sys.byteorder)
 
     def check(self) -> None:
-        """Raise OSError if the time that was last read has passed."""
         if self.passed():
             raise OSError(errno.ETIME, "the lease is over")
 
@@ -74,7 +72,6 @@ class HostedCall:
     """The state of one call in each of its three processes: a process gets a copy from the one that forked it."""
 
     groups: call_limits.Groups
-    """The control groups of the call, which the host creates in `begin`."""
 
     def __init__(self, control: int, launch: "dict[str, Any]", lease: LeaseFile) -> None:
         self.control = control
@@ -82,7 +79,6 @@ class HostedCall:
         self.lease = lease
         self.pipes = Pipes()
         self.namespace = False
-        """Whether init is the first process of a PID namespace."""
         self.nice_value = 0
         """The nice value that init sets for the tree; 0 for no change."""
 
@@ -151,7 +147,6 @@ def arrange_files(streams: "tuple[int, ...]", pipes: "Pipes", channel: int) -> t
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Exec argv[0], searched on the PATH in `env`. Raises OSError if no such program can be executed."""
     program, failure = argv[0], OSError(errno.ENOENT, "not found")
     folders = [b""] if b"/" in program else env.get(b"PATH", os.fsencode(os.defpath)).split(b":")
     for folder in folders:
@@ -186,7 +181,6 @@ def run_python(argv: "list[bytes]", env: "dict[bytes, bytes]") -> "NoReturn":
 
 
 def flush_output() -> None:
-    """Flush the standard streams, as the interpreter does at exit."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
@@ -214,7 +208,6 @@ def run_init(call: HostedCall) -> "NoReturn":
 
 
 def joined_or_why_not(groups: call_limits.Groups) -> bytes:
-    """Join the control groups; return b"" or, if that failed, the error for the server: b"group" and the errno."""
     try:
         groups.join()
     except OSError as error:
@@ -231,7 +224,6 @@ def prefer_for_oom_kill(nice_value: int) -> None:
 
 
 def begin(call: HostedCall) -> None:
-    """Start the main process, and reap processes until the host has ended. Raises OSError if it was not started."""
     launch, pipes = call.launch, call.pipes
     try:
         broker = make_broker(launch)
@@ -249,7 +241,6 @@ def begin(call: HostedCall) -> None:
 
 
 def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
-    """Return the broker, which makes the file changes of a call with a workspace; else None. Raises OSError."""
     restriction = launch["restrict"]
     if restriction is None or restriction["workspace"] is None:
         return None
@@ -318,7 +309,6 @@ def clear_for_host(control: int) -> None:
 
 
 def fork_main(call: HostedCall, channel: int) -> int:
-    """Fork the process that becomes the program; return its pid. Raises OSError."""
     host = os.getppid()
     try:
         main = os.fork()
@@ -343,6 +333,5 @@ def wanted(life: int) -> bytes | None:
 
 
 def signal_group(leader: int, number: int) -> None:
-    """Signal a process group; no effect if it has ended or the number is invalid."""
     with suppress(OSError):
         os.killpg(leader, number)

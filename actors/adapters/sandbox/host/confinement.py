@@ -80,7 +80,6 @@ def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
 
 
 def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> bytes:
-    """Set up the mounts; return b"" or, if that failed, the error for the server: the stage and the errno."""
     try:
         arrange_mounts(launch, namespace)
     except OSError as error:
@@ -125,7 +124,6 @@ def enter_root(private: bytes, readable: "list[bytes]") -> None:
 
 
 def show(path: bytes, root: bytes) -> None:
-    """Make a path appear beneath a new root directory, with all that is mounted below it. Raises OSError."""
     place = root + path
     if not os.path.lexists(path) or os.path.lexists(place):
         return
@@ -141,7 +139,6 @@ def show(path: bytes, root: bytes) -> None:
 
 
 def close_mounts(private: bytes) -> None:
-    """Make every mount read-only, except for two empty tmpfs: the private directory and shared memory."""
     make_read_only(b"/", AT_RECURSIVE)
     mount_memory(private, PRIVATE_BYTES)
     if os.path.isdir(b"/dev/shm"):
@@ -149,19 +146,16 @@ def close_mounts(private: bytes) -> None:
 
 
 def copied_mounts(path: bytes) -> int:
-    """Return a descriptor of a copy of the mounts at and below `path`, which is attached nowhere in the file system."""
     return kernel.checked(
         kernel.libc.syscall(kernel.NR_OPEN_TREE, AT_FDCWD, path, OPEN_TREE_CLONE | AT_RECURSIVE | os.O_CLOEXEC)
     )
 
 
 def mount_memory(path: bytes, size: int) -> None:
-    """Mount an empty tmpfs of `size` bytes."""
     mount(b"tmpfs", path, b"tmpfs", MS_NOSUID | MS_NODEV, f"mode=700,size={size},nr_inodes={PRIVATE_FILES}".encode())
 
 
 def mask(path: bytes) -> None:
-    """Hide a file or a directory under an empty one; a path that does not exist is skipped."""
     if os.path.isdir(path):
         flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
         mount(b"tmpfs", path, b"tmpfs", flags, b"mode=000,size=4k,nr_inodes=2")
@@ -171,7 +165,6 @@ def mask(path: bytes) -> None:
 
 
 def mount(source: bytes, target: bytes, kind: bytes | None, flags: int, options: bytes | None = None) -> None:
-    """Mount a file system through the C library. Raises OSError."""
     kernel.checked(kernel.libc.mount(source, target, kind, ctypes.c_ulong(flags), options))
 
 
@@ -182,7 +175,6 @@ def make_read_only(path: bytes, how: int) -> None:
 
 
 def limit_pids(processes: int) -> None:
-    """Limit the processes of this namespace, including those of root, if the kernel has a pid_max per namespace."""
     if processes and os.geteuid() == 0 and kernel.kernel_at_least(6, 14):
         with suppress(OSError):  # without the limit the tree can still be killed
             kernel.write_file("/proc/sys/kernel/pid_max", str(RESERVED_PIDS + processes))
@@ -193,7 +185,6 @@ STANDARD_FILES = (
     (b"/dev/fd", b"/proc/self/fd"), (b"/dev/stdin", b"/proc/self/fd/0"), (b"/dev/stdout", b"/proc/self/fd/1"),
     (b"/dev/stderr", b"/proc/self/fd/2"),
 )  # fmt: skip
-"""The links in /dev to the open files of a process: (path, target)."""
 
 
 CAPABILITY_VERSION_3, CAP_SETPCAP = 0x20080522, 8
@@ -267,7 +258,6 @@ def capabilities() -> "list[int]":
 
 
 def has_setpcap() -> bool:
-    """Return whether this process has CAP_SETPCAP."""
     return bool(capabilities()[0] & 1 << CAP_SETPCAP)
 
 
@@ -278,7 +268,6 @@ FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 
 
 def file_rights(abi: int) -> int:
-    """Return all rights to files that version `abi` of Landlock can restrict."""
     bits = 13 + (abi >= 2) + (abi >= 3) + (abi >= 5)
     return (1 << bits) - 1
 

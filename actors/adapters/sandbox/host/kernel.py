@@ -47,7 +47,6 @@ class Opened:
 
 
 def contents(path: "str | bytes") -> bytes:
-    """Return the content of a file of /proc or of a control group. Raises OSError."""
     found = b""
     with Opened(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file:
         while data := os.read(file, CHUNK):
@@ -56,48 +55,39 @@ def contents(path: "str | bytes") -> bytes:
 
 
 def struct_of_words(*words: int) -> bytes:
-    """Encode 64-bit words as a C struct."""
     return b"".join(word.to_bytes(8, sys.byteorder) for word in words)
 
 
 def kernel_at_least(*version: int) -> bool:
-    """Return whether the kernel has this version or a newer one."""
     numbers = os.uname().release.split("-")[0].split(".")[:2]
     return tuple(int(number) for number in numbers if number.isdigit()) >= version
 
 
 def checked(result: int) -> int:
-    """Return the result of a C function; raises OSError if it reports failure."""
     if result < 0:
         raise OSError(ctypes.get_errno(), "refused by the kernel")
     return result
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a short text to an existing file. Raises OSError."""
     with Opened(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as file:
         os.write(file, text.encode())
 
 
 LANDLOCK_CREATE_RULESET_VERSION = 1
 LANDLOCK_ABI = 7
-"""The newest version of Landlock whose features are used here."""
 
 TRUNCATION_ABI = 3
-"""The first version of Landlock that can restrict the truncation of files."""
 
 SIGNALS_ABI = 6
-"""The first version of Landlock that can confine signals to the sandbox."""
 
 
 def close(*files: int) -> None:
-    """Close descriptors."""
     for file in files:
         os.close(file)
 
 
 def received_files(ancillary: "list[tuple[int, int, bytes]]") -> list[int]:
-    """Return the descriptors that a socket message passed as ancillary data."""
     return [
         int.from_bytes(data[start : start + 4], sys.byteorder)
         for _, _, data in ancillary

@@ -23,7 +23,6 @@ PASS_SECONDS = 0.005
 """Minimum seconds between a kill and the next search for remaining processes."""
 
 SNAPSHOT = 128
-"""Maximum number of processes that are listed before a tree is killed; the list is part of the call's report."""
 
 
 def children(pid: int) -> list[int]:
@@ -56,7 +55,6 @@ def walk(root: int) -> "Iterator[int]":
 
 
 def descendants(root: int) -> list[int]:
-    """Return the living processes below `root`, parents first."""
     return list(walk(root))
 
 
@@ -80,13 +78,11 @@ def snapshot(root: int) -> list[int]:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Signal `pid`; no effect if it has ended."""
     with suppress(OSError):
         os.kill(pid, number)
 
 
 def reap() -> "Iterator[tuple[int, int]]":
-    """Yield the pid and the wait status of every child that has ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -98,7 +94,6 @@ def reap() -> "Iterator[tuple[int, int]]":
 
 
 def childless() -> bool:
-    """Return whether this process has no child, running or ended."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -160,7 +155,6 @@ def descendants_unseen(root: int) -> "Iterator[int]":
 
 
 def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
-    """Yield the processes, and add each to `killed`."""
     for pid in pids:
         killed.add(pid)
         yield pid

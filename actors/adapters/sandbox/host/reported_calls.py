@@ -71,7 +71,6 @@ class SystemCall:
         return file
 
     def memory(self, address: int, size: int) -> bytes:
-        """Return up to `size` bytes of the caller's memory. Raises OSError."""
         with kernel.Opened(self.opened("mem", os.O_RDONLY)) as file:
             try:
                 return os.pread(file, size, address)
@@ -88,7 +87,6 @@ class SystemCall:
         return path
 
     def umask(self) -> int:
-        """Return the caller's umask. Raises OSError."""
         with kernel.Opened(self.opened("status", os.O_RDONLY)) as file:
             return int(os.read(file, 1 << 14).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
 
@@ -100,7 +98,6 @@ class SystemCall:
         return self.opened("cwd" if directory == AT_FDCWD else f"fd/{directory}", DIRECTORY)
 
     def file(self, number: int) -> int:
-        """Open the file that one of the caller's descriptors refers to, as an O_PATH descriptor. Raises OSError."""
         return self.opened(f"fd/{number}", os.O_PATH)
 
     def answer(self, error: int = 0, flags: int = 0) -> None:
@@ -117,7 +114,6 @@ class SystemCall:
         self.tell(ADD_FILE, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 
     def tell(self, request: int, content: bytes) -> None:
-        """Send an answer to the kernel; no effect if the caller has ended."""
         try:
             fcntl.ioctl(self.listener, request, content)
         except OSError as error:
@@ -126,7 +122,6 @@ class SystemCall:
 
 
 def signed(word: int) -> int:
-    """Return the lower 32 bits of a system call's argument as a signed number."""
     word &= 0xFFFFFFFF
     return word - (1 << 32) if word >> 31 else word
 

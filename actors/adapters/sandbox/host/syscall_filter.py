@@ -231,7 +231,6 @@ def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
 
 
 def pair_kind() -> "list[bytes]":
-    """Return BPF code that allows only the types of socket pairs in STREAM_PAIRS."""
     return argument(1) + mask_word(SOCK_TYPE_MASK) + choice(STREAM_PAIRS, found=ALLOW, other=REFUSE)
 
 
@@ -285,12 +284,10 @@ def argument(number: float) -> "list[bytes]":
 
 
 def load(offset: int) -> "list[bytes]":
-    """Return BPF code that loads the word at this offset of struct seccomp_data."""
     return [instruction(LOAD, 0, 0, offset)]
 
 
 def mask_word(bits: int) -> "list[bytes]":
-    """Return BPF code that applies a bit mask to the loaded word."""
     return [instruction(AND, 0, 0, bits)]
 
 
@@ -303,12 +300,10 @@ def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
 
 
 def result(action: int) -> "list[bytes]":
-    """Return the BPF instruction that ends the filter with this action."""
     return [instruction(RETURN, 0, 0, action)]
 
 
 def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
-    """Encode a BPF instruction as the C struct sock_filter."""
     return operation.to_bytes(2, sys.byteorder) + bytes((yes, no)) + value.to_bytes(4, sys.byteorder)
 
 
@@ -319,12 +314,10 @@ class Program(ctypes.Structure):
 
 
 def described(program: bytes) -> Program:
-    """Return a filter as the C struct that the kernel expects."""
     return Program(len(program) // 8, program)
 
 
 def apply_seccomp(program: bytes) -> None:
-    """Install a filter for this process and its descendants. Raises OSError."""
     kernel.checked(
         kernel.libc.prctl(kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, ctypes.byref(described(program)), 0, 0)
     )

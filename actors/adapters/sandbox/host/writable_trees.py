@@ -48,12 +48,10 @@ class Names:
         """Names that are harmless alone, but that several changes could complete to something protected."""
 
     def cover(self, path: bytes) -> bool:
-        """Return whether an absolute path is protected, or lies below a protected path."""
         parts = [folded(part) for part in path.split(b"/") if part]
         return any(self.end_at(parts[: length + 1]) for length, part in enumerate(parts) if part & self.last)
 
     def end_at(self, parts: "list[set[str]]") -> bool:
-        """Return whether the path components `parts` end with one of the protected sequences."""
         return any(
             len(pattern) <= len(parts)
             and all(wanted & part for wanted, part in zip(pattern, parts[len(parts) - len(pattern) :], strict=True))
@@ -71,7 +69,6 @@ def is_repository(folder: bytes, adding: str = "") -> bool:
 
 
 def within(path: bytes, folder: bytes) -> bool:
-    """Return whether `path` is `folder` or below it."""
     return (path + b"/").startswith(folder.rstrip(b"/") + b"/")
 
 
@@ -130,7 +127,6 @@ class TreeLock:
                 self.complete = True
 
     def __enter__(self) -> None:
-        """Lock the directories, from the outermost on. Raises OSError."""
         until = time.monotonic() + LOCK_SECONDS
         try:
             for number, place in enumerate(self.places, 1):
@@ -198,14 +194,12 @@ class TreeEntry:
         return self.folder if self.name == b"." else self.folder + b"/" + self.name
 
     def status(self) -> "os.stat_result | None":
-        """Return the status of the entry, not of the target of a link; None if it does not exist. Raises OSError."""
         try:
             return os.stat(self.name, dir_fd=self.parent, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def close(self) -> None:
-        """Close the descriptor of the directory `parent`, as the end of a `with` block does."""
         os.close(self.parent)
 
     def __enter__(self) -> "TreeEntry":
@@ -341,7 +335,6 @@ class WritableTrees:
         return self.linked
 
     def check_alone(self) -> None:
-        """Raise NotAloneError unless this broker holds the lock."""
         if not self.lock.held:
             raise NotAloneError
 
@@ -454,12 +447,10 @@ class WritableTrees:
 
 
 def path_of(place: int) -> bytes:
-    """Return the real path of an open file or directory. Raises OSError."""
     return os.readlink(b"/proc/self/fd/%d" % place)
 
 
 def link_target(place: TreeEntry) -> "bytes | None":
-    """Return the target of a symbolic link; None if `place` is no link or does not exist. Raises OSError."""
     try:
         return os.readlink(place.name, dir_fd=place.parent)
     except OSError as error:
@@ -489,7 +480,6 @@ def check_single(status: os.stat_result) -> None:
 
 
 def number_in(path: bytes) -> int:
-    """Return the number at the end of a path in OWN_FILES (/proc/self/fd/). Raises NotBrokeredError."""
     name = path[len(OWN_FILES) :]
     if not name.isdigit():
         raise NotBrokeredError

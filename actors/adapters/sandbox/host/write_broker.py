@@ -76,13 +76,11 @@ class Broker:
         self.handlers: dict[int, tuple[str, Callable[[SystemCall, list[int]], None]]] = {}
 
     def register(self, numbers: "dict[str, int]") -> None:
-        """Store the handler of each system call by the number that the call has on this architecture."""
         for name, handler in self.calls().items():
             if name in numbers:
                 self.handlers[numbers[name]] = name, handler
 
     def calls(self) -> "dict[str, Callable[[SystemCall, list[int]], None]]":
-        """Return the methods that carry out the system calls, by the names of the calls."""
         here = AT_FDCWD
         return {
             "open": lambda call, a: self.open(call, here, a[0], a[1], a[2]),
@@ -117,7 +115,6 @@ class Broker:
         }
 
     def serve(self, listener: int) -> None:
-        """Receive a reported system call and answer it. Raises OSError if the listener fails."""
         notice = bytearray(reported_calls.NOTICE_BYTES)
         try:
             fcntl.ioctl(listener, reported_calls.RECEIVE, notice)
@@ -155,7 +152,6 @@ class Broker:
     # --- what the calls do --------------------------------------------------------------------------------------------
 
     def open(self, call: SystemCall, directory: int, address: int, flags: int, mode: int) -> None:
-        """Open or create a file, and give the calling program its descriptor. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         exclusive = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL
         if flags & os.O_TMPFILE == os.O_TMPFILE or flags & os.O_PATH or path.endswith(b"/"):
@@ -182,7 +178,6 @@ class Broker:
             call.give(file, flags & os.O_CLOEXEC)
 
     def mkdir(self, call: SystemCall, directory: int, address: int, mode: int) -> None:
-        """Make a directory for the calling program. Raises NotBrokeredError or OSError."""
         with self.trees.find(call, directory, call.text(address), follow=False) as place:
             self.trees.check(place, new=True)
             os.umask(call.umask())
@@ -190,7 +185,6 @@ class Broker:
         call.answer()
 
     def remove(self, call: SystemCall, directory: int, address: int, flags: int) -> None:
-        """Remove a file or an empty directory for the calling program. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         folder = bool(flags & AT_REMOVEDIR)
         if path.endswith(b"/") and not folder:
@@ -201,7 +195,6 @@ class Broker:
         call.answer()
 
     def rename(self, call: SystemCall, old: tuple[int, int], new: tuple[int, int], flags: int) -> None:
-        """Move a file, or exchange two files, for the calling program. Raises NotBrokeredError or OSError."""
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
             raise NotBrokeredError
         places: list[writable_trees.TreeEntry] = []
@@ -228,7 +221,6 @@ class Broker:
         call.answer()
 
     def symlink(self, call: SystemCall, target: int, directory: int, address: int) -> None:
-        """Make a symbolic link for the calling program. Raises NotBrokeredError or OSError."""
         content = call.text(target)
         with self.trees.find(call, directory, call.text(address), follow=False) as place:
             self.trees.check(place, new=True)
@@ -237,7 +229,6 @@ class Broker:
         call.answer()
 
     def truncate(self, call: SystemCall, address: int, length: int) -> None:
-        """Set the length of a file for the calling program. Raises NotBrokeredError or OSError."""
         if self.file_bytes and length > self.file_bytes:
             raise OSError(errno.EFBIG, "too long")
         with Opened(self.trees.open_entry(call, AT_FDCWD, address, os.O_WRONLY, follow=True, private=False)) as file:
@@ -245,7 +236,6 @@ class Broker:
         call.answer()
 
     def access(self, call: SystemCall, directory: int, address: int, wanted: int) -> None:
-        """Answer whether the caller may write to a file. Raises NotBrokeredError or OSError."""
         with self.trees.find(call, directory, call.text(address), follow=True) as place:
             status = place.status()
             if status is None:
@@ -307,7 +297,6 @@ class Broker:
 
 
 def check_openable(status: os.stat_result, exclusive: bool) -> None:
-    """Raise NotBrokeredError or OSError unless `status` is that of a file that may be opened for writing."""
     if exclusive:
         raise OSError(errno.EEXIST, "it exists")
     if stat.S_ISDIR(status.st_mode):
@@ -340,7 +329,6 @@ class Service:
         self.poll.register(listener, select.POLLIN)
 
     def wait(self) -> None:
-        """Serve calls until a signal arrives."""
         while True:
             ready = dict(self.poll.poll())
             if self.arrived in ready:

@@ -29,10 +29,8 @@ from actors.ports.terminal_text import TerminalText
 log = logging.getLogger(__name__)
 
 MAX_COMMAND_CHARS = 200
-"""Maximum characters of a command where it is named."""
 
 TOMBSTONE_LINES = 2000
-"""The number of last output lines that are kept after a job has ended."""
 
 OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 
@@ -49,7 +47,6 @@ class Job:
         self.handle = handle
         self.command = command
         self.tool_use_id = tool_use_id
-        """The id of the tool call that started the job."""
         self.mode = mode
         """The permission mode of the job; a later change of the conversation's mode does not affect the job."""
         self.background = False
@@ -287,10 +284,8 @@ def _ended(job: BackgroundJob, end: ProcessEnd) -> BackgroundJob:
 
 
 MAX_LIVE = 8
-"""Maximum number of running jobs of one conversation."""
 
 MAX_ENDED = 16
-"""Maximum number of ended jobs of one conversation whose output is kept."""
 
 
 class ConversationJobs:

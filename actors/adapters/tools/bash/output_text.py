@@ -183,7 +183,6 @@ def _shell_signal(end: ProcessEnd) -> int | None:
 
 
 def _signal_name(number: int) -> str:
-    """Return e.g. "9 (SIGKILL)"; "" if there is no such signal."""
     try:
         return f"{number} ({signal.Signals(number).name})"
     except ValueError:

@@ -8,13 +8,11 @@ SCROLLBACK_BYTES = 4 << 20
 """The maximum bytes that are kept. Newlines count, too, because otherwise any number of empty lines would be kept."""
 
 LINE_BYTES = 64 << 10
-"""Maximum bytes of a line; a longer line is split."""
 
 WINDOW_BYTES = 128 << 10
 """The maximum bytes of one LineWindow: more than LINE_BYTES, so that every line fits."""
 
 END_BYTES = 64 << 10
-"""The bytes at the beginning and at the end of the output that `Scrollback.ends` returns, each."""
 
 _STEP = 64 << 10
 

@@ -15,7 +15,6 @@ from actors.adapters.tools.bash.shell_syntax import IntricateTextError, commands
 from actors.adapters.tools.program_launch import ToolRefusedError
 
 PARSE_SECONDS = 0.5
-"""Maximum CPU seconds for checking one command text."""
 
 MAX_DEPTH = 4
 """The maximum nesting of shells, as in `sh -c "sh -c ..."`, that is checked; commands nested deeper are allowed."""

@@ -25,7 +25,6 @@ PARSE_SECONDS = 0.2
 """Maximum CPU seconds for the search for commands in an opaque text."""
 
 MAX_DEPTH = 4
-"""The maximum nesting of shells, as in `sh -c "sh -c ..."`, in which commands are looked for."""
 
 KEYWORDS = frozenset(
     "! [[ ]] case coproc do done elif else esac fi for function if in select then time until while".split()
@@ -128,7 +127,6 @@ def _lists(text: str) -> Iterator[list[_Word]]:
 
 
 def _word(text: str, position: int) -> tuple[_Word, int]:
-    """Return the word that begins at `position`, and the position after the word. Raises OpaqueTextError."""
     pieces: list[str] = []
     known = True
     while position < len(text) and text[position] not in " \t\n;|&<>()":
@@ -158,10 +156,6 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
 
 
 def _double_quoted(text: str, position: int) -> tuple[str, bool, int]:
-    """Return the text up to the closing quote, whether it contains no variable, and the position after the quote.
-
-    Raises OpaqueTextError.
-    """
     pieces: list[str] = []
     known = True
     while position < len(text):

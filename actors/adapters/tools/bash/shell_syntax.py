@@ -28,7 +28,6 @@ class Wrapper(Struct, frozen=True):
     """A program that runs another command, which follows the program's own options and operands."""
 
     valued: frozenset[str] = frozenset()
-    """Options that take the next word as value."""
     operands: int = 0
 
 

@@ -157,7 +157,6 @@ def _listed(names: tuple[str, ...] | list[str]) -> str:
 
 
 KILL_SECONDS = 30
-"""Seconds that `kill` waits for the job to end."""
 
 _HANDLE = {"type": "string", "minLength": 1}
 
@@ -250,7 +249,6 @@ class BashTool:
                 self._jobs.drop(context.conversation_id, job)
 
     def _run(self, job: Job, spawn: SpawnJob, context: ToolContext) -> ToolOutput:
-        """Start the command and wait; if it has not ended after `wait_seconds`, let it continue in the background."""
         launch = Launch(
             argv=("bash", "-c", spawn.command),
             cwd=context.working_directory,

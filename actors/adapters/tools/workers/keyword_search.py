@@ -19,7 +19,6 @@ from actors.adapters.tools.workers import ripgrep
 from actors.adapters.tools.workers.ripgrep import Finding, Line
 
 CONTEXT = 10
-"""Lines of context shown before and after a match."""
 
 SEPARATOR = "--\n"
 
@@ -65,7 +64,6 @@ class Term:
 
 
 def rendered(terms: list[Term]) -> str:
-    """Return what the terms find, file by file, in the order of a walk through the directories."""
     files: dict[str, list[Finding]] = {}
     for term in terms:
         for finding in term.findings:
@@ -116,7 +114,6 @@ def found(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main(_arguments: list[str]) -> None:
-    """Search for the terms of the request on standard input, and print the verdict and the findings."""
     asked = json.load(sys.stdin.buffer)
     try:
         answer = f"ok\n{json.dumps(found(asked), ensure_ascii=False)}"

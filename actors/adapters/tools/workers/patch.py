@@ -26,10 +26,8 @@ from actors.adapters.tools.workers.patch_text import (
 )
 
 MAX_CLIPBOARDS = 1 << 20
-"""Maximum size of all clipboards of a conversation in bytes, names included."""
 
 MAX_NAME_CHARS = 80
-"""Maximum characters of a clipboard's name that are shown."""
 
 MARKED = 2000
 """The bytes at the start of a file that are searched for one of MARKS, by which generated files are recognised."""
@@ -47,7 +45,6 @@ class Plan(NamedTuple):
 
     content: bytes
     clipboards: dict[str, str]
-    """The clipboards that the patches stored, by name."""
     notes: list[str]
     diff: str
 
@@ -62,7 +59,6 @@ class Ending(NamedTuple):
 
 
 def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mapping[str, str], path: str) -> Plan:
-    """Return the result of applying `patches` to `content`, which is None for a new file. Raises PatchRefusedError."""
     text, ending = decoded(content or b"")
     work = Work(text, content is not None, ending, clipboards)
     for number, patch in enumerate(patches, 1):
@@ -97,7 +93,6 @@ def decoded(content: bytes) -> tuple[str, Ending]:
 
 
 def encoded(text: str, edits: list[Edit], ending: Ending) -> bytes:
-    """Return the edited text as bytes, with the byte order mark and the line ends that `decoded` removed."""
     if ending.own:
         new = with_own_ends(text, edits, ending.own)
     elif ending.crlf:
@@ -139,12 +134,10 @@ def new_ends(old: str, new: str, own: list[str], before: str) -> list[str]:
 
 
 def ended(text: str, ends: list[str]) -> str:
-    """Return a text with these line ends in place of its newlines."""
     return "".join(map("".join, zip_longest(text.split("\n"), ends, fillvalue="")))
 
 
 def warnings(path: str, content: bytes) -> list[str]:
-    """Return a warning if the file looks generated; [] if it does not."""
     beginning = content[:MARKED].lower()
     if not any(mark in beginning for mark in MARKS):
         return []
@@ -162,11 +155,9 @@ class Work:
         self.stored: dict[str, str] = {}
         self.notes: list[str] = []
         self.edits: list[tuple[Edit, int]] = []
-        """The edits, each with its rank, which orders edits at the same position."""
         self.grown = 0
 
     def add(self, patch: dict[str, Any], label: str) -> None:
-        """Locate a patch in the text and compute its edit. Raises PatchRefusedError or NoMatchError."""
         operation = patch["operation"]
         source, target = patch.get("fromClipboard", ""), patch.get("toClipboard", "")
         self.check(patch, operation, source, target)
@@ -186,7 +177,6 @@ class Work:
         self.remark(operation, match, target, label)
 
     def check(self, patch: dict[str, Any], operation: str, source: str, target: str) -> None:
-        """Raise PatchRefusedError if the fields of a patch contradict each other."""
         if operation != "replace":
             if target:
                 raise PatchRefusedError(f"toClipboard goes with replace only, not with {operation}")
@@ -214,7 +204,6 @@ class Work:
         return self.unix(text.removeprefix(BOM) if front and self.ending.bom else text)
 
     def place(self, operation: str, sought: Sought) -> TextMatch:
-        """Return the range of the text that the operation replaces, and the replacement. Raises NoMatchError."""
         length = len(self.haystack.text)
         if operation == "replace":
             return find(self.haystack, sought)
@@ -222,7 +211,6 @@ class Work:
         return TextMatch(start, end, sought.new)
 
     def store(self, name: str, text: str) -> None:
-        """Store a clipboard. Raises PatchRefusedError if all clipboards together become too large."""
         self.clipboards[name] = self.stored[name] = text
         if sum(len(key.encode()) + len(kept.encode()) for key, kept in self.clipboards.items()) > MAX_CLIPBOARDS:
             raise PatchRefusedError(
@@ -230,7 +218,6 @@ class Work:
             )
 
     def stored_text(self, name: str) -> str:
-        """Return the text of a clipboard. Raises PatchRefusedError if there is none of this name."""
         if name not in self.clipboards:
             known = ", ".join(map(shown, sorted(self.clipboards)[:20])) or "none"
             raise PatchRefusedError(f'there is no clipboard "{shown(name)}" (there are: {known})')
@@ -259,7 +246,6 @@ class Work:
 
 
 def shown(name: str) -> str:
-    """Return a name, shortened if it is long."""
     return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}…"
 
 
@@ -279,7 +265,6 @@ def reindented(text: str, strip: str, add: str) -> str:
 
 
 def patch(request: dict[str, Any]) -> Plan:
-    """Apply the requested patches. Raises PatchRefusedError or OSError, and then nothing has changed."""
     path = request["path"]
     plans: list[Plan] = []
 
@@ -292,7 +277,6 @@ def patch(request: dict[str, Any]) -> Plan:
 
 
 def answer(request: dict[str, Any]) -> bytes:
-    """Apply the requested patches and return the bytes to print: the result, or the error for the model."""
     try:
         done = patch(request)
     except PatchRefusedError as refused:
@@ -305,5 +289,4 @@ def answer(request: dict[str, Any]) -> bytes:
 
 
 def main(_arguments: list[str]) -> None:
-    """Apply the patches requested on standard input, and print the verdict and the result."""
     sys.stdout.buffer.write(answer(json.loads(sys.stdin.buffer.read())))

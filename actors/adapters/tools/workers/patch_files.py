@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 MAX_FILE = 8 << 20
-"""Maximum size of a file in bytes, before and after the change."""
 
 
 class PatchRefusedError(Exception):
@@ -36,7 +35,6 @@ ATTEMPTS = 100
 """Maximum number of tries of openat2, which fails with EAGAIN while a directory on the path is being renamed."""
 
 MAX_LINKS = 40
-"""Maximum number of symbolic links that are followed, as in the kernel."""
 
 DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -118,16 +116,11 @@ def by_walking(root: int, path: str) -> int:
 
 
 def close_quietly(directory: int) -> None:
-    """Close a descriptor that was only used to find a path; ignore a failure, which does not affect the result."""
     with suppress(OSError):
         os.close(directory)
 
 
 def _walk(passed: list[int], path: str) -> None:
-    """Resolve `path` from the last directory in `passed`, which lists the open directories from the root on.
-
-    `passed` is updated: its last directory is then the one that `path` names.
-    """
     if path.startswith("/"):
         raise PathEscapesError
     ahead = path.split("/")[::-1]
@@ -183,7 +176,6 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 LOCK_SECONDS = 10
-"""Maximum seconds to wait for a file that another patch, or a program, has locked."""
 
 CHANGED = "another program has changed it this moment; read it again"
 
@@ -207,7 +199,6 @@ class FileLocation(NamedTuple):
 
     directory: int
     missing: tuple[str, ...]
-    """Directories below `directory` to create first."""
     name: str
 
 
@@ -288,7 +279,6 @@ class Finder:
                 missing += [] if last in ("", ".") else [last]
 
     def open(self, path: str) -> int:
-        """Open a directory. Raises PathEscapesError or OSError."""
         if self.free:
             return os.open(path or ".", DIRECTORY, dir_fd=self.root)
         return open_directory(self.root, path)
@@ -327,7 +317,6 @@ def check_protected(place: FileLocation, protected: list[str]) -> None:
 
 
 def identities(paths: list[str]) -> set[tuple[int, int]]:
-    """Return the identities (device and inode) of those paths that exist."""
     found: set[tuple[int, int]] = set()
     for path in paths:
         with suppress(OSError):
@@ -336,7 +325,6 @@ def identities(paths: list[str]) -> set[tuple[int, int]]:
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
-    """Return device and inode, which identify a file under any name."""
     return status.st_dev, status.st_ino
 
 
@@ -417,7 +405,6 @@ def is_at(place: FileLocation, file: int) -> bool:
 
 
 def read(file: int) -> FileVersion:
-    """Return the content, status and attributes of an open file. Raises PatchRefusedError or OSError."""
     status = os.fstat(file)
     check_changeable(status)
     content = content_of(file)
@@ -435,7 +422,6 @@ def content_of(file: int) -> bytes:
 
 
 def attributes_of(file: int) -> dict[str, bytes]:
-    """Return the extended attributes to preserve, access control lists included; {} where unsupported."""
     try:
         return {name: os.getxattr(file, name) for name in os.listxattr(file) if name.startswith(KEPT_ATTRIBUTES)}
     except OSError:
@@ -443,7 +429,6 @@ def attributes_of(file: int) -> dict[str, bytes]:
 
 
 def check_changeable(status: os.stat_result) -> None:
-    """Raise PatchRefusedError unless `status` is of a regular file with one hard link and at most MAX_FILE bytes."""
     if stat.S_ISDIR(status.st_mode):
         raise PatchRefusedError("it is a directory")
     if not stat.S_ISREG(status.st_mode):
@@ -501,13 +486,11 @@ def enter_new(parent: int, name: str, entered: ExitStack, undo: ExitStack) -> in
 
 
 def quietly(remove: Callable[..., None], name: str, directory: int) -> None:
-    """Remove a file or an empty directory with `remove`; an OSError is ignored."""
     with suppress(OSError):
         remove(name, dir_fd=directory)
 
 
 def fill(file: int, content: bytes, found: FileVersion | None) -> None:
-    """Write and sync the content; if the file `found` is to be replaced, copy its owner, mode and attributes."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(file, rest) :]
@@ -517,7 +500,6 @@ def fill(file: int, content: bytes, found: FileVersion | None) -> None:
 
 
 def dress(file: int, found: FileVersion) -> None:
-    """Copy owner, mode and attributes of the old file to the new one; the owner only if permitted."""
     mode = stat.S_IMODE(found.status.st_mode)
     mine = os.fstat(file)
     if (mine.st_uid, mine.st_gid) != (found.status.st_uid, found.status.st_gid):
@@ -540,7 +522,6 @@ def create(directory: int, temporary: str, name: str) -> None:
 
 
 def replace(directory: int, temporary: str, name: str) -> None:
-    """Rename the file `temporary` to `name`. Raises PatchRefusedError if that is mounted, or OSError."""
     try:
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as failed:

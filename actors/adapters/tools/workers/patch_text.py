@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 CONTEXT = 3
-"""Unchanged lines shown around a change."""
 
 MAX_COMPARED = 2000
 """The maximum number of old and new lines together that are compared for a change, since this takes quadratic time.
@@ -21,7 +20,6 @@ A larger change is shown as one replacement of all its lines.
 """
 
 MAX_DIFF = 64 * 1024
-"""Maximum characters of a diff that are shown."""
 
 NO_NEWLINE = "\n\\ No newline at end of file\n"
 
@@ -67,7 +65,6 @@ def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
 
 
 def bounded(text: str) -> str:
-    """Return as many whole lines as fit into MAX_DIFF characters, then the number of omitted lines if there are any."""
     if len(text) <= MAX_DIFF:
         return text
     kept = text[: text.rfind("\n", 0, MAX_DIFF) + 1]
@@ -125,7 +122,6 @@ def hunks(lines: list[str], changes: list[LineChange]) -> Iterator[str]:
 
 
 def grown(change: LineChange) -> int:
-    """Return how many lines the change adds; negative if it removes more than it adds."""
     return len(change.lines) - (change.end - change.first)
 
 
@@ -235,23 +231,19 @@ class Haystack:
 
     @cached_property
     def levels(self) -> list[str]:
-        """Return the indentations of the file's lines, most frequent first."""
         found = Counter(re.findall(r"^[ \t]*(?=[^\s])", self.text, re.MULTILINE))
         return [level for level, _ in found.most_common(MAX_LEVELS)]
 
     @cached_property
     def folded(self) -> Folded:
-        """Return the text with its lookalike characters normalised."""
         return Folded(self.text)
 
     @cached_property
     def stripped(self) -> str:
-        """Return the text without blanks at the ends of its lines."""
         return stripped(self.text)
 
 
 def stripped(text: str) -> str:
-    """Return the text without blanks, spaces and tabs, at the ends of its lines."""
     return "\n".join(line.rstrip(" \t") for line in text.split("\n"))
 
 
@@ -299,7 +291,6 @@ def only(found: list[int], how: str = "") -> int | None:
 
 
 def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text as it is; None if it is not there. Raises NoMatchError if it is there more than once."""
     start = only(places(haystack.text, sought.old))
     return None if start is None else TextMatch(start, start + len(sought.old), sought.new)
 
@@ -345,7 +336,6 @@ def unchanged_kept(old: str, new: str, found: str) -> str:
 
 
 def equal_edges(olds: list[str], news: list[str]) -> tuple[int, int]:
-    """Return how many lines both begin with, and how many of the others both end with."""
     most = min(len(olds), len(news))
     head = next((number for number in range(most) if olds[number] != news[number]), most)
     tail = next((number for number in range(most - head) if olds[-1 - number] != news[-1 - number]), most - head)
@@ -393,7 +383,6 @@ def bare(text: str, margin: str) -> str | None:
 
 
 def indented(text: str, margin: str) -> str:
-    """Return `text` with `margin` added at the start of its non-blank lines."""
     return "\n".join(margin + line if line.strip() else line for line in text.split("\n"))
 
 

@@ -10,13 +10,11 @@ import stat
 import sys
 
 BLOCK = 1 << 18
-"""Bytes that are read at a time."""
 
 SNIFFED = 8 * 1024
 """The bytes at the start of a file that are checked for NUL, which means that the file is binary."""
 
 MAX_LINE = 2000
-"""Maximum characters shown per line."""
 
 MAX_TEXT = 126 * 1024
 """The maximum bytes of all shown lines together; further lines count as not shown."""
@@ -38,14 +36,12 @@ class WindowReader:
         self.shown: list[bytes] = []
         self.size = 0
         self.number = 1
-        """The number of the current line, from 1."""
         self.kept = b""
         """The beginning of the current line if the line is to be shown, else empty."""
         self.length = 0
         """The bytes of the current line so far, including those that are not kept."""
 
     def feed(self, block: bytes) -> None:
-        """Process the next block of the file."""
         position = 0
         while position < len(block):
             if self.number >= self.end:
@@ -59,7 +55,6 @@ class WindowReader:
             position = end + 1
 
     def extend(self, block: bytes, start: int, end: int) -> None:
-        """Append block[start:end] to the current line."""
         if self.number >= self.first:
             room = 4 * MAX_LINE + 4 - len(self.kept)
             self.kept += block[start : min(end, start + max(0, room))]
@@ -78,7 +73,6 @@ class WindowReader:
         self.kept, self.length = b"", 0
 
     def show(self) -> None:
-        """Add the current line to the lines to show; if it does not fit into MAX_TEXT, show no further line."""
         line = f"{self.number:6d}\t{self.line()}\n".encode()
         if self.size + len(line) > MAX_TEXT:
             self.end = self.number
@@ -87,7 +81,6 @@ class WindowReader:
         self.size += len(line)
 
     def line(self) -> str:
-        """Return the current line as text, shortened if it is long. Raises UnreadableFileError."""
         whole = len(self.kept) == self.length
         try:
             text = self.kept.decode()
@@ -100,7 +93,6 @@ class WindowReader:
         return f"{text[:MAX_LINE]}… [line cut: {self.length} bytes in all]"
 
     def finish(self) -> int:
-        """End a last line without newline; return the number of lines."""
         if self.length:
             self.close_line()
         return self.number - 1
@@ -115,7 +107,6 @@ def open_regular(path: str) -> int:
 
 
 def check_regular(found: os.stat_result) -> None:
-    """Raise UnreadableFileError unless `found` is the status of a regular file."""
     if stat.S_ISDIR(found.st_mode):
         raise UnreadableFileError("it is a directory; list it with bash")
     if not stat.S_ISREG(found.st_mode):
@@ -123,7 +114,6 @@ def check_regular(found: os.stat_result) -> None:
 
 
 def read(path: str, offset: int, limit: int) -> bytes:
-    """Return the numbered lines and a remark on what is not shown. Raises OSError or UnreadableFileError."""
     file = open_regular(path)
     window = WindowReader(offset, limit)
     taken = 0
@@ -167,7 +157,6 @@ def read_whole(path: str, max_bytes: int) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Read the file and print the verdict and the content; `arguments` are PATH MAX_BYTES, or PATH OFFSET LIMIT."""
     path, *numbers = arguments
     try:
         verdict, answer = b"ok\n", (read if len(numbers) > 1 else read_whole)(path, *map(int, numbers))

@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 MAX_LINE = 500
-"""Maximum characters shown of a line."""
 
 BEFORE_MATCH = 100
-"""Characters shown before the match if the line is cut."""
 
 OPTIONS = (
     "--json --no-config --no-ignore-global --no-ignore-dot --hidden --crlf --glob=!.git --threads=4 "
@@ -38,7 +36,6 @@ class Line(NamedTuple):
     number: int
     text: str
     matches: bool
-    """False for a line of the context."""
 
 
 class Finding(NamedTuple):
@@ -127,7 +124,6 @@ def line_of(data: dict[str, Any], *, matches: bool) -> Line:
 
 
 def display_name_of(name: str) -> str:
-    """Return a path with its line breaks escaped."""
     return name.replace("\n", "\\n").replace("\r", "\\r")
 
 

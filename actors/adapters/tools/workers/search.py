@@ -18,7 +18,6 @@ from actors.adapters.tools.workers import ripgrep
 
 MAX_FILE_BYTES = 10 << 20
 MAX_TEXT = 120 * 1024
-"""Maximum bytes of all lines shown."""
 
 SYNTAX = (
     "Patterns are Rust regular expressions, without look-around and backreferences; escape what is meant literally."
@@ -50,7 +49,6 @@ class LineSearch:
         self._search = ripgrep.Search(asked["ripgrep"], arguments, directory=directory, max_matches=self._limit + 1)
 
     def text(self) -> str:
-        """Return the matching lines, and remarks on omissions. Raises UnsearchableError and OSError."""
         shown: list[str] = []
         size = 0
         try:
@@ -83,7 +81,6 @@ def included(glob: str) -> tuple[str, ...]:
 
 
 def excluded(glob: str) -> tuple[str, ...]:
-    """Return the options for the files and directories to leave out."""
     return (f"--glob=!{anchored(glob) if '/' in glob else glob}",) if glob else ()
 
 
@@ -101,12 +98,10 @@ def display_root(root: str) -> str:
 
 
 def limit_notice(shown: int) -> str:
-    """Return the remark that there are more matches."""
     return f"[there are more than these {shown} matches; narrow the pattern or the path, or raise max_results]"
 
 
 def main(_arguments: list[str]) -> None:
-    """Perform the search requested on standard input, and print the verdict and the matching lines."""
     asked = json.load(sys.stdin.buffer)
     try:
         verdict, text = "ok", LineSearch(asked).text()
