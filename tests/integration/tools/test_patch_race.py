@@ -78,12 +78,6 @@ def field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Field]:
         attacker.communicate()
 
 
-@pytest.fixture(params=["openat2", "walking"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "walking":
-        monkeypatch.setattr(patch_files, "by_openat2", patch_files.by_walking)
-
-
 def attempt(field: Field, work: Callable[[], str]) -> None:
     """Note what came of it."""
     try:
@@ -114,7 +108,6 @@ def test_the_attack_gets_a_program_that_does_not_look(field: Field) -> None:
     pytest.fail(f"the attack is none: {field.seen}")
 
 
-@pytest.mark.usefixtures("way")
 def test_opening_is_never_led_out(field: Field) -> None:
     root = os.open(".", patch_files.DIRECTORY)
     paths = ("door", "door/deep", "door/deep/../deep", "./door/../door/deep")
@@ -131,7 +124,6 @@ class Looked(Exception):
     """It is not to be written."""
 
 
-@pytest.mark.usefixtures("way")
 def test_patching_is_never_led_out(field: Field) -> None:
     def write(path: str) -> str:
         def rewrite(content: bytes | None) -> bytes:

@@ -1,6 +1,5 @@
 """Files are opened beneath a directory and replaced as a whole, whatever others do meanwhile."""
 
-import ctypes
 import errno
 import fcntl
 import json
@@ -48,13 +47,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = set(os.listdir("/proc/self/fd"))
     yield work
     assert set(os.listdir("/proc/self/fd")) <= before, "no descriptor is left"
-
-
-@pytest.fixture(params=["openat2", "walking"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to open beneath."""
-    if request.param == "walking":
-        monkeypatch.setattr(patch_files, "by_openat2", patch_files.by_walking)
 
 
 def refusal(path: str, protected: tuple[str, ...] = (), rewrite: Callable[[bytes | None], bytes] = add_x) -> str:
@@ -127,7 +119,7 @@ def test_missing_directories_are_made(here: Path) -> None:
     assert (here / "d/e/file").read_bytes() == b"x"
 
 
-def test_a_link_is_followed_and_stays_a_link(here: Path, way: None) -> None:
+def test_a_link_is_followed_and_stays_a_link(here: Path) -> None:
     (here / "a").mkdir()
     (here / "a/file").write_bytes(b"a")
     (here / "link").symlink_to("a/second")
@@ -139,7 +131,7 @@ def test_a_link_is_followed_and_stays_a_link(here: Path, way: None) -> None:
     assert [os.readlink(here / name) for name in ("link", "a/second", "dir")] == ["a/second", "../a/./file", "a"]
 
 
-def test_a_link_to_nothing_makes_what_it_says(here: Path, way: None) -> None:
+def test_a_link_to_nothing_makes_what_it_says(here: Path) -> None:
     (here / "link").symlink_to("new/file")
     change("link", [], add_x)
     assert (here / "new/file").read_bytes() == b"x"
@@ -149,7 +141,7 @@ def test_a_link_to_nothing_makes_what_it_says(here: Path, way: None) -> None:
 @pytest.mark.parametrize(
     "path", ["../outside/file", "out", "outdir/file", "outdir/new/file", "absolute", "a/../../outside/file", "dangling"]
 )
-def test_what_leads_out_of_the_working_directory_is_refused(here: Path, way: None, path: str) -> None:
+def test_what_leads_out_of_the_working_directory_is_refused(here: Path, path: str) -> None:
     outside = here.parent / "outside"
     (outside / "file").write_bytes(b"a")
     (here / "a").mkdir()
@@ -238,7 +230,7 @@ def test_a_read_only_file_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch
     assert "read-only" in refusal("file")
 
 
-def test_links_that_lead_nowhere_are_refused(here: Path, way: None) -> None:
+def test_links_that_lead_nowhere_are_refused(here: Path) -> None:
     (here / "loop").symlink_to("loop")
     (here / "nowhere").symlink_to("nothing")
     (here / "file").touch()
@@ -386,9 +378,7 @@ def no_space() -> None:
 
 
 @pytest.mark.parametrize("path", ["file", "dir/link", "new/deep/file"])
-def test_whatever_call_fails_everything_is_as_it_was(
-    here: Path, monkeypatch: pytest.MonkeyPatch, way: None, path: str
-) -> None:
+def test_whatever_call_fails_everything_is_as_it_was(here: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     (here / "file").write_bytes(b"a")
     (here / "dir").mkdir()
     (here / "dir/link").symlink_to("../file")
@@ -426,27 +416,7 @@ def test_a_file_that_is_mounted_by_itself_is_refused_with_advice(here: Path, mon
     assert (here / "a").read_text() == "1"
 
 
-# --- Directories that are opened beneath another: both ways agree, and neither is led out ---
-
-
-def has_openat2() -> bool:
-    root = os.open("/", patch_files.DIRECTORY)
-    try:
-        os.close(patch_files.by_openat2(root, "."))
-    except patch_files.UnsupportedFileError:
-        return False
-    finally:
-        os.close(root)
-    return True
-
-
-WAYS = [patch_files.by_walking, *([patch_files.by_openat2] if has_openat2() else [])]
-
-
-@pytest.fixture(params=WAYS, ids=lambda opening: opening.__name__)
-def opening(request: pytest.FixtureRequest) -> Callable[[int, str], int]:
-    chosen: Callable[[int, str], int] = request.param
-    return chosen
+# --- Directories that are opened beneath another ---
 
 
 @pytest.fixture
@@ -476,11 +446,6 @@ def root(tmp_path: Path) -> Iterator[int]:
     os.close(opened)
 
 
-def test_this_machine_has_openat2_if_its_kernel_should() -> None:
-    major, minor = map(int, os.uname().release.split(".")[:2])
-    assert has_openat2() or (major, minor) < (5, 6), "openat2 is refused here: only the other way would be tested"
-
-
 @pytest.mark.parametrize(
     ("path", "real"),
     [
@@ -496,8 +461,8 @@ def test_this_machine_has_openat2_if_its_kernel_should() -> None:
         ("chain", "a/b"),
     ],
 )
-def test_what_is_beneath_is_opened(opening: Callable[[int, str], int], root: int, path: str, real: str) -> None:
-    opened = opening(root, path)
+def test_what_is_beneath_is_opened(root: int, path: str, real: str) -> None:
+    opened = patch_files.open_directory(root, path)
     try:
         assert os.path.samestat(os.fstat(opened), os.stat(real, dir_fd=root))
         assert not os.get_inheritable(opened)
@@ -508,9 +473,9 @@ def test_what_is_beneath_is_opened(opening: Callable[[int, str], int], root: int
 @pytest.mark.parametrize(
     "path", ["..", "a/../..", "b/../../..", "a/out", "absolute", "a/magic", "/", "/etc", "a/up/..", "a/b/top/../root"]
 )
-def test_what_leads_out_is_refused(opening: Callable[[int, str], int], root: int, path: str) -> None:
+def test_what_leads_out_is_refused(root: int, path: str) -> None:
     with pytest.raises(patch_files.PathEscapesError):
-        opening(root, path)
+        patch_files.open_directory(root, path)
 
 
 @pytest.mark.parametrize(
@@ -525,33 +490,10 @@ def test_what_leads_out_is_refused(opening: Callable[[int, str], int], root: int
         ("x" * 300, errno.ENAMETOOLONG),
     ],
 )
-def test_what_is_no_directory_fails(opening: Callable[[int, str], int], root: int, path: str, error: int) -> None:
+def test_what_is_no_directory_fails(root: int, path: str, error: int) -> None:
     with pytest.raises(OSError, match=os.strerror(error)) as failed:
-        opening(root, path)
+        patch_files.open_directory(root, path)
     assert failed.value.errno == error
-
-
-@pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EPERM])
-def test_without_openat2_it_walks(root: int, refusal: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch_files, "_syscall", lambda *arguments: -1)
-    monkeypatch.setattr(ctypes, "get_errno", lambda: refusal)
-    os.close(patch_files.open_directory(root, "chain"))
-    with pytest.raises(patch_files.PathEscapesError):
-        patch_files.open_directory(root, "a/out")
-
-
-def test_a_rename_on_the_way_is_tried_again_and_not_for_ever(root: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[int] = []
-
-    def busy(*arguments: object) -> int:
-        answers.append(-1)
-        return -1
-
-    monkeypatch.setattr(patch_files, "_syscall", busy)
-    monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EAGAIN)
-    with pytest.raises(BlockingIOError):
-        patch_files.open_directory(root, "a")
-    assert len(answers) == patch_files.ATTEMPTS
 
 
 # --- patch as a tool: what its worker is told, and what becomes of the answer ---

@@ -22,17 +22,8 @@ class PatchRefusedError(Exception):
     """A patch cannot be applied; the text tells the model why."""
 
 
-OPENAT2 = 437
-"""The number of the system call openat2, the same on all architectures."""
-
 RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
 RENAME_NOREPLACE = 1
-
-RESOLVE_NO_MAGICLINKS = 0x02
-RESOLVE_BENEATH = 0x08
-
-ATTEMPTS = 100
-"""Maximum number of tries of openat2, which fails with EAGAIN while a directory on the path is being renamed."""
 
 MAX_LINKS = 40
 
@@ -45,45 +36,8 @@ class PathEscapesError(Exception):
     """The path leads out of the root directory."""
 
 
-class UnsupportedFileError(Exception):
-    """The kernel, or a sandbox around this process, does not provide openat2."""
-
-
-class OpenHow(ctypes.Structure):
-    """The C struct open_how."""
-
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 _syscall.restype = ctypes.c_long
-
-
-def open_directory(root: int, path: str) -> int:
-    """Return a descriptor of the directory `path`, relative to and below `root`. Raises PathEscapesError or OSError."""
-    try:
-        return by_openat2(root, path)
-    except UnsupportedFileError:
-        return by_walking(root, path)
-
-
-def by_openat2(root: int, path: str) -> int:
-    """Open the directory with openat2. Raises UnsupportedFileError, PathEscapesError or OSError."""
-    how = OpenHow(DIRECTORY, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
-    name = os.fsencode(path or ".")
-    failure = errno.EAGAIN
-    for _ in range(ATTEMPTS):
-        opened = int(_syscall(OPENAT2, root, name, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
-        if opened >= 0:
-            return opened
-        failure = ctypes.get_errno()
-        if failure in (errno.ENOSYS, errno.EPERM):
-            raise UnsupportedFileError
-        if failure == errno.EXDEV:
-            raise PathEscapesError
-        if failure not in (errno.EAGAIN, errno.EINTR):
-            break
-    raise OSError(failure, os.strerror(failure), path)
 
 
 def rename_new(directory: int, old: str, new: str) -> None:
@@ -100,7 +54,7 @@ def rename_new(directory: int, old: str, new: str) -> None:
     os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
 
 
-def by_walking(root: int, path: str) -> int:
+def open_directory(root: int, path: str) -> int:
     """Open the directory component by component, never through an unchecked link. Raises PathEscapesError or OSError.
 
     `..` returns to the directory through which the walk came, not to the current parent, so moving a directory during
@@ -152,12 +106,10 @@ def _step(passed: list[int], name: str) -> str | None:
     except OSError as failed:
         if failed.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
-        return link_target(name, passed[-1]) or _raise(failed)
+        if target := link_target(name, passed[-1]):
+            return target
+        raise
     return None
-
-
-def _raise(failed: OSError) -> str:
-    raise failed
 
 
 def link_target(name: str, directory: int) -> str | None:
