@@ -141,7 +141,7 @@ class Server:
 
     def _fetch(self, url: str, timeouts: Timeouts, cancel: CancelToken) -> tuple[int, bytes | None]:
         headers = self.client.keys.with_key(cancel).request_headers()
-        with self.client.transport.send("GET", url, headers, (), cancel, timeouts=timeouts) as reply:
+        with self.client.transport.send("GET", url, headers, b"", cancel, timeouts=timeouts) as reply:
             return reply.status, reply.read_all(_MAX_BYTES) if 200 <= reply.status < 300 else None
 
     def limits(self, model: str) -> StatedLimits | None:

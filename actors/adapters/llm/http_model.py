@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -92,7 +92,7 @@ class HttpModel:
         return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text), usage=usage)
 
     def body_of(self, request: ModelRequest) -> bytes:
-        return b"".join(self._body(self._prepare(request)))
+        return self._body(self._prepare(request))
 
     def _prepare(self, request: ModelRequest) -> PreparedRequest:
         info, limits = self._current()
@@ -101,7 +101,7 @@ class HttpModel:
             limits = replace(limits, output=min(most, request.max_output))
         return PreparedRequest(self._client.provider, info, limits, request)
 
-    def _body(self, prepared: PreparedRequest) -> Sequence[bytes]:
+    def _body(self, prepared: PreparedRequest) -> bytes:
         request, view, protocol = prepared.request, prepared.request.view, self._protocol
 
         def encode(turn: Turn) -> bytes:
@@ -112,7 +112,7 @@ class HttpModel:
         prefix.grow(view, encode)
         tail = EncodedTurns(protocol.joint, prefix.encoded.role)
         tail.add(view.turns[view.settled :], encode)
-        body = protocol.body_of(prepared, (*prefix.encoded.pieces, *tail.pieces))
+        body = protocol.body_of(prepared, prefix.encoded.data + tail.data)
         if view.settled:
             self._prefixes.put(request.conversation_id, prefix)
         return body

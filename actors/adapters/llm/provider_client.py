@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,8 +60,8 @@ class WireProtocol(Struct, frozen=True):
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
     """Encodes a turn; returns b"" for a turn that cannot be sent."""
-    body_of: Callable[[PreparedRequest, Sequence[bytes]], Sequence[bytes]]
-    """Returns the body of a request in pieces; the second argument contains the encoded and joined turns, in pieces."""
+    body_of: Callable[[PreparedRequest, bytes], bytes]
+    """Returns the body of a request; the second argument contains the encoded and joined turns."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
 
@@ -126,7 +126,7 @@ class ProviderClient:
         self,
         protocol: WireProtocol,
         prepared: PreparedRequest,
-        body: Sequence[bytes],
+        body: bytes,
         sink: ModelSink,
         cancel: CancelToken,
     ) -> ModelAnswer:
@@ -154,7 +154,7 @@ class ProviderClient:
         self,
         protocol: WireProtocol,
         prepared: PreparedRequest,
-        body: Sequence[bytes],
+        body: bytes,
         sink: ModelSink,
         cancel: CancelToken,
         *,

@@ -2,21 +2,16 @@
 
 import tracemalloc
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
-from actors.adapters.llm.protocols.encoding import KEPT_TOOLS, EncodedTools, EncodedTurns, PrefixCache, comma
-from actors.core.content import Content, Message, MessageType, Text, ToolSuccess, ToolUse, text_of
-from actors.core.context import ToolGroup, ToolTraits
+from actors.adapters.llm.protocols.encoding import PrefixCache, comma
+from actors.core.content import Content, Message, MessageType, Text, ToolSuccess, ToolUse
 from actors.core.history import GrowingView, ProviderView, Turn
-from actors.ports import ToolSpec
 from tests.support.model_requests import assistant, provider, request, user
 
 NAMES = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-4o", "openai-responses": "gpt-5.2"}
@@ -42,7 +37,7 @@ class Encoder:
         prefix = cache.pop(conversation, form, comma, view)
         prefix.grow(view, self)
         cache.put(conversation, prefix)
-        assert b"".join(prefix.encoded.pieces) == b",".join([b"x" * self.size] * len(turns))
+        assert prefix.encoded.data == b",".join([b"x" * self.size] * len(turns))
         return self.encoded
 
 
@@ -55,17 +50,6 @@ def test_settled_turns_are_encoded_once() -> None:
     assert encoder.request(cache, "one", TURNS) == [*TURNS[1:]]
     assert encoder.request(cache, "one", TURNS) == []
     assert encoder.request(cache, "two", TURNS) == [*TURNS]
-
-
-@given(st.lists(st.integers(0, 50), max_size=200))
-def test_however_turns_come_they_are_few_pieces_in_order(sizes: list[int]) -> None:
-    encoded, shared, expected = EncodedTurns(comma), list[tuple[list[bytes], bytes]](), list[bytes]()
-    for number, size in enumerate(sizes):
-        expected += [f"{number}".encode()] * size
-        encoded.add([user(f"{number}")] * size, lambda turn: text_of(turn.content).encode())
-        shared.append((list(encoded.pieces), b",".join(expected)))
-        assert len(encoded.pieces) <= 2 + len(b",".join(expected)).bit_length()
-    assert all(b"".join(pieces) == whole for pieces, whole in shared), "what a request shares does not change"
 
 
 def test_another_form_or_lineage_is_encoded_from_the_start() -> None:
@@ -151,22 +135,3 @@ def test_a_request_encodes_as_many_turns_however_long_the_history_is(
         counts.append(len(encoded))
     assert counts[0] == 5
     assert set(counts[1:]) == {6}
-
-
-def test_the_same_tools_are_encoded_once_and_others_at_the_same_place_anew() -> None:
-    encoded: list[str] = []
-
-    def form(tool: ToolSpec) -> dict[str, Any]:
-        encoded.append(tool.name)
-        return {"name": tool.name}
-
-    def spec(name: str) -> ToolSpec:
-        return ToolSpec("", {}, ToolTraits(name, ToolGroup.OTHER))
-
-    tools, one = EncodedTools(form), spec("one")
-    for _ in range(3):
-        assert bytes(tools.of((one,))) == b'[{"name":"one"}]'
-    assert encoded == ["one"]
-    for number in range(3 * KEPT_TOOLS):  # what is dropped may lie where later ones do
-        assert bytes(tools.of((one, spec(f"{number}")))) == b'[{"name":"one"},{"name":"%d"}]' % number
-    assert len(tools._entries) <= KEPT_TOOLS

@@ -44,7 +44,7 @@ def transport_to(server: ScriptedServer, **settings: Any) -> Generator[Transport
 
 
 def post(transport: Transport, server: ScriptedServer, body: bytes = b"{}", cancel: CancelToken | None = None) -> bytes:
-    with transport.post(server.url + "/v1", {}, [body], cancel or CancelToken()) as reply:
+    with transport.post(server.url + "/v1", {}, body, cancel or CancelToken()) as reply:
         return reply.read_all()
 
 
@@ -55,7 +55,7 @@ def idle(transport: Transport) -> list[_Connection]:
 def until_closed(transport: Transport) -> None:
     """Wait until the server's end of the only idle connection has arrived."""
     (connection,) = idle(transport)
-    assert until(lambda: bool(select.select([connection.sock], [], [], 0)[0]))
+    assert until(lambda: bool(select.select([connection.sock], b"", [], 0)[0]))
 
 
 def streamed(connection: ServedConnection) -> None:
@@ -93,14 +93,14 @@ def test_over_tls_through_a_proxy_and_through_a_tunnel(server_tls: ssl.SSLContex
         settings = {"proxy": Secret(proxy.url), "ca_bundle": str(certificate)}
         with closing(Transport(provider("openai-chat", "https://127.0.0.1:9", **settings))) as transport:
             for expected in (b"one", b"onetwo"):
-                with transport.post("https://127.0.0.1:9/v1", {}, [b"{}"], CancelToken()) as reply:
+                with transport.post("https://127.0.0.1:9/v1", {}, b"{}", CancelToken()) as reply:
                     assert reply.read_all() == expected
         assert proxy.accepted == 1
 
 
 def refused(transport: Transport, server: ScriptedServer) -> None:
     """Read an error and raise, as the provider's client does."""
-    with transport.post(server.url, {}, [], CancelToken()) as reply:
+    with transport.post(server.url, {}, b"", CancelToken()) as reply:
         assert (reply.status, reply.read_all()) == (429, b"slow down")
         raise ZeroDivisionError
 
@@ -162,7 +162,7 @@ def test_an_unread_part_of_an_answer_closes_the_connection() -> None:
         connection.wait_for_close()
 
     with ScriptedServer(chatty, kept(b"next")) as server, transport_to(server) as transport:
-        with transport.post(server.url, {}, [], CancelToken()) as reply:
+        with transport.post(server.url, {}, b"", CancelToken()) as reply:
             assert reply.read() == b"one"
         server.reached.set()
         until_closed(transport)
@@ -181,7 +181,7 @@ def test_an_answer_whose_end_comes_late_keeps_the_connection() -> None:
 
     scripts = in_turn(late, kept(b"next")), in_turn(kept(b"another"))
     with ScriptedServer(*scripts) as server, transport_to(server) as transport:
-        with transport.post(server.url, {}, [], CancelToken()) as reply:
+        with transport.post(server.url, {}, b"", CancelToken()) as reply:
             assert reply.read() == b"one"
         (connection,) = idle(transport)
         assert post(transport, server) == b"another"
@@ -202,7 +202,7 @@ def test_a_failed_answer_closes_the_connection_even_if_the_caller_ignores_the_fa
         connection.wait_for_close()
 
     with ScriptedServer(cut, kept(b"next")) as server, transport_to(server) as transport:
-        with transport.post(server.url, {}, [], CancelToken()) as reply, pytest.raises(TransportError):
+        with transport.post(server.url, {}, b"", CancelToken()) as reply, pytest.raises(TransportError):
             list(iter(reply.read, b""))
         assert idle(transport) == []
         assert post(transport, server) == b"next"
@@ -273,7 +273,7 @@ def test_it_is_sent_again_on_a_new_connection_although_others_are_idle(monkeypat
         for thread in threads:
             thread.join(60)
         for connection in idle(transport):
-            assert until(lambda: bool(select.select([connection.sock], [], [], 0)[0]))  # noqa: B023
+            assert until(lambda: bool(select.select([connection.sock], b"", [], 0)[0]))  # noqa: B023
         monkeypatch.setattr(_Connection, "is_connected", True)
         assert post(transport, server) == b"yes"
         assert (server.accepted, len(idle(transport))) == (3, 2)
@@ -395,7 +395,7 @@ def test_only_so_many_are_kept_and_the_last_one_is_used_first(
 def test_closing_the_pool_closes_idle_connections_and_those_that_end_later() -> None:
     with ScriptedServer(in_turn(kept(b"one"), kept(b"two"))) as server, transport_to(server) as transport:
         assert post(transport, server) == b"one"
-        with transport.post(server.url, {}, [], CancelToken()) as reply:
+        with transport.post(server.url, {}, b"", CancelToken()) as reply:
             transport.close()
             assert reply.read_all() == b"two"
         assert idle(transport) == []

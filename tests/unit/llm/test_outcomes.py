@@ -189,7 +189,7 @@ def ask_in_memory(protocol: str, pieces: list[bytes], said: Said, cancel: Cancel
     assert isinstance(served, HttpModel)
     client = ProviderClient(provider(protocol, "http://127.0.0.1:9"))
     client.__dict__["transport"] = Transport(pieces)
-    return client.request(_WIRE_PROTOCOLS[protocol], served._prepare(request()), [], said, cancel)
+    return client.request(_WIRE_PROTOCOLS[protocol], served._prepare(request()), b"", said, cancel)
 
 
 def outcome(protocol: str, pieces: list[bytes]) -> tuple[ModelAnswer | tuple[Any, ...], Said]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -24,8 +23,8 @@ from actors.adapters.llm.protocols.answer_builder import (
     is_present,
 )
 from actors.adapters.llm.protocols.encoding import (
-    EncodedTools,
     base64_text,
+    encoded_tools,
     has_visible_content,
     image_placeholder,
     is_failed,
@@ -52,19 +51,20 @@ from actors.core.content import (
 )
 from actors.core.context import ReasoningEffort
 from actors.core.history import Turn
-from actors.ports import ImageView, ModelAnswer, ModelSink
+from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
 PATH = "/v1/messages"
 
 _OPENINGS = {role: b'{"role":"%s","content":[' % role.encode() for role in ("user", "assistant")}
 _END = b"]}"
-_TOOLS = EncodedTools(
-    lambda tool: {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-)
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the body of a request as JSON, in pieces.
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+
+
+def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
+    """Return the body of a request as JSON.
 
     The same turns always give the same bytes. Otherwise the provider's prompt cache would miss, and the provider would
     reject the thinking blocks that are sent back. Sampling parameters are never sent, because the API refuses them.
@@ -78,7 +78,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if request.system:
         head["system"] = request.system
     if request.tools:
-        head["tools"] = _TOOLS.of(request.tools)
+        head["tools"] = encoded_tools(request.tools, _tool)
     config: dict[str, Any] = {}
     if effort := request.generation.reasoning_effort:
         thinks = effort is not ReasoningEffort.NONE
@@ -90,8 +90,8 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
         head["output_config"] = config
     if provider.prompt_cache:
         head["cache_control"] = {"type": "ephemeral"}
-    end = _END if any(turns) else b""
-    return object_with_array(head | dict(provider.extra_body), "messages", *turns, end)
+    end = _END if turns else b""
+    return object_with_array(head | dict(provider.extra_body), "messages", turns, end)
 
 
 def joint(before: str, role: str) -> bytes:

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -49,31 +49,11 @@ def for_providers(tool: ToolSpec) -> ToolSpec:
 
 
 ENCODER = msgspec.json.Encoder()
-KEPT_TOOLS = 64
-"""The maximum number of tool lists whose encoded form is cached, per protocol; each takes about 10 KB."""
 
 
-class EncodedTools:
-    """Caches the encoded tools of one protocol, since most requests offer the same tools.
-
-    Safe to call from any thread.
-    """
-
-    def __init__(self, form: Callable[[ToolSpec], dict[str, Any]]) -> None:
-        self._form = form
-        self._entries: dict[tuple[int, ...], tuple[tuple[ToolSpec, ...], msgspec.Raw]] = {}
-        """Encoded tools, by the `id()` of each tool. The tools are kept, too, so that their ids are not reused."""
-
-    def of(self, tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
-        """Return the JSON array of these tools. The result must not be modified, because requests share it."""
-        key = tuple(map(id, tools))
-        kept = self._entries.get(key)
-        if kept is None:
-            if len(self._entries) >= KEPT_TOOLS:
-                self._entries.clear()
-            encoded = ENCODER.encode([self._form(for_providers(tool)) for tool in tools])
-            kept = self._entries[key] = tools, msgspec.Raw(encoded)
-        return kept[1]
+def encoded_tools(tools: Iterable[ToolSpec], form: Callable[[ToolSpec], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools in the form of a protocol, with schemas that providers accept."""
+    return [form(for_providers(tool)) for tool in tools]
 
 
 def is_failed(result: ToolResult) -> bool:
@@ -149,12 +129,9 @@ def json_elements(parts: Iterable[Any]) -> bytes:
     return b",".join(map(ENCODER.encode, parts))
 
 
-def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Sequence[bytes]:
-    """Encode the object `head` with one more member `key`, an array of `elements`, which are encoded already.
-
-    The result is a list of pieces, which are not joined, because a body may have megabytes.
-    """
-    return ENCODER.encode(head)[:-1] + b',"' + key.encode() + b'":[', *elements, b"]}"
+def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> bytes:
+    """Encode the object `head` with one more member `key`, an array of `elements`, which are encoded already."""
+    return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', *elements, b"]}"))
 
 
 def effort_name(effort: ReasoningEffort) -> str:
@@ -179,34 +156,22 @@ def comma(before: str, _role: str) -> bytes:
 
 
 class EncodedTurns:
-    """Encoded turns of one protocol, joined with their separators, in few pieces. Turns can be appended.
-
-    Requests share the pieces, which never change, instead of copying them. A new piece is merged with the previous one,
-    repeatedly, until the previous one is at least twice as long. So there are few pieces, and bytes are copied rarely.
-    """
+    """Encoded turns of one protocol, joined with their separators. Turns can be appended."""
 
     def __init__(self, joint: Joint, role: str = "") -> None:
         self._joint = joint
-        self.pieces: list[bytes] = []
+        self.data = b""
         self.role = role
         """The role of the last added turn; before the first `add`, that of the turn before these turns, "" for none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
         """Encode further turns and append them. Raises what `encode` raises."""
-        added: list[bytes] = []
+        added = [self.data]
         for turn in turns:
             if encoded := encode(turn):
                 added += self._joint(self.role, turn.role), encoded
                 self.role = turn.role
-        if added:
-            self._append(b"".join(added))
-
-    def _append(self, piece: bytes) -> None:
-        begin, size = len(self.pieces), len(piece)
-        while begin and len(self.pieces[begin - 1]) < 2 * size:
-            begin -= 1
-            size += len(self.pieces[begin])
-        self.pieces[begin:] = [b"".join((*self.pieces[begin:], piece))]
+        self.data = b"".join(added)
 
 
 class EncodedPrefix:
@@ -220,7 +185,7 @@ class EncodedPrefix:
     @property
     def held(self) -> int:
         """The size of the encoded turns in bytes. The turns before encoding do not count: other objects hold them."""
-        return sum(map(sys.getsizeof, self.encoded.pieces))
+        return sys.getsizeof(self.encoded.data)
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
         """Append the turns of `view` that no longer change and are not in this prefix yet.

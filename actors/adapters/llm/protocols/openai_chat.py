@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -26,9 +26,9 @@ from actors.adapters.llm.protocols.answer_builder import (
 )
 from actors.adapters.llm.protocols.encoding import (
     ENCODER,
-    EncodedTools,
     data_url,
     effort_name,
+    encoded_tools,
     has_visible_content,
     images_caption,
     is_failed,
@@ -51,23 +51,23 @@ from actors.adapters.llm.protocols.lenient_json import (
 from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Text, ToolUse, Usage, is_tool_result
 from actors.core.history import Turn
-from actors.ports import ImageView, ModelAnswer, ModelSink
+from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
 PATH = "/chat/completions"
 
 #: The fields of a message with which gateways mark the reasoning of other providers; they always need them back.
 DETAILS = ("reasoning_details", "thinking_blocks")
 
-_TOOLS = EncodedTools(
-    lambda tool: {
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
     }
-)
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the body of a request as JSON, in pieces; the same turns always give the same bytes."""
+def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
+    """Return the body of a request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
     if provider.stream_usage:
@@ -84,13 +84,13 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if request.output is not None:
         head["response_format"] = {"type": "json_schema", "json_schema": json_schema_format(request.output)}
     if request.tools:
-        head["tools"] = _TOOLS.of(request.tools)
+        head["tools"] = encoded_tools(request.tools, _tool)
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
     system = {"role": provider.system_role, "content": request.system}
     first = ENCODER.encode(system) if request.system else b""
-    between = b"," if first and any(turns) else b""
-    return object_with_array(head | dict(provider.extra_body), "messages", first, between, *turns)
+    between = b"," if first and turns else b""
+    return object_with_array(head | dict(provider.extra_body), "messages", first, between, turns)
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:

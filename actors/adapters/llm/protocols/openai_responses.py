@@ -24,9 +24,9 @@ from actors.adapters.llm.protocols.answer_builder import (
     is_present,
 )
 from actors.adapters.llm.protocols.encoding import (
-    EncodedTools,
     data_url,
     effort_name,
+    encoded_tools,
     has_visible_content,
     images_caption,
     is_failed,
@@ -41,7 +41,7 @@ from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, pi
 from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse, is_tool_result
 from actors.core.history import Turn
-from actors.ports import ImageView, ModelAnswer, ModelSink
+from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
 PATH = "/responses"
 
@@ -57,19 +57,20 @@ class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _PHASE = msgspec.json.Decoder(AnswerPhase)
-_TOOLS = EncodedTools(
-    lambda tool: {
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.input_schema,
         "strict": False,
     }
-)
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the body of a request as JSON, in pieces; the same turns always give the same bytes."""
+def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
+    """Return the body of a request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
     if provider.encrypted_reasoning and prepared.limits.reasons:
@@ -88,10 +89,10 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if request.system:
         head["instructions"] = request.system
     if request.tools:
-        head["tools"] = _TOOLS.of(request.tools)
+        head["tools"] = encoded_tools(request.tools, _tool)
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
-    return object_with_array(head | dict(provider.extra_body), "input", *turns)
+    return object_with_array(head | dict(provider.extra_body), "input", turns)
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:

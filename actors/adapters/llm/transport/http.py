@@ -18,7 +18,7 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -502,7 +502,7 @@ class Transport:
         self._session.close()
 
     def post(
-        self, url: str, headers: Mapping[str, str], body: Sequence[bytes], cancel: CancelToken
+        self, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken
     ) -> AbstractContextManager[Reply]:
         """Send `body` with POST; see `send`."""
         return self.send("POST", url, headers, body, cancel, timeouts=self._provider.timeouts)
@@ -513,14 +513,14 @@ class Transport:
         method: str,
         url: str,
         headers: Mapping[str, str],
-        body: Sequence[bytes],
+        body: bytes,
         cancel: CancelToken,
         *,
         timeouts: Timeouts,
     ) -> Generator[Reply]:
         """Send a request and yield the reply once its headers have arrived, whatever its status.
 
-        The body is given in pieces. Redirects, cookies, and proxies or credentials from the environment are ignored. At
+        Redirects, cookies, and proxies or credentials from the environment are ignored. At
         the end of the block the connection is kept for another request, or closed.
 
         A cancel shuts the socket down at once in every phase except name resolution. After a cancel any exception may
@@ -529,8 +529,8 @@ class Transport:
         request = copy.copy(self._prepared(method, url, tuple(headers.items())))
         if body or method == "POST":
             # A plain dict: each look into one of `requests` would lower the case of the name.
-            request.body = b"".join(body)
-            request.headers = {**request.headers, "Content-Length": str(len(request.body))}  # type: ignore[assignment]
+            request.body = body
+            request.headers = {**request.headers, "Content-Length": str(len(body))}  # type: ignore[assignment]
         try:
             exchange, response = self._begin(request, cancel, Exchange(timeouts, fresh=False))
         except NotDeliveredError:
