@@ -39,7 +39,7 @@ RPC = Metric(
     "bedrock.rpc.duration",
     Kind.HISTOGRAM,
     "s",
-    ("rpc.method", "rpc.status"),
+    _RPC,
     "calls of clients, without streams and WaitRequestCycle",
     _FAST,
 )
@@ -109,13 +109,13 @@ LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "how late the event
 
 OPEN_RUNS = Metric("bedrock.runs.open", Kind.GAUGE, "{run}", (), "runs under way")
 OPEN_ATTEMPTS = Metric("bedrock.model_requests.open", Kind.GAUGE, "{request}", (), "model requests in flight")
+WAITING_REQUESTS = Metric(
+    "bedrock.model_requests.waiting", Kind.GAUGE, "{request}", (), "model requests that wait for their principal's turn"
+)
 OPEN_TOOLS = Metric("bedrock.tools.open", Kind.GAUGE, "{call}", (), "tool calls that run, or wait for a client")
 CONVERSATIONS = Metric("bedrock.conversations.live", Kind.GAUGE, "{conversation}", (), "conversations in memory")
 WATCHERS = Metric(
     "bedrock.watchers", Kind.GAUGE, "{stream}", (), "open Subscribe streams, and calls of WaitRequestCycle"
-)
-WAITING_REQUESTS = Metric(
-    "bedrock.model_requests.waiting", Kind.GAUGE, "{request}", (), "model requests that wait for their principal's turn"
 )
 WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes that wait for the store")
 NODES = Metric("bedrock.nodes", Kind.GAUGE, "{node}", (), "living nodes that this one sees, itself included")
@@ -124,8 +124,4 @@ THREADS = Metric("bedrock.threads", Kind.GAUGE, "{thread}", (), "threads of the 
 FILES = Metric("bedrock.files.open", Kind.GAUGE, "{file}", (), "open file descriptors")
 MAX_FILES = Metric("bedrock.files.limit", Kind.GAUGE, "{file}", (), "how many may be open")
 
-METRICS = (
-    RPC, STREAMS, MAILBOX, RUNS, ATTEMPTS, FIRST_CHUNK, TOKENS, COST, TOOLS, CANCELS, KILLS, LEAKS, WRITES,
-    WRITE_SIZE, QUOTAS, TAKEN_OVER, FORWARDED, LAG, LOOP, OPEN_RUNS, OPEN_ATTEMPTS, WAITING_REQUESTS, OPEN_TOOLS,
-    CONVERSATIONS, WATCHERS, WAITING, NODES, LEASE, THREADS, FILES, MAX_FILES,
-)  # fmt: skip
+METRICS = tuple(each for each in [*globals().values()] if isinstance(each, Metric))

@@ -10,7 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
@@ -49,26 +49,29 @@ MCP, CLIENT, OTHER = "mcp", "client", "other"
 _CANCEL = "CancelConversationCommand"
 
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+def _guarded(observer: type[Observer]) -> type[Observer]:
+    """Make the methods of the port log their first failure instead of raising it: the observed work must go on."""
+
+    def guard(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def observe(self: Observer, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(self, *args, **kwargs)
+            except Exception:
+                if not self.failed:  # later observations would probably fail, too
+                    log.exception("an observation failed; later failures are not logged")
+                self.failed = True
+                return None
+
+        return observe
+
+    for name, method in [*vars(observer).items()]:
+        if callable(vars(Telemetry).get(name)):
+            setattr(observer, name, guard(method))
+    return observer
 
 
-def _guarded(method: Callable[Concatenate[Observer, _P], _R]) -> Callable[Concatenate[Observer, _P], _R | None]:
-    """Log the first failure of an observation instead of raising it: the observed work must go on."""
-
-    @functools.wraps(method)
-    def observe(self: Observer, /, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception:
-            if not self.failed:  # later observations would probably fail, too
-                log.exception("an observation failed; later failures are not logged")
-            self.failed = True
-            return None
-
-    return observe
-
-
+@_guarded
 class Observer(Telemetry):
     """Writes log lines, and metrics and spans if they are exported.
 
@@ -105,11 +108,9 @@ class Observer(Telemetry):
         for metric, read in {**{metric: each.__len__ for metric, each in open_.items()}, **gauges}.items():
             instruments.gauge(metric, read)
 
-    @_guarded
     def close(self) -> None:
         self.closing.close()
 
-    @_guarded
     def rpc_ended(self, rpc: Rpc) -> None:
         if rpc.stream:
             level, line = logging.INFO, "stream ended"
@@ -134,7 +135,6 @@ class Observer(Telemetry):
             duration_ms=_milliseconds(rpc.seconds),
         )
 
-    @_guarded
     def command_began(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
         if trace_parent:
             self._trace_parents[conversation] = trace_parent
@@ -143,11 +143,9 @@ class Observer(Telemetry):
             run.cancelled_at = asked_at
         self._add(metrics.MAILBOX, max(0.0, self._clock.monotonic() - asked_at))
 
-    @_guarded
     def command_ended(self, conversation: str) -> None:
         self._trace_parents.pop(conversation, None)
 
-    @_guarded
     def published(self, record: ConversationRecord, events: Iterable[Durable]) -> None:
         for event in events:
             run = self._runs.get(record.id)
@@ -168,12 +166,10 @@ class Observer(Telemetry):
                 case _:
                     pass
 
-    @_guarded
     def deleted(self, conversation: str) -> None:
         if run := self._runs.get(conversation):
             self._end_run(run, "deleted", "")
 
-    @_guarded
     def recovered(
         self, record: ConversationRecord, run: str, calls: Iterable[ToolUse], events: Iterable[Durable]
     ) -> None:
@@ -192,7 +188,6 @@ class Observer(Telemetry):
                 case _:
                     pass
 
-    @_guarded
     def attempt_began(self, attempt: AttemptStart) -> None:
         if run := self._runs.get(attempt.conversation):
             run.provider = attempt.provider
@@ -200,7 +195,6 @@ class Observer(Telemetry):
         if self._spans is not None:
             self._spans.attempt_began(attempt)
 
-    @_guarded
     def attempt_ended(
         self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
@@ -233,7 +227,6 @@ class Observer(Telemetry):
         if self._spans is not None:
             self._spans.attempt_ended(attempt, end, request, answer)
 
-    @_guarded
     def tool_began(self, call: ToolStart) -> str:
         self._calls.add(call)
         if run := self._runs.get(call.conversation):
@@ -242,35 +235,28 @@ class Observer(Telemetry):
             return ""
         return self._spans.tool_began(call, extension=self._counted_as(call) in {MCP, OTHER})
 
-    @_guarded
     def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         self._calls.discard(call)
         self._report_call(call, end.outcome, end.seconds)
         if self._spans is not None:
             self._spans.tool_ended(call, end, arguments, result)
 
-    @_guarded
     def quota_exceeded(self, quota: str) -> None:
         self._add(metrics.QUOTAS, 1, quota)
 
-    @_guarded
     def taken_over(self, conversations: int) -> None:
         self._add(metrics.TAKEN_OVER, conversations)
 
-    @_guarded
     def forwarded(self, outcome: str) -> None:
         self._add(metrics.FORWARDED, 1, outcome)
 
-    @_guarded
     def written(self, changes: int, seconds: float) -> None:
         self._add(metrics.WRITES, seconds)
         self._add(metrics.WRITE_SIZE, changes)
 
-    @_guarded
     def delivered(self, seconds: float) -> None:
         self._add(metrics.LAG, max(0.0, seconds))
 
-    @_guarded
     def loop_delayed(self, seconds: float) -> None:
         self._add(metrics.LOOP, max(0.0, seconds))
 
