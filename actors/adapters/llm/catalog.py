@@ -40,109 +40,6 @@ ANY = "*"
 _SHOWN = 20
 
 
-class ModelRouter:
-    """Finds the server that serves a model. Safe to call from any thread; only `learn` blocks."""
-
-    def __init__(self, servers: Sequence[Server]) -> None:
-        self.servers = tuple(servers)
-        self.generation = 0
-        """Incremented when routes may change. A cached route is valid for one generation."""
-
-    def route(self, name: str) -> Server | None:
-        """Return the server that serves a model; None if none is known to do so, e.g. as lists were not fetched yet."""
-        if not _is_name(name):
-            return None
-        return (
-            self._spelled(name)
-            or self._listing(name)
-            or self._presuming(name)
-            or self._of_family(name)
-            or self._taking_any(name)
-        )
-
-    def presumed(self, name: str) -> Server | None:
-        """Return the server of a model that was accepted earlier; None if it cannot be determined.
-
-        This is the result of `route`. If that is None, for example because no list was fetched since the start, it is
-        the server of the provider whose settings name no models, if there is exactly one such provider.
-        """
-        silent = [server for server in self.servers if server.lists]
-        return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
-
-    def undecided(self, name: str) -> bool:
-        """Return whether `learn` may find a server for this model."""
-        if not _is_name(name) or self._spelled(name) or self._listing(name):
-            return False
-        if presuming := self._presuming(name):
-            return presuming.names is None and not presuming.failure
-        if self._of_family(name):
-            return False
-        return any(server.lists and server.stale for server in self.servers)
-
-    def learn(self, name: str, cancel: CancelToken) -> None:
-        """Fetch the lists of servers that may have this model, until one has it. Never raises. Blocks."""
-        for server in _nearest(name, (server for server in self.servers if server.lists)):
-            server.refresh(cancel)
-            self.generation += 1
-            if server.has(name) or cancel.cancelled:
-                return
-
-    def refusal(self, name: str, offered: Sequence[str]) -> str:
-        """Return the reason why no server serves a model, as text for users. `offered` are the names to suggest."""
-        shown = offered
-        if len(offered) > _SHOWN:
-            from difflib import get_close_matches  # noqa: PLC0415 -- only for error messages
-
-            close = get_close_matches(name, offered, n=_SHOWN, cutoff=0.3)
-            shown = tuple(dict.fromkeys((*close, *offered)))[:_SHOWN]
-        more = f" and {len(offered) - len(shown):,} more" if len(offered) > len(shown) else ""
-        silent = [
-            f"; provider {server.provider.name} cannot be asked for its models ({server.failure}): "
-            f"if it serves this one, say so in its setting `models`"
-            for server in self.unreachable
-        ]
-        variables = " or ".join(f"{server.provider.name.upper()}_MODEL" for server in self.servers if server.refuted)
-        none = f"no model is the default here: name one, or set {variables} for the server"
-        which = f"the model {name!r} is not available" if name else none
-        return f"{which}; there are: {', '.join(shown)}{more}{''.join(silent)}"
-
-    @property
-    def unreachable(self) -> tuple[Server, ...]:
-        """The servers whose list could not be fetched."""
-        return tuple(server for server in self.servers if server.lists and server.failure)
-
-    def _spelled(self, name: str) -> Server | None:
-        fits = ((_fit(server.provider, name), -index) for index, server in enumerate(self.servers))
-        fit, index = max(fits, default=(0, 0))
-        return self.servers[-index] if fit else None
-
-    def _listing(self, name: str) -> Server | None:
-        having = _nearest(name, (server for server in self.servers if server.lists and server.has(name)))
-        return having[0] if having else None
-
-    def _presuming(self, name: str) -> Server | None:
-        return next((server for server in self.servers if server.presumes(name) and not server.refuted), None)
-
-    def _of_family(self, name: str) -> Server | None:
-        """Return the server whose protocol fits the model's name, such as "claude-…" or "gpt-…"; None if there is none.
-
-        A model with a row in models.toml matches without the provider's list. Another name of the family matches only
-        if the list cannot be fetched, because the model may be newer than this program.
-        """
-        known, spoken = limits_of(name) is not None, family_of(name)
-        for server in self.servers:
-            if server.presumes(name):
-                continue
-            blind = bool(server.failure) and server.names is None
-            if server.lists and server.provider.protocol in spoken and (known or blind):
-                return server
-        return None
-
-    def _taking_any(self, name: str) -> Server | None:
-        taking = _nearest(name, (server for server in self.servers if ANY in server.provider.models))
-        return taking[0] if taking else None
-
-
 def family_of(name: str) -> tuple[str, ...]:
     """Return the protocols over which a model's maker serves it; () if the name does not show the maker."""
     return tuple(
@@ -222,27 +119,27 @@ class Catalog:
         names = [provider.name for provider in providers]
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
-        self._router = ModelRouter([Server(ProviderClient(each, later)) for each in providers])
+        self._servers = tuple(Server(ProviderClient(each, later)) for each in providers)
+        self._generation = 0  # of routes: those that are cached are valid for one
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()
         self._demo = DemoModel(pace)
         self._find = functools.lru_cache(maxsize=256)(self._found)
         self._model = functools.lru_cache(maxsize=256)(self._made)
-        self._chosen = default
+        self._chosen, self._small = default, small
         if self.default:
             self._check("default_model", self.default)
-        self._small = small
         if small not in ("", NO_MODEL):
             self._check("small_model", small)
 
     @property
     def default(self) -> str:
-        """The name of the default model; see ports.ModelCatalog.
+        """The name of the default model.
 
         Some default models are guesses, because the settings of their provider name none. A guess is skipped once the
         list of the provider's server shows that the server does not have this model.
         """
-        servers = self._router.servers
+        servers = self._servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO
         return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
 
@@ -251,30 +148,51 @@ class Catalog:
 
         If the settings of several providers match the name equally well, the first of these providers is used.
         """
-        return self._find(name, self._router.generation)
+        return self._find(name, self._generation)
 
     def offers(self, name: str) -> bool:
-        """Return whether users can choose a model; see ports.ModelCatalog."""
-        return self._set(name) or self._router.route(name) is not None
+        return self._set(name) or self._route(name) is not None
 
     def undecided(self, name: str) -> bool:
-        """Return whether lists of servers must be fetched to know if a model is served; see ports.ModelCatalog."""
-        return not self._set(name) and self._router.undecided(name)
+        if self._set(name) or not _is_name(name) or self._named_by(name) or self._listing(name):
+            return False
+        if presuming := self._presuming(name):
+            return presuming.names is None and not presuming.failure
+        if self._of_family(name):
+            return False
+        return any(server.lists and server.stale for server in self._servers)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Find out who serves a model by requesting providers' lists of models; see ports.ModelCatalog. Blocks."""
-        self._router.learn(name, cancel)
+        for server in _nearest(name, (server for server in self._servers if server.lists)):
+            server.refresh(cancel)
+            self._generation += 1
+            if server.has(name) or cancel.cancelled:
+                return
 
     def measure(self, name: str, cancel: CancelToken) -> None:
-        """Ask the server of a model for its limits, unless they are known; see ports.ModelCatalog. Blocks."""
         model = self.get(name)
         if isinstance(model, HttpModel):
             model.ask_limits(cancel)
 
     def refusal(self, name: str) -> LlmFailure:
-        """Return the failure that tells users why a model is not available; see ports.ModelCatalog."""
-        text = self._router.refusal(name, [info.name for info in self.list()])
-        return LlmFailure(ErrorKind.NETWORK if self._router.unreachable else ErrorKind.INVALID_REQUEST, text)
+        offered = [info.name for info in self.list()]
+        shown: Sequence[str] = offered
+        if len(offered) > _SHOWN:
+            from difflib import get_close_matches  # noqa: PLC0415 -- only for error messages
+
+            close = get_close_matches(name, offered, n=_SHOWN, cutoff=0.3)
+            shown = tuple(dict.fromkeys((*close, *offered)))[:_SHOWN]
+        more = f" and {len(offered) - len(shown):,} more" if len(offered) > len(shown) else ""
+        silent = [
+            f"; provider {server.provider.name} cannot be asked for its models ({server.failure}): "
+            f"if it serves this one, say so in its setting `models`"
+            for server in self._unreachable
+        ]
+        variables = " or ".join(f"{server.provider.name.upper()}_MODEL" for server in self._servers if server.refuted)
+        none = f"no model is the default here: name one, or set {variables} for the server"
+        which = f"the model {name!r} is not available" if name else none
+        text = f"{which}; there are: {', '.join(shown)}{more}{''.join(silent)}"
+        return LlmFailure(ErrorKind.NETWORK if self._unreachable else ErrorKind.INVALID_REQUEST, text)
 
     def list(self) -> tuple[ModelInfo, ...]:
         """Return all models whose names are known: the default first, the demo model last.
@@ -282,7 +200,7 @@ class Catalog:
         A provider with the setting `models = ["*"]` serves any other name, too.
         """
         names = dict.fromkeys(filter(None, (self.default,)))
-        for server in self._router.servers:
+        for server in self._servers:
             provider = server.provider
             names |= dict.fromkeys(filter(None, (server.default, *_spelled(provider), provider.small_model)))
             names |= dict.fromkeys(server.names or () if server.lists else ())
@@ -291,30 +209,82 @@ class Catalog:
         return tuple(model.info for model in models if model is not None)
 
     def small(self, name: str) -> Model | None:
-        """Return the model for small extra requests of conversations with the model `name`; see ports.ModelCatalog.
-
-        Returns None if there is no such model.
-        """
         if self._small:
             return None if self._small == NO_MODEL else self.get(self._small)
         if name == DEMO:
             return self._demo
-        server = self._router.presumed(name)
+        server = self._presumed(name)
         chosen = server.provider.small_model if server else ""
         return self._model(chosen, server) if server and chosen else None
 
     def close(self) -> None:
         """Close the idle connections to providers; a running request closes its own connection. Idempotent."""
-        for server in self._router.servers:
+        for server in self._servers:
             server.client.close()
 
     def forget(self, conversation_id: str) -> None:
-        """Drop what is cached for a conversation; see ports.ModelCatalog."""
         self._prefixes.forget(conversation_id)
 
     def _set(self, name: str) -> bool:
         """Return whether the operator's settings name the model, so that no server needs to be asked."""
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
+
+    def _route(self, name: str) -> Server | None:
+        """Return the server that serves a model; None if none is known to do so, e.g. as lists were not fetched yet."""
+        if not _is_name(name):
+            return None
+        return (
+            self._named_by(name)
+            or self._listing(name)
+            or self._presuming(name)
+            or self._of_family(name)
+            or self._taking_any(name)
+        )
+
+    def _presumed(self, name: str) -> Server | None:
+        """Return the server of a model that was accepted earlier; None if it cannot be determined.
+
+        This is the result of `_route`. If that is None, for example because no list was fetched since the start, it is
+        the server of the provider whose settings name no models, if there is exactly one such provider.
+        """
+        silent = [server for server in self._servers if server.lists]
+        return self._route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
+
+    def _named_by(self, name: str) -> Server | None:
+        fits = ((_fit(server.provider, name), -index) for index, server in enumerate(self._servers))
+        fit, index = max(fits, default=(0, 0))
+        return self._servers[-index] if fit else None
+
+    def _listing(self, name: str) -> Server | None:
+        having = _nearest(name, (server for server in self._servers if server.lists and server.has(name)))
+        return having[0] if having else None
+
+    def _presuming(self, name: str) -> Server | None:
+        return next((server for server in self._servers if server.presumes(name) and not server.refuted), None)
+
+    def _of_family(self, name: str) -> Server | None:
+        """Return the server whose protocol fits the model's name, such as "claude-…" or "gpt-…"; None if there is none.
+
+        A model with a row in models.toml matches without the provider's list. Another name of the family matches only
+        if the list cannot be fetched, because the model may be newer than this program.
+        """
+        known, spoken = limits_of(name) is not None, family_of(name)
+        for server in self._servers:
+            if server.presumes(name):
+                continue
+            blind = bool(server.failure) and server.names is None
+            if server.lists and server.provider.protocol in spoken and (known or blind):
+                return server
+        return None
+
+    def _taking_any(self, name: str) -> Server | None:
+        taking = _nearest(name, (server for server in self._servers if ANY in server.provider.models))
+        return taking[0] if taking else None
+
+    @property
+    def _unreachable(self) -> tuple[Server, ...]:
+        """The servers whose list could not be fetched."""
+        return tuple(server for server in self._servers if server.lists and server.failure)
 
     def _check(self, setting: str, name: str) -> None:
         """Raise ValueError if certainly no provider serves the model `name`, which is the value of `setting`.
@@ -322,13 +292,13 @@ class Catalog:
         A model that a server may still list is accepted: servers are not asked when Bedrock starts, because they may
         not run yet.
         """
-        if self.get(name) is None and not self._router.undecided(name):
+        if self.get(name) is None and not self.undecided(name):
             raise ValueError(f"{setting}: no provider serves {name}")
 
     def _found(self, name: str, generation: int) -> Model | None:
         if name == DEMO:
             return self._demo
-        server = self._router.presumed(name)
+        server = self._presumed(name)
         return self._model(name, server) if server else None
 
     def _made(self, name: str, server: Server) -> Model:

@@ -185,7 +185,7 @@ def scene_for(request: ModelRequest) -> Scene:
         play, found = wanted
         return play(found, request)
     if not any(turn.role == "assistant" for turn in request.turns):
-        return using("bash", bash_input(request, _LIST), _GREETING, request)
+        return using("bash", {"cmd": _LIST}, _GREETING, request)
     return Scene(
         f'You said: "{shortened(said)}". A real model would have something to say to that; I only know my script. '
         "Type help for what I can show, or set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL for a real model."
@@ -250,7 +250,7 @@ def words_of(block: Content) -> str:
 
 
 def _run(found: re.Match[str], request: ModelRequest) -> Scene:
-    return using("bash", bash_input(request, found[1].strip()), "I will run that.", request)
+    return using("bash", {"cmd": found[1].strip()}, "I will run that.", request)
 
 
 def _read(found: re.Match[str], request: ModelRequest) -> Scene:
@@ -265,7 +265,7 @@ def _search(found: re.Match[str], request: ModelRequest) -> Scene:
 def _write(found: re.Match[str], request: ModelRequest) -> Scene:
     name = found[1] or "demo.txt"
     command = f"echo {_WRITTEN} > ./{name} && cat ./{name}"
-    return using("bash", bash_input(request, command), f"I will write {name}.", request)
+    return using("bash", {"cmd": command}, f"I will write {name}.", request)
 
 
 def _help(_: re.Match[str], request: ModelRequest) -> Scene:
@@ -308,8 +308,8 @@ def _count(_: re.Match[str], __: ModelRequest) -> Scene:
 def _sleep(found: re.Match[str], request: ModelRequest) -> Scene:
     seconds = min(int(found[1] or 25), 600)
     text = f"I will run a command that takes {seconds} seconds. Cancel it, and its whole process tree is gone at once."
-    arguments = bash_input(request, f"sleep {seconds}")
-    if seconds > _PATIENCE_SECONDS and "wait_seconds" in _properties(request):
+    arguments: dict[str, Any] = {"cmd": f"sleep {seconds}"}
+    if seconds > _PATIENCE_SECONDS:
         arguments["wait_seconds"] = seconds + _PATIENCE_SECONDS
     return using("bash", arguments, text, request)
 
@@ -424,18 +424,6 @@ def using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest
     return Scene(text, calls=((name, arguments),))
 
 
-def bash_input(request: ModelRequest, command: str) -> dict[str, Any]:
-    """Return the arguments for the bash tool, whose schema names the command either "command" or "cmd"."""
-    properties = _properties(request)
-    return {"command" if "command" in properties and "cmd" not in properties else "cmd": command}
-
-
-def _properties(request: ModelRequest) -> dict[str, Any]:
-    schemas = (tool.input_schema for tool in request.tools if tool.name == "bash")
-    properties: dict[str, Any] = next(schemas, {}).get("properties", {})
-    return properties
-
-
 def shortened(text: str) -> str:
     """Return the text on one line of at most 80 characters."""
     line = " ".join(text.split())
@@ -463,7 +451,7 @@ def sub_agent_scene(request: ModelRequest) -> Scene:
 
 def _begin(task: str, request: ModelRequest) -> Scene:
     if found := _RUN.search(task):
-        return using("bash", bash_input(request, found[1].strip()), "I will run that.", request)
+        return using("bash", {"cmd": found[1].strip()}, "I will run that.", request)
     if found := _READ.search(task):
         return using("read_file", {"path": found[1]}, f"I will read {found[1]}.", request)
     if _COUNT.search(task):
@@ -536,7 +524,6 @@ class DemoModel:
         self._pace = pace
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Stream the script's answer to the request; see ports.Model."""
         if cancel.cancelled:
             raise ModelAbortedError
         scene = _scene(request)

@@ -100,7 +100,6 @@ class McpServerHub:
     # --- offers and states ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to ask the operator's servers for their tools, in the background."""
         mode = Mode.RESTRICTED if self._sandbox.report.restriction_available else Mode.UNRESTRICTED
         for name in self._operators:
             self._learn(("", name), "/", mode)
@@ -108,7 +107,6 @@ class McpServerHub:
             self._watching = self._loop.run(self._logins.watch())
 
     def close(self) -> None:
-        """Close all connections and kill the programs of servers. Idempotent."""
         if self._watching is not None:
             self._watching.cancel()
         with self._lock:
@@ -118,11 +116,9 @@ class McpServerHub:
         self._loop.close()
 
     def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
-        """Raise McpNotAllowedError or McpServerInvalidError if a conversation may not have these servers."""
         servers_of(chosen, self._rules, frozenset(self._operators))
 
     def prepare(self, record: ConversationRecord) -> None:
-        """Begin to connect to the servers that a conversation has chosen; see ports.McpServers."""
         if not record.user_initiated:
             return
         own, refused = self._own(record)
@@ -181,7 +177,6 @@ class McpServerHub:
             kept.pop(key, None)
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Return the tools that are offered in a conversation's next run, and remember them; see ports.McpServers."""
         if not record.user_initiated:
             return ()
         if record.profile.mcp_servers:
@@ -212,16 +207,13 @@ class McpServerHub:
         return tuple(tool for name in self._operators if name in wanted for tool in self._tools.get(("", name), ()))
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
-        """Return the tools that `offer` returned last for this conversation; () if there are none."""
         return self._offered.get(conversation_id, ())
 
     def release(self, conversation_id: str) -> None:
-        """Forget which tools a conversation was offered."""
         with self._lock:
             self._offered.pop(conversation_id, None)
 
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
-        """Return the states of the operator's servers, in the order of the settings; see ports.McpServers."""
         confined = bool(principal) and self._permissions(principal).roots is not None
         with self._lock:
             found = [self._status(("", each.name), each.command, each.url) for each in self._operators.values()]
@@ -238,7 +230,6 @@ class McpServerHub:
         return replace(status, state=state, error=error)
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the states of the servers that a conversation has chosen, in the order in which it lists them."""
         with self._lock:
             chosen = record.profile.mcp_servers
             return tuple(self._status((record.id, each.name), each.command, each.url) for each in chosen)
@@ -376,12 +367,10 @@ class McpServerHub:
             self._learn(key, "/", Mode.RESTRICTED)
 
     def outdated(self, record: ConversationRecord) -> tuple[str, ...]:
-        """Return the names of a conversation's servers whose programs run in another mode than its present one."""
         with self._lock:
             return tuple(session.server.name for session in self._outdated(record))
 
     def end_outdated(self, record: ConversationRecord) -> None:
-        """End the programs of these servers; see ports.McpServers."""
         with self._lock:
             ended = self._outdated(record)
             for session in ended:
@@ -398,7 +387,6 @@ class McpServerHub:
         return [session for session in self._of(conversation_id) if not session.server.url and not session.over]
 
     def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
-        """Return the names of a conversation's servers whose programs have more rights than the mode gives."""
         with self._lock:
             return tuple(session.server.name for session in self._wider(conversation_id, mode))
 
@@ -407,7 +395,6 @@ class McpServerHub:
         return [session for session in self._programs(conversation_id) if wider(session.mode, mode)]
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Close a conversation's connections; with `wider_than`, only those with more rights. See ports.McpServers."""
         with self._lock:
             if wider_than is None:
                 ended = self._of(conversation_id)
@@ -427,7 +414,6 @@ class McpServerHub:
     # --- tools -----------------------------------------------------------------------------------------------------
 
     def tool(self, name: str, conversation_id: str) -> Tool | None:
-        """Return the tool with this full name ("mcp__SERVER__TOOL"); None if the name is not that of an MCP tool."""
         parts = parted(name)
         if parts is None:
             return None

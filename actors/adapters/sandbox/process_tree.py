@@ -286,7 +286,6 @@ class ProcessTree:
     # --- kill -----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Send SIGKILL to the whole process tree. Safe to call from any thread; never blocks; idempotent."""
         with self._changed:
             if self._over or self._killed_at is not None:
                 return
@@ -312,10 +311,6 @@ class ProcessTree:
             self._control.shutdown(socket.SHUT_RDWR if self._host is None else socket.SHUT_WR)
 
     def signal(self, number: int) -> None:
-        """Signal the program's process group; no effect once the program has ended.
-
-        Safe to call from any thread; never blocks.
-        """
         with self._changed:
             if not self._over and self._killed_at is None:
                 with suppress(OSError):

@@ -96,7 +96,6 @@ class ToolHostSandbox:
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """Return the real paths that no tool may change."""
         return self._files.real()
 
     @property
@@ -159,7 +158,6 @@ class ToolHostSandbox:
         return {"PATH": ":".join(found) or os.defpath}
 
     def mode_refusal(self, mode: Mode, directory: str) -> str:
-        """Return why a mode cannot be enforced in a directory, "" if it can."""
         match mode:
             case Mode.RESTRICTED if not self._report.restriction_available:
                 return self._report.reason or "the sandbox does not offer it"

@@ -97,40 +97,24 @@ class StandardToolbox:
         new_parser()
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """Return the tools offered to a conversation or, with `sub_agent`, to a sub-agent.
-
-        The model gets them in this order.
-        """
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Return the handles of running background jobs, oldest first, without jobs that are being killed.
-
-        With `wider_than`, return only jobs whose permission mode is wider than `wider_than`.
-        """
         return tuple(job.handle for job in self._jobs.running(conversation_id, wider_than) if not job.doomed)
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> tuple[str, ...]:
-        """Kill the running jobs that outlived the call that started them, without waiting; return their handles.
-
-        With `wider_than`, only jobs in a wider permission mode are killed. `ended` is called with a report of the kill
-        when a job has ended, on the thread of that job.
-        """
         return self._jobs.end_all(conversation_id, ended, wider_than)
 
     def forget(self, conversation_id: str) -> None:
-        """Kill the jobs of a deleted conversation, and drop the state that the tools keep for it."""
         self._jobs.forget(conversation_id)
         self._clipboards.forget(conversation_id)
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of this name; None for unknown tools and for those that the state machine handles itself."""
         return self._tools.get(name)
 
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
-        """Return the commands or paths that a call concerns, for approval rules; nothing if the input is invalid."""
         try:
             arguments = self.parse(call.name, call.input)
         except InvalidToolInputError:
@@ -138,14 +122,9 @@ class StandardToolbox:
         return call_subjects.subject_of(call.name, arguments, working_directory, within)
 
     def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-        """Return an approval rule in the form that is stored. Raises InvalidApprovalRuleError."""
         return call_subjects.prepared_rule(rule, within)
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
-        """Parse and validate the arguments of a call of the tool `name` from raw JSON.
-
-        Raises InvalidToolInputError, whose text tells the model what to change.
-        """
         schema = self._schemas.get(name)
         if schema is None:
             raise InvalidToolInputError(

@@ -158,11 +158,6 @@ def test_a_long_command_is_waited_for() -> None:
     assert call_of(said_to_demo(user("sleep 5"), tools=patient)) == ("bash", {"cmd": "sleep 5"})
 
 
-def test_the_command_goes_under_the_name_of_the_schema() -> None:
-    answer = said_to_demo(user("run ls"), tools=(tool("bash", command="string"),))
-    assert call_of(answer) == ("bash", {"command": "ls"})
-
-
 NOTICE = Text("<system-notice>\nThe mode is now restricted. help\n</system-notice>")
 
 

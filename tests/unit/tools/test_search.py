@@ -16,7 +16,7 @@ import pytest
 from actors.adapters.tools import search as tool
 from actors.adapters.tools import workers
 from actors.adapters.tools.search import KeywordSearchTool, SearchTool
-from actors.adapters.tools.workers import ripgrep, search
+from actors.adapters.tools.workers import search
 from actors.adapters.tools.workers.search import LineSearch, UnsearchableError
 
 RIPGREP = tool.ripgrep()
@@ -83,7 +83,7 @@ def test_a_long_line_is_cut_around_the_match(here: Path, letter: str) -> None:
     assert find("needle") == f"file:1: …{letter * 100}needle{letter * 394}…"
     assert find("needle.*") == f"file:1: …{letter * 100}needle{letter * 394}…"
     assert find(f"^{letter}") == f"file:1: {letter * 500}…"
-    write("y" * (ripgrep.MAX_LINE - 6) + "needle")
+    write("y" * (search.MAX_LINE - 6) + "needle")
     assert find("needle") == f"file:1: {'y' * 494}needle"
 
 
@@ -239,13 +239,13 @@ def test_without_a_repository_the_rules_beneath_hold(here: Path) -> None:
 def test_a_repository_is_known_by_its_directory_or_file(here: Path) -> None:
     inner = here / "a/b"
     inner.mkdir(parents=True)
-    assert ripgrep.enclosing_repository(str(inner)) is None
+    assert search.enclosing_repository(str(inner)) is None
     Path(".git").mkdir()
-    assert ripgrep.enclosing_repository(str(inner)) is None, "an empty .git is none"
+    assert search.enclosing_repository(str(inner)) is None, "an empty .git is none"
     Path(".git/HEAD").touch()
-    assert ripgrep.enclosing_repository(str(inner)) == str(here)
+    assert search.enclosing_repository(str(inner)) == str(here)
     Path("a/.git").write_text("gitdir: /elsewhere\n")
-    assert ripgrep.enclosing_repository(str(inner)) == str(here / "a")
+    assert search.enclosing_repository(str(inner)) == str(here / "a")
 
 
 def test_a_repository_of_another_user_is_ignored(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +257,9 @@ def test_a_repository_of_another_user_is_ignored(here: Path, monkeypatch: pytest
         return found if str(path) == str(here / "ours") else os.stat_result((*found[:4], foreign, *found[5:]))
 
     monkeypatch.setattr(os, "stat", owned)
-    assert ripgrep.enclosing_repository(str(here / "ours")) is None
+    assert search.enclosing_repository(str(here / "ours")) is None
     monkeypatch.setattr(os, "stat", lambda path: os.stat_result((*stat(path)[:4], foreign, *stat(path)[5:])))
-    assert ripgrep.enclosing_repository(str(here / "ours")) == str(here)
+    assert search.enclosing_repository(str(here / "ours")) == str(here)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import functools
 import logging
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -288,31 +289,6 @@ MAX_LIVE = 8
 MAX_ENDED = 16
 
 
-class ConversationJobs:
-    """The jobs of one conversation. The caller holds the registry's lock."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, Job] = {}
-        self._numbers = 0
-
-    @property
-    def live(self) -> list[Job]:
-        return [job for job in self.jobs.values() if job.end is None]
-
-    def open(self, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job with the next handle: b-1, b-2, and so on."""
-        self._numbers += 1
-        job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock)
-        self.jobs[job.handle] = job
-        return job
-
-    def drop_oldest_ended(self) -> None:
-        """Drop ended jobs beyond MAX_ENDED, oldest first."""
-        ended = [job for job in self.jobs.values() if job.end is not None]
-        for job in ended[: max(0, len(ended) - MAX_ENDED)]:
-            del self.jobs[job.handle]
-
-
 class JobRegistry:
     """Finds jobs by conversation and handle; jobs are kept in memory only.
 
@@ -321,31 +297,38 @@ class JobRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the jobs of all conversations; not held while jobs are killed
-        self._conversations: dict[str, ConversationJobs] = {}
+        self._jobs: dict[str, dict[str, Job]] = {}
+        self._numbers: Counter[str] = Counter()
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job, not yet started; `drop` removes it. Raises ToolRefusedError if too many jobs are running."""
+        """Create a job with the next handle (b-1, b-2, …), not yet started; `drop` removes it.
+
+        Raises ToolRefusedError if too many jobs are running.
+        """
         with self._lock:
-            jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs())
-            if len(live := jobs_here.live) >= MAX_LIVE:
+            jobs = self._jobs.setdefault(conversation_id, {})
+            if len(live := _live(jobs)) >= MAX_LIVE:
                 raise _too_many(live)
-            jobs_here.drop_oldest_ended()
-            return jobs_here.open(command, tool_use_id, mode, clock)
+            ended = [handle for handle, job in jobs.items() if job.end is not None]
+            for handle in ended[: max(0, len(ended) - MAX_ENDED)]:
+                del jobs[handle]
+            self._numbers[conversation_id] += 1
+            handle = f"b-{self._numbers[conversation_id]}"
+            job = jobs[handle] = Job(handle, command, tool_use_id, mode, clock)
+            return job
 
     def drop(self, conversation_id: str, job: Job) -> None:
         """Remove a job that has ended, or never started."""
         with self._lock:
-            if jobs_here := self._conversations.get(conversation_id):
-                jobs_here.jobs.pop(job.handle, None)
+            self._jobs.get(conversation_id, {}).pop(job.handle, None)
 
     def find(self, conversation_id: str, handle: str) -> Job:
         """Return the job with this handle. Raises ToolRefusedError if this conversation has none."""
         with self._lock:
-            jobs_here = self._conversations.get(conversation_id)
-            job = jobs_here.jobs.get(handle) if jobs_here else None
-            if job is not None:
-                return job
-            known = [job.handle for job in jobs_here.jobs.values() if job.background] if jobs_here else []
+            jobs = self._jobs.get(conversation_id, {})
+            if handle in jobs:
+                return jobs[handle]
+            known = [job.handle for job in jobs.values() if job.background]
         raise _not_found(handle, known)
 
     def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
@@ -354,8 +337,7 @@ class JobRegistry:
         With `wider_than`, return only jobs whose permission mode is wider than `wider_than`.
         """
         with self._lock:
-            jobs_here = self._conversations.get(conversation_id)
-            jobs = [job for job in jobs_here.live if job.background] if jobs_here else []
+            jobs = [job for job in _live(self._jobs.get(conversation_id, {})) if job.background]
         return [job for job in jobs if wider_than is None or wider(job.mode, wider_than)]
 
     def end_all(
@@ -370,9 +352,14 @@ class JobRegistry:
     def forget(self, conversation_id: str) -> None:
         """Kill all jobs of a conversation, including those that are being started, and remove them."""
         with self._lock:
-            jobs_here = self._conversations.pop(conversation_id, None)
-        for job in jobs_here.live if jobs_here else ():
+            jobs = self._jobs.pop(conversation_id, {})
+            self._numbers.pop(conversation_id, None)
+        for job in _live(jobs):
             job.kill()
+
+
+def _live(jobs: dict[str, Job]) -> list[Job]:
+    return [job for job in jobs.values() if job.end is None]
 
 
 def _too_many(live: list[Job]) -> ToolRefusedError:

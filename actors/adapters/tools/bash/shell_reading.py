@@ -36,13 +36,14 @@ _SEPARATOR = re.compile(r"\|\||&&|\|&|[|;&\n]")
 _REDIRECTION = re.compile(
     r"(?:[0-9]?>&[0-9]|[0-9]?>>?[ \t]*/dev/null|&>>?[ \t]*/dev/null|0?<[ \t]*/dev/null)(?=[ \t\n;|&]|$)"
 )
-_LITERAL = re.compile(r"[A-Za-z0-9_./:=@%,+^-]+")
-_HASH = re.compile(r"#")
-_SINGLE = re.compile(r"'([^']*)'")
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}|[0-9?#])")
-_QUOTED = re.compile(r'[^"\\$`]+')
-_ESCAPED = re.compile(r"\\([^\n])")
-_PATTERN = re.compile(r"[*?\[\]~{}!]|[^\x00-\x7f]")
+_VARIABLE = r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}|[0-9?#])"
+_PIECE = re.compile(
+    r"(?P<literal>[A-Za-z0-9_./:=@%,+^-]+)|(?P<hash>#)|'(?P<single>[^']*)'"
+    rf'|"(?P<double>(?:[^"\\$`]|\\.|{_VARIABLE})*)"|\\(?P<escaped>.)'
+    rf"|(?P<unknown>{_VARIABLE}|[*?\[\]~{{}}!]|[^\x00-\x7f])",
+    re.DOTALL,
+)
+_EXPANDED = re.compile(rf"\\(?P<escaped>.)|{_VARIABLE}", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -127,51 +128,32 @@ def _lists(text: str) -> Iterator[list[_Word]]:
 
 
 def _word(text: str, position: int) -> tuple[_Word, int]:
+    """Return the word that begins at `position`, and the position after the word. Raises OpaqueTextError."""
     pieces: list[str] = []
     known = True
-    while position < len(text) and text[position] not in " \t\n;|&<>()":
-        if plain_text := _LITERAL.match(text, position) or (_HASH.match(text, position) if pieces else None):
-            pieces.append(plain_text[0])
-            position = plain_text.end()
-        elif single := _SINGLE.match(text, position):
-            pieces.append(single[1])
-            position = single.end()
-        elif text[position] == '"':
-            quoted, known_text, position = _double_quoted(text, position + 1)
-            pieces.append(quoted)
-            known &= known_text
-        elif text.startswith("\\\n", position):
-            position += 2
-        elif escaped := _ESCAPED.match(text, position):
-            pieces.append(escaped[1])
-            position = escaped.end()
-        elif unknown := (_VARIABLE.match(text, position) or _PATTERN.match(text, position)):
-            known = False
-            position = unknown.end()
-        else:
-            raise OpaqueTextError
-    if position < len(text) and text[position] in "<>()":
+    while piece := _PIECE.match(text, position):
+        position = piece.end()
+        content = piece[piece.lastgroup or 0]
+        match piece.lastgroup:
+            case "hash" if not pieces:  # whether it begins a comment depends on what is before it
+                raise OpaqueTextError
+            case "unknown":
+                known = False
+            case "double":
+                known &= all(found["escaped"] for found in _EXPANDED.finditer(content))
+                pieces.append(_EXPANDED.sub(_unescaped, content))
+            case "escaped" if content == "\n":
+                pass
+            case _:
+                pieces.append(content)
+    if position < len(text) and text[position] not in " \t\n;|&":
         raise OpaqueTextError
     return _Word("".join(pieces), known), position
 
 
-def _double_quoted(text: str, position: int) -> tuple[str, bool, int]:
-    pieces: list[str] = []
-    known = True
-    while position < len(text):
-        character = text[position]
-        if character == '"':
-            return "".join(pieces), known, position + 1
-        if some := _QUOTED.match(text, position):
-            pieces.append(some[0])
-            position = some.end()
-        elif character == "\\":
-            following = text[position + 1 : position + 2]
-            pieces.append("" if following == "\n" else following if following in '$`"\\' else "\\" + following)
-            position += 2
-        elif variable := _VARIABLE.match(text, position):
-            known = False
-            position = variable.end()
-        else:
-            break
-    raise OpaqueTextError
+def _unescaped(found: re.Match[str]) -> str:
+    """Return what a backslash in double quotes and its character, or a variable, stand for; "" for a variable."""
+    escaped = found["escaped"] or ""
+    if escaped == "\n":
+        return ""
+    return escaped if escaped in '$`"\\' else f"\\{escaped}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec import Struct
 
@@ -42,36 +42,17 @@ BELONGS_TO = {
 }
 
 
-class SpawnJob(Struct, frozen=True):
-    """The request to run a command."""
+class Request(Struct, frozen=True):
+    """What a call asks for."""
 
-    command: str
-    wait_seconds: int
-
-
-class PeekJob(Struct, frozen=True):
-    """The request to show a job's output: its last `lines`, or all lines from number `since` on."""
-
-    handle: str
+    action: str
+    """One of ONE_OF."""
+    subject: str
+    """The command for `cmd`; the handle of a job for the others."""
+    wait_seconds: int = DEFAULT_WAIT_SECONDS
+    signal: int = signal.SIGTERM
     lines: int = PEEK_LINES
     since: int | None = None
-
-
-class WaitForJob(Struct, frozen=True):
-    """The request to wait for a job."""
-
-    handle: str
-    wait_seconds: int
-
-
-class KillJob(Struct, frozen=True):
-    """The request to send a signal to a job."""
-
-    handle: str
-    signal: int
-
-
-Request: TypeAlias = SpawnJob | PeekJob | WaitForJob | KillJob
 
 
 def request(arguments: Mapping[str, Any]) -> Request:
@@ -81,15 +62,16 @@ def request(arguments: Mapping[str, Any]) -> Request:
     """
     chosen = _the_one_of(arguments)
     _check_company(chosen, arguments)
-    match chosen:
-        case "cmd":
-            return _spawn(arguments)
-        case "peek":
-            return _peek(arguments)
-        case "wait":
-            return WaitForJob(arguments["wait"], _wait_seconds(arguments, DEFAULT_WAIT_SECONDS))
-        case _:
-            return KillJob(arguments["kill"], signal.Signals[f"SIG{arguments.get('signal', 'TERM')}"])
+    if chosen == "cmd":
+        _check_command(arguments["cmd"])
+    return Request(
+        chosen,
+        arguments[chosen],
+        _wait_seconds(arguments),
+        signal.Signals[f"SIG{arguments.get('signal', 'TERM')}"],
+        int(arguments.get("lines", PEEK_LINES)),
+        int(arguments["since"]) if "since" in arguments else None,
+    )
 
 
 def _the_one_of(arguments: Mapping[str, Any]) -> str:
@@ -113,8 +95,7 @@ def _check_company(chosen: str, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def _spawn(arguments: Mapping[str, Any]) -> SpawnJob:
-    command = arguments["cmd"]
+def _check_command(command: str) -> None:
     if "\0" in command:
         raise ToolRefusedError(
             "command_cannot_be_passed_on",
@@ -126,18 +107,10 @@ def _spawn(arguments: Mapping[str, Any]) -> SpawnJob:
             f"`cmd` is longer than {MAX_COMMAND_BYTES} bytes; write the text to a file in pieces first. "
             "Nothing was run.",
         )
-    return SpawnJob(command, _wait_seconds(arguments, DEFAULT_WAIT_SECONDS))
 
 
-def _peek(arguments: Mapping[str, Any]) -> PeekJob:
-    since = arguments.get("since")
-    if since is not None:
-        return PeekJob(arguments["peek"], since=int(since))
-    return PeekJob(arguments["peek"], lines=int(arguments.get("lines", PEEK_LINES)))
-
-
-def _wait_seconds(arguments: Mapping[str, Any], default: int) -> int:
-    seconds = int(arguments.get("wait_seconds", default))
+def _wait_seconds(arguments: Mapping[str, Any]) -> int:
+    seconds = int(arguments.get("wait_seconds", DEFAULT_WAIT_SECONDS))
     if 0 <= seconds <= MAX_WAIT_SECONDS:
         return seconds
     raise ToolRefusedError(
@@ -221,26 +194,20 @@ class BashTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Perform the requested action. A non-zero exit code of a command is a normal result, not an error."""
         try:
-            match request(arguments):
-                case SpawnJob() as spawn:
-                    return self._spawn(spawn, context)
-                case PeekJob() as peek:
-                    return self._peek(peek, context)
-                case WaitForJob() as wait:
-                    return self._wait(wait, context)
-                case KillJob() as kill:
-                    return self._kill(kill, context)
+            asked = request(arguments)
+            act = {"cmd": self._spawn, "peek": self._peek, "wait": self._wait, "kill": self._kill}[asked.action]
+            return act(asked, context)
         except ToolRefusedError as refused:
             return refused.output()
 
     # --- cmd --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, spawn: SpawnJob, context: ToolContext) -> ToolOutput:
-        check_command(spawn.command, context.working_directory)
-        job = self._jobs.open(context.conversation_id, spawn.command, context.tool_use_id, context.mode, context.clock)
+    def _spawn(self, asked: Request, context: ToolContext) -> ToolOutput:
+        check_command(asked.subject, context.working_directory)
+        job = self._jobs.open(context.conversation_id, asked.subject, context.tool_use_id, context.mode, context.clock)
         job.watch(context.on_output)
         try:
-            return self._run(job, spawn, context)
+            return self._run(job, asked, context)
         except WorkingDirectoryMissingError as missing:
             return ToolOutput(str(missing), is_error=True)
         finally:
@@ -248,9 +215,9 @@ class BashTool:
             if not job.background:
                 self._jobs.drop(context.conversation_id, job)
 
-    def _run(self, job: Job, spawn: SpawnJob, context: ToolContext) -> ToolOutput:
+    def _run(self, job: Job, asked: Request, context: ToolContext) -> ToolOutput:
         launch = Launch(
-            argv=("bash", "-c", spawn.command),
+            argv=("bash", "-c", asked.subject),
             cwd=context.working_directory,
             env=tool_environment() | ({"TRACEPARENT": context.trace_parent} if context.trace_parent else {}),
             mode=context.mode,
@@ -264,7 +231,7 @@ class BashTool:
         except RuntimeError as error:
             context.reaped(job.wait_out().reaped)
             raise ToolTransientError(f"The command was killed: nothing could watch it ({error}).", begun=True) from None
-        end = job.wait(spawn.wait_seconds, context.cancel)
+        end = job.wait(asked.wait_seconds, context.cancel)
         if end is None and self._goes_on(job, let_go, context):
             return output_text.still_running(
                 job,
@@ -299,22 +266,22 @@ class BashTool:
 
     # --- peek, wait, kill -------------------------------------------------------------------------------------------
 
-    def _peek(self, peek: PeekJob, context: ToolContext) -> ToolOutput:
-        job = self._jobs.find(context.conversation_id, peek.handle)
+    def _peek(self, asked: Request, context: ToolContext) -> ToolOutput:
+        job = self._jobs.find(context.conversation_id, asked.subject)
         end = job.end
-        window = job.tail(peek.lines) if peek.since is None else job.since(peek.since)
+        window = job.tail(asked.lines) if asked.since is None else job.since(asked.since)
         if end is None:
             return output_text.running(job, window, context.working_directory)
         return output_text.tombstoned(job, end, window, context.working_directory)
 
-    def _wait(self, wait: WaitForJob, context: ToolContext) -> ToolOutput:
-        job, cwd = self._jobs.find(context.conversation_id, wait.handle), context.working_directory
+    def _wait(self, asked: Request, context: ToolContext) -> ToolOutput:
+        job, cwd = self._jobs.find(context.conversation_id, asked.subject), context.working_directory
         began = context.clock.monotonic()
         if job.end is not None:
             return output_text.tombstoned(job, job.end, job.tail(PEEK_LINES), cwd)
         job.watch(context.on_output)
         try:
-            end = job.wait(wait.wait_seconds, context.cancel)
+            end = job.wait(asked.wait_seconds, context.cancel)
         finally:
             job.unwatch(context.on_output)
         if end is not None:
@@ -323,12 +290,12 @@ class BashTool:
             return output_text.stopped_waiting(job, cwd)
         return output_text.still_running(job, job.tail(PEEK_LINES), cwd, waited_ms=_milliseconds(context, began))
 
-    def _kill(self, kill: KillJob, context: ToolContext) -> ToolOutput:
-        job, cwd = self._jobs.find(context.conversation_id, kill.handle), context.working_directory
+    def _kill(self, asked: Request, context: ToolContext) -> ToolOutput:
+        job, cwd = self._jobs.find(context.conversation_id, asked.subject), context.working_directory
         began = context.clock.monotonic()
         if job.end is not None:
             return output_text.tombstoned(job, job.end, job.tail(PEEK_LINES), cwd, unsent=True)
-        job.signal(kill.signal)
+        job.signal(asked.signal)
         end = job.wait(KILL_SECONDS, context.cancel)
         if end is not None:
             return output_text.tombstoned(job, end, job.tail(PEEK_LINES), cwd)
@@ -336,7 +303,7 @@ class BashTool:
             return output_text.stopped_waiting(job, cwd)
         job.kill_pending = True
         waited = _milliseconds(context, began)
-        return output_text.kill_pending(job, job.tail(PEEK_LINES), cwd, number=kill.signal, waited_ms=waited)
+        return output_text.kill_pending(job, job.tail(PEEK_LINES), cwd, number=asked.signal, waited_ms=waited)
 
 
 def _milliseconds(context: ToolContext, since: float) -> int:

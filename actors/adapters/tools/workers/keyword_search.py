@@ -15,8 +15,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from actors.adapters.tools.workers import ripgrep
-from actors.adapters.tools.workers.ripgrep import Finding, Line
+from actors.adapters.tools.workers.search import (
+    Finding,
+    InvalidSearchError,
+    Line,
+    Search,
+    display_name_of,
+    enclosing_repository,
+)
 
 CONTEXT = 10
 
@@ -45,12 +51,12 @@ class Term:
         """Find the term; if it is no regular expression, itself. Raises OSError."""
         try:
             self._look(program, root, "-e", self.text)
-        except ripgrep.InvalidSearchError:
+        except InvalidSearchError:
             self._look(program, root, "--fixed-strings", "-e", self.text)
 
     def _look(self, program: str, root: str, *pattern: str) -> None:
         arguments = ("--ignore-case", f"--context={CONTEXT}", *pattern, "--", "./")
-        search = ripgrep.Search(program, arguments, directory=root, max_matches=MAX_MATCHES)
+        search = Search(program, arguments, directory=root, max_matches=MAX_MATCHES)
         size = 0
         with search.findings() as findings:
             for finding in findings:
@@ -78,7 +84,7 @@ def blocks(findings: list[Finding]) -> Iterator[str]:
     for line in sorted(line for finding in findings for line in finding.lines):
         # A match sorts behind the same line as context of another term; its text is the one that shows the match.
         lines[line.number] = max(lines.get(line.number, line), line, key=lambda each: each.matches)
-    name = ripgrep.display_name_of(findings[0].name)
+    name = display_name_of(findings[0].name)
     block: list[str] = []
     for number, line in lines.items():
         if block and number - 1 not in lines:
@@ -96,7 +102,7 @@ def found(asked: Mapping[str, Any]) -> dict[str, Any]:
     if every term by itself finds more than MAX_TERM_BYTES, and OSError.
     """
     here = os.path.realpath(".")
-    root = ripgrep.enclosing_repository(here) or here
+    root = enclosing_repository(here) or here
     terms = [Term(each) for each in dict.fromkeys(asked["search_terms"])]
     for term in terms:
         term.look(asked["ripgrep"], root)
@@ -110,7 +116,7 @@ def found(asked: Mapping[str, Any]) -> dict[str, Any]:
         dropped.insert(0, f"left out, as all together find too much: {kept.pop().text}")
     if unreadable := max(term.unreadable for term in terms):
         dropped.append(f"files and directories that could not be read: {unreadable}")
-    return {"text": text, "remarks": remarks + dropped, "root": "" if root == here else ripgrep.display_name_of(root)}
+    return {"text": text, "remarks": remarks + dropped, "root": "" if root == here else display_name_of(root)}
 
 
 def main(_arguments: list[str]) -> None:
