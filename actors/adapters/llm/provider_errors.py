@@ -227,17 +227,8 @@ def _error(
         text = f"{provider.name} ({label}) refused the images{_tail(provider, error_body.said)}"
         return ImagesRefusedError(LlmFailure(ErrorKind.INVALID_REQUEST, text), usage=usage)
     failure = _failure(provider, error_body, status, label, final=final)
-    return ModelFailedError(failure, _wait(failure, header_ms, error_body), usage)
-
-
-def _wait(failure: LlmFailure, header_ms: int | None, error_body: ErrorBody) -> int | None:
-    """Return the milliseconds until the next attempt; None if it is unknown or the failure is not retried.
-
-    The time in the headers (`header_ms`) takes precedence over that in the error itself.
-    """
-    if not failure.retryable:
-        return None
-    return error_body.wait_ms if header_ms is None else header_ms
+    wait = error_body.wait_ms if header_ms is None else header_ms
+    return ModelFailedError(failure, wait if failure.retryable else None, usage)
 
 
 def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
@@ -269,7 +260,7 @@ def failed_request(
     provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None
 ) -> ModelFailedError:
     """Return the error for an answer that is missing or unusable. `text` is the reason, without a period at its end."""
-    return ModelFailedError(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
+    return ModelFailedError(_advised(provider, kind, f"{provider.name}: {text}."), usage=usage)
 
 
 def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
@@ -322,7 +313,7 @@ def _failure(provider: ProviderConfig, error_body: ErrorBody, status: int, label
     whose = f"{provider.name} ({label})"
     if _is_too_long(error_body, status):
         text = f"The conversation no longer fits the model of {whose}{tail}"
-        return LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, text + _advice(provider, ErrorKind.CONTEXT_EXHAUSTED))
+        return _advised(provider, ErrorKind.CONTEXT_EXHAUSTED, text)
     if _is_filtered(error_body, status):
         return _content_filter(provider, tail)
     if status in (400, 429) and _TOO_MUCH_TEXT.search(error_body.said):
@@ -331,24 +322,23 @@ def _failure(provider: ProviderConfig, error_body: ErrorBody, status: int, label
     if final or _is_quota(error_body, status):
         text = f"The account at {whose} has no quota left{tail} Add credit or raise its limit, then send a message."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
-    return _by_status(provider, status, whose, tail)
-
-
-def _by_status(provider: ProviderConfig, status: int, whose: str, tail: str) -> LlmFailure:
     if status in (401, 403):
-        return LlmFailure(ErrorKind.AUTH, f"Authentication failed at {whose}{tail}{_advice(provider, ErrorKind.AUTH)}")
+        return _advised(provider, ErrorKind.AUTH, f"Authentication failed at {whose}{tail}")
     if status == 429:
-        text = f"Rate limited by {whose}{tail}{_advice(provider, ErrorKind.RATE_LIMIT)}"
-        return LlmFailure(ErrorKind.RATE_LIMIT, text)
+        return _advised(provider, ErrorKind.RATE_LIMIT, f"Rate limited by {whose}{tail}")
     if status in _TRY_AGAIN_STATUSES or not 300 <= status < 500:
-        text = f"Server error at {whose}{tail}{_advice(provider, ErrorKind.SERVER_ERROR)}"
-        return LlmFailure(ErrorKind.SERVER_ERROR, text)
+        return _advised(provider, ErrorKind.SERVER_ERROR, f"Server error at {whose}{tail}")
     if status < 400:
         text = f"The base_url of provider {whose} redirects: set the final address."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
-    not_found = " Check the model's name and the base_url."
-    advice = not_found if status == 404 else _advice(provider, ErrorKind.INVALID_REQUEST)
-    return LlmFailure(ErrorKind.INVALID_REQUEST, f"The request was refused by {whose}{tail}{advice}")
+    text = f"The request was refused by {whose}{tail}"
+    if status == 404:
+        return LlmFailure(ErrorKind.INVALID_REQUEST, f"{text} Check the model's name and the base_url.")
+    return _advised(provider, ErrorKind.INVALID_REQUEST, text)
+
+
+def _advised(provider: ProviderConfig, kind: ErrorKind, text: str) -> LlmFailure:
+    return LlmFailure(kind, text + _advice(provider, kind))
 
 
 def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
@@ -380,8 +370,9 @@ def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
 
 
 def _content_filter(provider: ProviderConfig, tail: str) -> LlmFailure:
-    text = f"The content filter of {provider.name} stopped the answer{tail}"
-    return LlmFailure(ErrorKind.CONTENT_FILTER, text + _advice(provider, ErrorKind.CONTENT_FILTER))
+    return _advised(
+        provider, ErrorKind.CONTENT_FILTER, f"The content filter of {provider.name} stopped the answer{tail}"
+    )
 
 
 def _is_too_long(error_body: ErrorBody, status: int) -> bool:

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from actors.core.content import (
     ToolResult,
     ToolSuccess,
     ToolUse,
+    is_tool_result,
 )
 from actors.core.context import ReasoningEffort
 from actors.core.history import Prefix, ProviderView, Turn
@@ -93,6 +94,25 @@ def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[Tool
     return replace(result, images=hidden), tuple(view for _, view in views if view is not None)
 
 
+def results_and_parts(
+    content: Sequence[Content], prepared: PreparedRequest, result_of: Callable[[str, str], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[str | ImageView]]:
+    """Return the tool results of a user turn, made by `result_of(call id, text)`, and its texts and images.
+
+    The protocols of OpenAI have no flag for a failed call. Not every server accepts images in a result, but all accept
+    them in a user message, so they go there.
+    """
+    results: list[dict[str, Any]] = []
+    parts: list[str | ImageView] = []
+    for block in content:
+        if is_tool_result(block):
+            visible, views = separate_images(block, prepared)
+            text = ("Error: " if is_failed(block) else "") + result_text(visible)
+            results.append(result_of(block.tool_use_id, text))
+            parts += [f"What tool call {block.tool_use_id} shows:", *views] if views else []
+    return results, [*parts, *user_parts(content, prepared)]
+
+
 def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
     """Return the texts and images of a user turn in their order, without blank texts and without tool results."""
     parts: list[str | ImageView] = []
@@ -112,11 +132,6 @@ def base64_text(view: ImageView) -> str:
 def data_url(view: ImageView) -> str:
     """Return an image as a "data:" URL."""
     return f"data:{view.media_type};base64,{base64_text(view)}"
-
-
-def images_caption(result: ToolResult) -> str:
-    """Return the text that introduces a result's images if these cannot be part of the result."""
-    return f"What tool call {result.tool_use_id} shows:"
 
 
 def has_visible_content(content: Iterable[Content]) -> bool:

@@ -30,14 +30,10 @@ from actors.adapters.llm.protocols.encoding import (
     effort_name,
     encoded_tools,
     has_visible_content,
-    images_caption,
-    is_failed,
     json_elements,
     json_schema_format,
     object_with_array,
-    result_text,
-    separate_images,
-    user_parts,
+    results_and_parts,
 )
 from actors.adapters.llm.protocols.lenient_json import (
     Kind,
@@ -49,7 +45,7 @@ from actors.adapters.llm.protocols.lenient_json import (
     word,
 )
 from actors.adapters.llm.transport.sse import SseEvent
-from actors.core.content import Content, Text, ToolUse, Usage, is_tool_result
+from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.history import Turn
 from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
@@ -103,16 +99,10 @@ def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]
         if has_visible_content(turn.content):
             yield _assistant(turn.content, prepared)
         return
-    parts: list[str | ImageView] = []
-    for block in turn.content:
-        if is_tool_result(block):
-            visible, views = separate_images(block, prepared)
-            # The protocol has no flag for a failed call.
-            text = ("Error: " if is_failed(block) else "") + result_text(visible)
-            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-            # Not every server accepts images in a tool message, but all accept them in a user message.
-            parts += [images_caption(block), *views] if views else []
-    parts += user_parts(turn.content, prepared)
+    results, parts = results_and_parts(
+        turn.content, prepared, lambda call, text: {"role": "tool", "tool_call_id": call, "content": text}
+    )
+    yield from results
     if parts:
         yield {"role": "user", "content": _content(parts)}
 

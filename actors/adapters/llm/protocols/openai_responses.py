@@ -28,18 +28,14 @@ from actors.adapters.llm.protocols.encoding import (
     effort_name,
     encoded_tools,
     has_visible_content,
-    images_caption,
-    is_failed,
     json_elements,
     json_schema_format,
     object_with_array,
-    result_text,
-    separate_images,
-    user_parts,
+    results_and_parts,
 )
 from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, pieces, text_in, whole_number, word
 from actors.adapters.llm.transport.sse import SseEvent
-from actors.core.content import Content, Reasoning, Text, ToolUse, is_tool_result
+from actors.core.content import Content, Reasoning, Text, ToolUse
 from actors.core.history import Turn
 from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
@@ -140,16 +136,10 @@ def _phase_of(raw: str) -> str:
 
 
 def _told(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
-    parts: list[str | ImageView] = []
-    for block in content:
-        if is_tool_result(block):
-            visible, views = separate_images(block, prepared)
-            # The protocol has no flag for a failed call.
-            text = ("Error: " if is_failed(block) else "") + result_text(visible)
-            yield {"type": "function_call_output", "call_id": block.tool_use_id, "output": text}
-            # Not every server accepts images in a call's output, but all accept them in a user message.
-            parts += [images_caption(block), *views] if views else []
-    parts += user_parts(content, prepared)
+    results, parts = results_and_parts(
+        content, prepared, lambda call, text: {"type": "function_call_output", "call_id": call, "output": text}
+    )
+    yield from results
     if parts:
         yield {"type": "message", "role": "user", "content": [_part(part) for part in parts]}
 
