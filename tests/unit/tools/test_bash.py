@@ -10,7 +10,7 @@ from actors.adapters.tools.bash.output_text import display_command
 from actors.adapters.tools.bash.tool import (
     MAX_COMMAND_BYTES,
     BashTool,
-    Request,
+    JobRequest,
     request,
 )
 from actors.adapters.tools.program_launch import ToolRefusedError
@@ -188,19 +188,19 @@ def test_a_refused_restriction_is_passed_on(call: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "asked"),
     [
-        ({"cmd": "ls"}, Request("cmd", "ls", wait_seconds=30)),
-        ({"cmd": "ls", "wait_seconds": 0}, Request("cmd", "ls", wait_seconds=0)),
-        ({"cmd": "ls", "wait_seconds": 900.0}, Request("cmd", "ls", wait_seconds=900)),
-        ({"peek": "b-1"}, Request("peek", "b-1", lines=200)),
-        ({"peek": "b-1", "lines": 5}, Request("peek", "b-1", lines=5)),
-        ({"peek": "b-1", "since": 0}, Request("peek", "b-1", since=0)),
-        ({"wait": "b-1"}, Request("wait", "b-1", wait_seconds=30)),
-        ({"wait": "b-1", "wait_seconds": 7}, Request("wait", "b-1", wait_seconds=7)),
-        ({"kill": "b-1"}, Request("kill", "b-1", signal=15)),
-        ({"kill": "b-1", "signal": "KILL"}, Request("kill", "b-1", signal=9)),
+        ({"cmd": "ls"}, JobRequest("cmd", "ls", wait_seconds=30)),
+        ({"cmd": "ls", "wait_seconds": 0}, JobRequest("cmd", "ls", wait_seconds=0)),
+        ({"cmd": "ls", "wait_seconds": 900.0}, JobRequest("cmd", "ls", wait_seconds=900)),
+        ({"peek": "b-1"}, JobRequest("peek", "b-1", lines=200)),
+        ({"peek": "b-1", "lines": 5}, JobRequest("peek", "b-1", lines=5)),
+        ({"peek": "b-1", "since": 0}, JobRequest("peek", "b-1", since=0)),
+        ({"wait": "b-1"}, JobRequest("wait", "b-1", wait_seconds=30)),
+        ({"wait": "b-1", "wait_seconds": 7}, JobRequest("wait", "b-1", wait_seconds=7)),
+        ({"kill": "b-1"}, JobRequest("kill", "b-1", signal=15)),
+        ({"kill": "b-1", "signal": "KILL"}, JobRequest("kill", "b-1", signal=9)),
     ],
 )
-def test_one_call_asks_for_one_thing(arguments: dict[str, Any], asked: Request) -> None:
+def test_one_call_asks_for_one_thing(arguments: dict[str, Any], asked: JobRequest) -> None:
     assert request(arguments) == asked
 
 

@@ -42,7 +42,7 @@ BELONGS_TO = {
 }
 
 
-class Request(Struct, frozen=True):
+class JobRequest(Struct, frozen=True):
     """What a call asks for."""
 
     action: str
@@ -55,7 +55,7 @@ class Request(Struct, frozen=True):
     since: int | None = None
 
 
-def request(arguments: Mapping[str, Any]) -> Request:
+def request(arguments: Mapping[str, Any]) -> JobRequest:
     """Convert arguments that fit the schema to a request.
 
     Raises ToolRefusedError if they contradict each other, if a limit is exceeded, or if the command contains NUL.
@@ -64,7 +64,7 @@ def request(arguments: Mapping[str, Any]) -> Request:
     _check_company(chosen, arguments)
     if chosen == "cmd":
         _check_command(arguments["cmd"])
-    return Request(
+    return JobRequest(
         chosen,
         arguments[chosen],
         _wait_seconds(arguments),
@@ -202,7 +202,7 @@ class BashTool:
 
     # --- cmd --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, asked: Request, context: ToolContext) -> ToolOutput:
+    def _spawn(self, asked: JobRequest, context: ToolContext) -> ToolOutput:
         check_command(asked.subject, context.working_directory)
         job = self._jobs.open(context.conversation_id, asked.subject, context.tool_use_id, context.mode, context.clock)
         job.watch(context.on_output)
@@ -215,7 +215,7 @@ class BashTool:
             if not job.background:
                 self._jobs.drop(context.conversation_id, job)
 
-    def _run(self, job: Job, asked: Request, context: ToolContext) -> ToolOutput:
+    def _run(self, job: Job, asked: JobRequest, context: ToolContext) -> ToolOutput:
         launch = Launch(
             argv=("bash", "-c", asked.subject),
             cwd=context.working_directory,
@@ -266,7 +266,7 @@ class BashTool:
 
     # --- peek, wait, kill -------------------------------------------------------------------------------------------
 
-    def _peek(self, asked: Request, context: ToolContext) -> ToolOutput:
+    def _peek(self, asked: JobRequest, context: ToolContext) -> ToolOutput:
         job = self._jobs.find(context.conversation_id, asked.subject)
         end = job.end
         window = job.tail(asked.lines) if asked.since is None else job.since(asked.since)
@@ -274,7 +274,7 @@ class BashTool:
             return output_text.running(job, window, context.working_directory)
         return output_text.tombstoned(job, end, window, context.working_directory)
 
-    def _wait(self, asked: Request, context: ToolContext) -> ToolOutput:
+    def _wait(self, asked: JobRequest, context: ToolContext) -> ToolOutput:
         job, cwd = self._jobs.find(context.conversation_id, asked.subject), context.working_directory
         began = context.clock.monotonic()
         if job.end is not None:
@@ -290,7 +290,7 @@ class BashTool:
             return output_text.stopped_waiting(job, cwd)
         return output_text.still_running(job, job.tail(PEEK_LINES), cwd, waited_ms=_milliseconds(context, began))
 
-    def _kill(self, asked: Request, context: ToolContext) -> ToolOutput:
+    def _kill(self, asked: JobRequest, context: ToolContext) -> ToolOutput:
         job, cwd = self._jobs.find(context.conversation_id, asked.subject), context.working_directory
         began = context.clock.monotonic()
         if job.end is not None:
