@@ -5,7 +5,6 @@ Sessions are in this process' memory and end with it. A call with the cookie of 
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from http.cookies import CookieError, SimpleCookie
@@ -23,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.answers import JSON, HttpError, encoded, error_response
+from server.gateway.transcoder import body_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -142,7 +142,7 @@ class Console:
         """Return a response with the cookie of a new session, if the token or the link is right."""
         _check_origin(http.scope, http)
         try:
-            given = msgspec.json.decode(await _body(http), type=SignIn)
+            given = msgspec.json.decode(await body_of(http, MAX_BODY_BYTES, BODY_SECONDS), type=SignIn)
         except msgspec.MsgspecError:
             raise HttpError(400, "the body must be a JSON object with token or link") from None
         token = self._links.redeem(given.link) if given.link else given.token.strip()
@@ -217,18 +217,3 @@ def _cookie(http: Request) -> str:
 
 def _set(http: Request, value: str, more: str = "") -> str:
     return f"{_name(http)}={value}; {more}Path=/; HttpOnly; SameSite=Strict{'; Secure' if _secure(http) else ''}"
-
-
-async def _body(http: Request) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for piece in http.stream():
-                body += piece
-                if len(body) > MAX_BODY_BYTES:
-                    raise HttpError(
-                        413, f"the body is larger than {MAX_BODY_BYTES} bytes", headers={"Connection": "close"}
-                    )
-    except TimeoutError:
-        raise HttpError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
-    return bytes(body)

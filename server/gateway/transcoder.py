@@ -25,7 +25,7 @@ from server.gateway.many_streams import PATH, followed, requests
 from server.gateway.routes import NoRouteError, contract
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from bedrock import v1
     from google.protobuf.message import Message
@@ -40,7 +40,11 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
 """Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON."""
 STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
-"""How much of a body is read, and for how long, before the server has been asked whether the token is valid."""
+"""How much of a body is read, and for how long, before the server is asked whether the token is valid."""
+CHECK_SECONDS = 5.0
+"""How long the server may take to say so; then the call is refused."""
+UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+"""The errors of that check after which the caller is still a stranger; any other one is about a known caller."""
 AG_UI = "/ag-ui/v1/run"
 NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
 IDEMPOTENCY = "idempotency-key"
@@ -112,44 +116,27 @@ class Transcoder:
         headers = http.headers
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise HttpError(415, "a body must not be compressed: leave out Content-Encoding")
-        announced = headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
-            raise _too_large()
-        body, more, known, clock = bytearray(), True, False, asyncio.get_running_loop().time
-        begun = clock()
-        try:
-            async with asyncio.timeout_at(begun + limits.REQUEST_SECONDS):
-                while more:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout_at(None if known else begun + STRANGERS_SECONDS):
-                            message = await http.receive()
-                            if message["type"] == "http.disconnect":
-                                raise ClientDisconnect
-                            body += message.get("body", b"")
-                            more = message.get("more_body", False)
-                    if len(body) > MAX_BODY_BYTES:
-                        raise _too_large()
-                    late = more and clock() >= begun + STRANGERS_SECONDS
-                    if not known and (late or len(body) > STRANGERS_BODY_BYTES):
-                        await self._check_stranger(http)
-                        known = True
-        except TimeoutError:
-            raise HttpError(408, f"the body did not arrive within {limits.REQUEST_SECONDS:g} seconds") from None
+        body = await body_of(http, MAX_BODY_BYTES, limits.REQUEST_SECONDS, lambda: self._check_stranger(http))
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if body and kind != JSON:
             raise HttpError(415, f"a body must be JSON, with Content-Type: {JSON}")
-        return bytes(body)
+        return body
 
     async def check_token(self, http: Request) -> None:
         """Raise AioRpcError if the server does not know the caller, by a call that every caller may make."""
         await self._upstream.unary(self._quotas, self._quotas.request(), http)
 
     async def _check_stranger(self, http: Request) -> None:
+        """Raise AioRpcError or HttpError unless the server knows the caller."""
         try:
-            await self.check_token(http)
+            async with asyncio.timeout(CHECK_SECONDS):
+                await self.check_token(http)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            if error.code() in UNCHECKED:
                 raise
+        except TimeoutError:
+            text = "the server cannot be reached: try again later"
+            raise HttpError(503, text, grpc.StatusCode.UNAVAILABLE) from None
 
     async def _answer(self, route: Route, name: str, request: Message, http: Request) -> Response:
         """Return the response of a call, as soon as it is there or has begun."""
@@ -178,8 +165,37 @@ def _no_route(http: Request, error: NoRouteError) -> HttpError:
     return HttpError(405, text, grpc.StatusCode.UNIMPLEMENTED, {"Allow": allowed})
 
 
-def _too_large() -> HttpError:
-    return HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", headers={"Connection": "close"})
+async def body_of(
+    http: Request, most_bytes: int, seconds: float, check_stranger: Callable[[], Awaitable[None]] | None = None
+) -> bytes:
+    """Read the body of a request. Raises HttpError if it is larger or slower, ClientDisconnect, or as `check_stranger`.
+
+    `check_stranger` is called once, when the body turns out to be large or slow; None if strangers may send it.
+    """
+    announced, too_large = http.headers.get("content-length", "0"), f"the body is larger than {most_bytes} bytes"
+    if announced.isdecimal() and int(announced) > most_bytes:
+        raise HttpError(413, too_large, headers={"Connection": "close"})
+    body, more, clock = bytearray(), True, asyncio.get_running_loop().time
+    begun = clock()
+    try:
+        async with asyncio.timeout_at(begun + seconds):
+            while more:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(begun + STRANGERS_SECONDS if check_stranger else None):
+                        message = await http.receive()
+                        if message["type"] == "http.disconnect":
+                            raise ClientDisconnect
+                        body += message.get("body", b"")
+                        more = message.get("more_body", False)
+                if len(body) > most_bytes:
+                    raise HttpError(413, too_large, headers={"Connection": "close"})
+                late = more and clock() >= begun + STRANGERS_SECONDS
+                if check_stranger and (late or len(body) > STRANGERS_BODY_BYTES):
+                    await check_stranger()
+                    check_stranger = None
+    except TimeoutError:
+        raise HttpError(408, f"the body did not arrive within {seconds:g} seconds") from None
+    return bytes(body)
 
 
 def _identify(request: Any, http: Request) -> None:

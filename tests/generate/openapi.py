@@ -18,6 +18,7 @@ from server.contract import validate_pb2
 from server.gateway.answers import JSON
 from server.gateway.byte_streams import is_bytes
 from server.gateway.event_streams import EVENTS, LINES
+from server.gateway.many_streams import MAX_FOLLOWED, PATH
 from server.gateway.routes import ALL, Route, contract
 from tests.generate.contract import PACKAGE, Message, read_contract
 
@@ -138,6 +139,7 @@ class Description:
                 operation["operationId"] += "2"
             seen.add(operation["operationId"])
             paths.setdefault(path, {})[route.verb.lower()] = operation
+        paths[PATH] = {"post": self._many_streams()}
         return {
             "openapi": "3.1.0",
             "info": {
@@ -193,6 +195,27 @@ class Description:
             needed = any("REQUIRED" in _behaviors(each) and each.name != route.field for each in kind.fields)
             operation["requestBody"] = {"required": needed or route.body != ALL, "content": content}
         return operation
+
+    def _many_streams(self) -> dict[str, Any]:
+        """The only call that the contract does not have: several of its streams in one response."""
+        subscriptions = {"type": "array", "maxItems": MAX_FOLLOWED} | {
+            "items": self._reference(v1.SubscribeRequest.DESCRIPTOR)
+        }
+        watch = self._reference(v1.WatchConversationsRequest.DESCRIPTOR)
+        body = {"type": "object", "properties": {"subscriptions": subscriptions, "watch": watch}}
+        summary = "Follow several conversations, and their list, by one stream."
+        return {
+            "operationId": "SubscribeToMany",
+            "tags": ["ConversationService"],
+            "summary": summary,
+            "description": f"{summary} One that ends or fails leaves the others.",
+            "parameters": [{"$ref": "#/components/parameters/ServerTimeout"}],
+            "responses": {
+                "200": {"description": "The events, each with the name of its conversation.", "content": STREAM},
+                "default": {"$ref": "#/components/responses/Error"},
+            },
+            "requestBody": {"required": True, "content": {JSON: {"schema": body}}},
+        }
 
     def _query(self, route: Route) -> Iterator[dict[str, Any]]:
         fields = route.method.input_type.fields

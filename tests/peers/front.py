@@ -3,6 +3,7 @@
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ def front(folder: Path, server: str) -> Iterator[Front]:
 def transcoder(folder: Path, server: str) -> Iterator[str]:
     """Envoy as a gateway for JSON over HTTP, before the server at this address; yields its URL."""
     port, settings, described = free_port(), folder / "envoy-json.yaml", folder / "bedrock.binpb"
-    subprocess.run(["buf", "build", "-o", described], cwd=installed.ROOT / "protos", check=True, timeout=60)
+    build = [str(Path(sys.executable).with_name("buf")), "build", "-o", str(described)]
+    subprocess.run(build, cwd=installed.ROOT / "protos", check=True, timeout=60)
     changes = {
         "port_value: 7423": f"port_value: {port}",
         "/etc/envoy/bedrock.binpb # CHANGE": f"{described}",

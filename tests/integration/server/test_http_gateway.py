@@ -21,7 +21,7 @@ from bedrock import v1
 
 from server.app.http_gateway import HttpGateway
 from server.contract import limits
-from server.gateway import event_streams, guard, http_server
+from server.gateway import event_streams, guard, http_server, transcoder
 from server.gateway.http_server import Gateway, serve
 from server.process.certificates import CertificateFiles
 from server.process.operating_system import bound
@@ -82,12 +82,21 @@ class Upstream(v1.ConversationServiceServicer):
         await context.abort(grpc.StatusCode.DATA_LOSS, "the rest is damaged")
 
 
+class SilentCatalog(v1.CatalogServiceServicer):
+    """Says of no token whether it is valid."""
+
+    async def GetQuotas(self, request: v1.GetQuotasRequest, context: Any) -> v1.GetQuotasResponse:  # noqa: N802
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
 @asynccontextmanager
 async def running(tmp_path: Path, **settings: Any) -> AsyncGenerator[tuple[Upstream, int]]:
     """An upstream that takes as many calls on a connection as ours does, and the port of a gateway before it."""
     upstream = Upstream()  # type: ignore[abstract]
     server = grpc.aio.server(options=[("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION)])
     v1.add_ConversationServiceServicer_to_server(upstream, server)
+    v1.add_CatalogServiceServicer_to_server(SilentCatalog(), server)  # type: ignore[abstract]
     path = f"unix:{tmp_path}/s"
     server.add_secure_port(path, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))
     await server.start()
@@ -172,6 +181,22 @@ def test_a_client_that_completes_no_body_is_told_and_cut_off(tmp_path: Path, mon
         await dribble(writer)
         with suppress(ConnectionError):
             await reader.read()
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize(("header", "status"), [("", 503), ("X-Server-Timeout: 0.1\r\n", 504)])
+def test_nobody_sends_on_whom_the_server_cannot_be_asked_about(
+    header: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcoder, "STRANGERS_SECONDS", 0.1)
+    monkeypatch.setattr(transcoder, "CHECK_SECONDS", 0.3)
+
+    async def test(_: Upstream, port: int) -> None:
+        head = f"POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\n{TOKEN}{header}Content-Length: 9999\r\n\r\n{{"
+        reader, writer = await opened(port, head)
+        assert (await head_of(reader)).startswith(f"HTTP/1.1 {status} ")
+        writer.close()
 
     run(test, tmp_path)
 
