@@ -12,12 +12,21 @@ import click
 from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
-from server.settings.config import Config, shown_database
-from server.settings.loading import NO_TEXT, NO_VALUE, SETTINGS, load
+from server.settings.config import NO_TEXT, NO_VALUE, SETTINGS, Config, load, shown_database
 from server.settings.setting_values import LOG_LEVELS, SANDBOXES, ConfigError
 
 CANNOT_START = 1
 USAGE = 2
+CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="The server's settings file.")
+DATA_DIR = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+
+
+def loaded(file: Path | None, **flags: str | None) -> Config:
+    """Return the settings of the server; print an error and exit if they are invalid."""
+    try:
+        return load({name: value for name, value in flags.items() if value is not None}, file=file)
+    except ConfigError as error:
+        fail(str(error), USAGE)
 
 
 @click.command()
@@ -102,7 +111,6 @@ def serve(file: Path | None, until_eof: bool, until_unused: bool, **options: Any
 
 
 def _serve(config: Config, *, until_eof: bool, until_unused: bool) -> None:
-    """Run the server until it stops; print an error and exit if it cannot start. Raises ConfigError."""
     from server.process.operating_system import collection_paused, tune_process  # noqa: PLC0415 -- before gRPC, not for --help
 
     tune_process()
@@ -133,8 +141,8 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--config", "file", type=click.Path(path_type=Path), help="The server's settings file.")
-@click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+@CONFIG
+@DATA_DIR
 def check(file: Path | None, data_dir: str | None) -> None:
     """Check the settings of a server without starting it.
 
@@ -142,8 +150,8 @@ def check(file: Path | None, data_dir: str | None) -> None:
     Exit code 2: a setting is invalid; 1: the server could not start on this machine. The database is checked for a few
     seconds; no provider is contacted.
     """
+    settings = loaded(file, data_dir=data_dir)
     try:
-        settings = load({"data_dir": data_dir} if data_dir else {}, file=file)
         for line in described(settings):
             print_text(line)
         with ending_at_once():

@@ -14,11 +14,9 @@ from bedrock.local_server import NotPrivateError
 
 from actors.ports import DataDirectoryBusyError, StoreError, StoreUnusableError
 from server.auth.tokens import PRINCIPALS_TOKENS, PrivateFile, TokenUnusableError
-from server.cli import USAGE, fail
+from server.cli import CONFIG, DATA_DIR, USAGE, fail, loaded
 from server.local_endpoint import close_to_others
 from server.settings.config import shown_database
-from server.settings.loading import load
-from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from actors.adapters.store.sqlite.backup import Copied
@@ -26,17 +24,15 @@ if TYPE_CHECKING:
 
 FAILED = 1
 
-_file = click.argument("file", type=click.Path(path_type=Path))
-_config = click.option("--config", type=click.Path(path_type=Path), help="The server's settings file.")
-_data_dir = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+_backup = click.argument("copy", metavar="FILE", type=click.Path(path_type=Path))
 
 
 @click.command()
-@_file
-@_config
-@_data_dir
+@_backup
+@CONFIG
+@DATA_DIR
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -> None:
+def backup(copy: Path, file: Path | None, data_dir: str | None, force: bool) -> None:
     """Copy the database into FILE.
 
     The server may be running. The copy is consistent and verified; it contains no token, keys or settings.
@@ -44,10 +40,10 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
     with ending_at_once():
         from actors.adapters.store.sqlite.backup import BackupError, TargetExistsError, back_up  # noqa: PLC0415 -- not for --help
 
-    _refuse_elsewhere(data_dir, config)
-    directory = data_directory(data_dir, config)
+    _refuse_elsewhere(data_dir, file)
+    directory = data_directory(data_dir, file)
     try:
-        made = back_up(directory, file, replace=force)
+        made = back_up(directory, copy, replace=force)
     except (BackupError, StoreUnusableError) as error:
         fail(f"no backup was made: {error}", USAGE if isinstance(error, TargetExistsError) else FAILED)
     except KeyboardInterrupt:
@@ -56,12 +52,12 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
 
 
 @click.command()
-@_file
-@_config
-@_data_dir
+@_backup
+@CONFIG
+@DATA_DIR
 @click.option("--force", is_flag=True, help="Replace an existing database; it is kept under another name.")
 @click.option("--accept-damage", is_flag=True, help="Also restore damaged conversations; they are listed.")
-def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, accept_damage: bool) -> None:
+def restore(copy: Path, file: Path | None, data_dir: str | None, force: bool, accept_damage: bool) -> None:
     """Restore a backup as the database of a stopped server.
 
     Every row of the backup is verified first. Changes since the backup are lost. The next start of the server recovers
@@ -71,10 +67,10 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
         from actors.adapters.store.sqlite.backup import BackupError, DamagedBackupError  # noqa: PLC0415 -- not for --help
         from actors.adapters.store.sqlite.backup import restore as put_back  # noqa: PLC0415
 
-    _refuse_elsewhere(data_dir, config)
-    directory = data_directory(data_dir, config)
+    _refuse_elsewhere(data_dir, file)
+    directory = data_directory(data_dir, file)
     try:
-        made = put_back(file, directory, replace=force, accept_damage=accept_damage)
+        made = put_back(copy, directory, replace=force, accept_damage=accept_damage)
     except DamagedBackupError as error:
         fail(f"nothing was restored: {error}; --accept-damage restores it as it is", FAILED)
     except (BackupError, StoreUnusableError) as error:
@@ -90,31 +86,26 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
         print_text(f"damaged: {damage}", err=True)
 
 
-def data_directory(data_dir: str | None, config: Path | None) -> Path:
+def data_directory(data_dir: str | None, file: Path | None) -> Path:
     """Return the data directory that `bedrock serve` would use.
 
     Prints an error and exits if the settings are invalid or other users can write to the directory.
     """
+    found = loaded(file, data_dir=data_dir).data_dir
     try:
-        found = load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
         with suppress(FileNotFoundError):  # backup reports a missing directory, and restore creates it
             close_to_others(found)
-    except ConfigError as error:
-        fail(str(error), USAGE)
     except (NotPrivateError, OSError) as error:
         fail(f"the data directory cannot be used: {error}", FAILED)
     return found
 
 
-def _refuse_elsewhere(data_dir: str | None, config: Path | None) -> None:
+def _refuse_elsewhere(data_dir: str | None, file: Path | None) -> None:
     """Print an error and exit if the settings name a PostgreSQL database, which this command cannot copy.
 
     Does nothing if a data directory is given, because then its SQLite database is meant.
     """
-    try:
-        database = load({}, file=config).database
-    except ConfigError as error:
-        fail(str(error), USAGE)
+    database = loaded(file).database
     if database and data_dir is None:
         fail(
             f"the conversations are in {shown_database(database)}: copy that with PostgreSQL's own programs, such as "
@@ -124,15 +115,18 @@ def _refuse_elsewhere(data_dir: str | None, config: Path | None) -> None:
 
 
 def _amount(made: Copied) -> str:
-    what = "conversation" if made.conversations == 1 else "conversations"
-    return f"{made.conversations} {what}, {made.size / 1_000_000:.1f} MB,"
+    return f"{_counted(made.conversations)}, {made.size / 1_000_000:.1f} MB,"
+
+
+def _counted(conversations: int) -> str:
+    return f"{conversations} conversation{'s' if conversations != 1 else ''}"
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="The server's settings file.")
-@click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+@CONFIG
+@DATA_DIR
 @click.option("--database", type=str, help="The URL of an empty PostgreSQL database. [the setting database]")
-def move(config: Path | None, data_dir: str | None, database: str | None) -> None:
+def move(file: Path | None, data_dir: str | None, database: str | None) -> None:
     """Copy all conversations from the data directory to PostgreSQL.
 
     Tokens of principals are copied too. Stop the server first. Every copied row is compared; if one differs, the
@@ -141,17 +135,14 @@ def move(config: Path | None, data_dir: str | None, database: str | None) -> Non
     The data directory keeps its own token, which stays valid, and its database, which is no longer opened: a file
     beside it says where the conversations are.
     """
-    try:
-        found = load({} if database is None else {"database": database}, file=config)
-    except ConfigError as error:
-        fail(str(error), USAGE)
+    found = loaded(file, database=database)
     if not found.database:
         fail("no target: pass --database postgresql://user@host:port/name, or set database", USAGE)
     if importlib.util.find_spec("psycopg") is None:
         fail(str(found.without_extra("database", "postgres")), USAGE)
     with ending_at_once():
         from actors.adapters.store.postgres.moving import move_to  # noqa: PLC0415 -- not for --help
-    source = data_directory(data_dir, config)
+    source = data_directory(data_dir, file)
     try:
         tokens = PrivateFile(source / PRINCIPALS_TOKENS).read()
         moved = move_to(found.database, source, {} if tokens is None else {PRINCIPALS_TOKENS: tokens})
@@ -161,5 +152,4 @@ def move(config: Path | None, data_dir: str | None, database: str | None) -> Non
         fail(f"nothing was moved: {error}", FAILED)
     except KeyboardInterrupt:
         fail("interrupted: nothing was moved", INTERRUPTED)
-    what = "conversation" if moved.conversations == 1 else "conversations"
-    print_text(f"moved {moved.conversations} {what} to {moved.to}: {moved.rows} rows, each compared")
+    print_text(f"moved {_counted(moved.conversations)} to {moved.to}: {moved.rows} rows, each compared")

@@ -32,8 +32,7 @@ from actors.ports.sandbox import PermissionsOf
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas import QuotaBook, first_day_of_month
 from actors.runtime.services import SystemClock, Timers
-from server.auth.authentication import Authentication, ClientCertificates, Issued, TokenSource
-from server.auth.authorizer.authorizer_calls import AuthorizerCalls, made_authorizer
+from server.auth.authentication import Authentication, AuthorizerCalls, ClientCertificates, made_authorizer
 from server.auth.tokens import (
     MCP_LOGINS,
     PRINCIPALS_TOKENS,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.telemetry import metrics
     from actors.adapters.telemetry.observer import Observer
+    from server.auth.issued_tokens import IssuedTokens
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
     )
 
 
-def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
+def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenFile | SharedTokens:
     """Return the tokens of principals: from the shared database if there is one, else from the data directory.
 
     Raises TokenUnusableError if the file cannot be used, and StoreUnavailableError if the database cannot.
@@ -264,7 +264,6 @@ def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
 
 
 def _authorizer(config: Config) -> AuthorizerCalls | None:
-    """Create the authorizer that the settings name; None if they name none. Raises ConfigError."""
     if config.authorizer is None:
         return None
     try:
@@ -275,7 +274,7 @@ def _authorizer(config: Config) -> AuthorizerCalls | None:
     return AuthorizerCalls(authorizer, config.authorizer.seconds)
 
 
-def issued_tokens(config: Config) -> Issued:
+def issued_tokens(config: Config) -> IssuedTokens:
     """Return the object that checks tokens signed by external issuers (JSON Web Tokens).
 
     Raises:

@@ -32,12 +32,11 @@ from server.app.adapter_choice import (
 )
 from server.app.sandbox_choice import probed, sandbox_line
 from server.app.store_choice import check_listener, check_postgres, check_workspaces, node_access, own_address
-from server.auth.authorizer.authorizer_calls import authorizer_class
+from server.auth.authentication import authorizer_class
 from server.auth.principals import Principal
 from server.auth.tokens import MCP_LOGINS, McpLoginFile
 from server.local_endpoint import check_closable
-from server.settings.config import ClusterSettings, Config
-from server.settings.loading import load
+from server.settings.config import ClusterSettings, Config, load
 from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
@@ -242,7 +241,6 @@ def _set_of_model(row: Mapping[str, Any]) -> str:
 
 
 def _note_of_server(server: McpServer, config: Config) -> str:
-    """Return a note about an MCP server: a warning, or the state of the operator's login; "" if there is neither."""
     if server.command:
         path = server.environment.get("PATH", config.environ.get("PATH"))
         there = "/" in server.command[0] or shutil.which(server.command[0], path=path)
@@ -270,7 +268,6 @@ def _note_of(rule: ApprovalRule) -> str:
 
 
 def _checked_listeners(config: Config) -> Iterator[str]:
-    """Yield a line for each listener with a certificate. Raises CannotStartError if a certificate cannot be used."""
     for listener in config.listeners:
         if server_credentials(listener) is not None:
             clients = f"; clients need one by {listener.client_ca}" if listener.client_ca else ""
@@ -324,7 +321,6 @@ def _checked_principals(config: Config) -> Iterator[str]:
 
 
 def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
-    """Yield a line for each set of quotas. The line of a principal includes the defaults that it does not override."""
     of_templates = {f"each principal of the issuer {name}": limits for name, limits in quotas.issuers.items()}
     tables = {"all together": quotas.together, "each principal": quotas.each, **of_templates, **quotas.named}
     for whose, limits in tables.items():
@@ -336,7 +332,6 @@ def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
 
 
 def _note_of_principal(principal: Principal, config: Config) -> str:
-    """Return a warning about directories or MCP servers of a principal that do not exist; "" if all exist."""
     servers = {table.get("name") for table in config.mcp_servers}
     unknown = [f"MCP server {name}" for name in principal.permissions.mcp_servers or () if name not in servers]
     missing = [f"directory {root}" for root in principal.permissions.roots or () if not os.path.isdir(root)]

@@ -171,7 +171,6 @@ def _data(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> _Data:
-    """Open the store, join the cluster and read the tokens of callers. Raises CannotStartError or ConfigError."""
     access = None if config.cluster is None else node_access(config.cluster)
     if access is not None:
         check_listener(config, access)
@@ -214,10 +213,6 @@ def _services(
     timers: Timers,
     telemetry: Telemetry,
 ) -> Services:
-    """Return the services that actors call, such as the store and the models.
-
-    Raises ConfigError if a setting is wrong.
-    """
     sandbox = tools.sandbox
     return Services(
         store=data.store,
@@ -264,7 +259,6 @@ def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tupl
 
 
 def _name_of(node: Node) -> str:
-    """Return the name by which the database marks conversations as owned by this process; "local" without a cluster."""
     return f"{node.name}/{node.incarnation}" if node.incarnation else "local"
 
 

@@ -12,7 +12,10 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
+from google.api import annotations_pb2
 from msgspec.structs import replace
 
 from actors.core.errors import Reason, Rejected
@@ -22,67 +25,23 @@ from server.auth.authentication import Authentication
 from server.auth.principals import Caller, Role
 
 CATALOG, CONVERSATIONS = "/bedrock.v1.CatalogService/", "/bedrock.v1.ConversationService/"
-
+_HTTP: Any = annotations_pb2.http
+_METHODS = [
+    method
+    for file in (conversation_service_pb2.DESCRIPTOR, catalog_service_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+    for method in service.methods
+]
+READING = frozenset(method.name for method in _METHODS if method.GetOptions().Extensions[_HTTP].get)
+"""The methods that change nothing: those that HTTP binds to GET."""
+FOR_OPERATORS = frozenset({"ListAuditEntries", "ListNodes"})
 NEEDED: dict[str, Role] = {
-    **dict.fromkeys(
-        (
-            f"{CATALOG}BrowseDirectory",
-            f"{CATALOG}GetModel",
-            f"{CATALOG}GetQuotas",
-            f"{CATALOG}GetServerInfo",
-            f"{CATALOG}GetTool",
-            f"{CATALOG}ListModels",
-            f"{CATALOG}ListTools",
-            f"{CONVERSATIONS}DownloadAttachment",
-            f"{CONVERSATIONS}ExportConversation",
-            f"{CONVERSATIONS}GetApproval",
-            f"{CONVERSATIONS}GetApprovalRule",
-            f"{CONVERSATIONS}GetAttachment",
-            f"{CONVERSATIONS}GetConversation",
-            f"{CONVERSATIONS}GetMessage",
-            f"{CONVERSATIONS}GetQuestion",
-            f"{CONVERSATIONS}GetRequestCycle",
-            f"{CONVERSATIONS}ListApprovalRules",
-            f"{CONVERSATIONS}ListApprovals",
-            f"{CONVERSATIONS}ListConversations",
-            f"{CONVERSATIONS}ListMessages",
-            f"{CONVERSATIONS}ListQuestions",
-            f"{CONVERSATIONS}ListQueue",
-            f"{CONVERSATIONS}ListRequestCycles",
-            f"{CONVERSATIONS}ListTransitions",
-            f"{CONVERSATIONS}ReplayConversation",
-            f"{CONVERSATIONS}Subscribe",
-            f"{CONVERSATIONS}VerifyConversation",
-            f"{CONVERSATIONS}WaitRequestCycle",
-            f"{CONVERSATIONS}WatchConversations",
-        ),
-        Role.READER,
-    ),
-    **dict.fromkeys(
-        (
-            f"{CONVERSATIONS}AnswerQuestion",
-            f"{CONVERSATIONS}ArchiveConversation",
-            f"{CONVERSATIONS}CancelConversation",
-            f"{CONVERSATIONS}ContinueConversation",
-            f"{CONVERSATIONS}CreateApprovalRule",
-            f"{CONVERSATIONS}CreateConversation",
-            f"{CONVERSATIONS}DeleteApprovalRule",
-            f"{CONVERSATIONS}DeleteConversation",
-            f"{CONVERSATIONS}ForkConversation",
-            f"{CONVERSATIONS}ResolveApproval",
-            f"{CONVERSATIONS}SendMessage",
-            f"{CONVERSATIONS}SetMode",
-            f"{CONVERSATIONS}SpawnSubAgents",
-            f"{CONVERSATIONS}SubmitToolResult",
-            f"{CONVERSATIONS}TriggerContinuation",
-            f"{CONVERSATIONS}UnarchiveConversation",
-            f"{CONVERSATIONS}UpdateConversation",
-            f"{CONVERSATIONS}WithdrawMessage",
-        ),
-        Role.USER,
-    ),
-    f"{CATALOG}ListNodes": Role.OPERATOR,
-    f"{CONVERSATIONS}ListAuditEntries": Role.OPERATOR,
+    f"/{method.containing_service.full_name}/{method.name}": Role.OPERATOR
+    if method.name in FOR_OPERATORS
+    else Role.READER
+    if method.name in READING
+    else Role.USER
+    for method in _METHODS
 }
 """The required role by the full name of the method."""
 
@@ -172,7 +131,6 @@ class Refusals:
             self._flush_later(0)
 
     def _collect(self) -> None:
-        """Turn the counts of this period into entries that wait to be written, and start to count anew."""
         at = self._now_ms()
         repeated = [(key, count) for key, count in self._seen.items() if count]
         for (origin, conversation, reason), count in repeated:

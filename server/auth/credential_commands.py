@@ -32,11 +32,9 @@ from server.auth.tokens import (
     TokenFile,
     TokenUnusableError,
 )
-from server.cli import CANNOT_START, USAGE, fail
+from server.cli import CANNOT_START, CONFIG, DATA_DIR, USAGE, fail, loaded
 from server.local_endpoint import close_to_others
 from server.settings.config import Config
-from server.settings.loading import load
-from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:
     from actors.adapters.mcp.login_flow import LoggedIn
@@ -48,8 +46,6 @@ T = TypeVar("T")
 DAY_MS = 86_400_000
 LIFETIME = re.compile(r"([1-9][0-9]{0,4})([hd])")
 
-CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="The server's settings file.")
-DATA_DIR = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -74,7 +70,7 @@ def create(  # noqa: PLR0917 -- one for each option
     principal: str, role: str | None, expires: str | None, note: str, file: Path | None, data_dir: str | None
 ) -> None:
     """Create a token and print it, this once."""
-    config = _config(file, data_dir)
+    config = loaded(file, data_dir=data_dir)
     known = config.principals.get(principal)
     if known is None:
         names = ", ".join(sorted(config.principals)) or "none; name some in tables [principals.NAME]"
@@ -95,7 +91,7 @@ def create(  # noqa: PLR0917 -- one for each option
 @DATA_DIR
 def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
     """List the tokens, without their secrets."""
-    config = _config(file, data_dir)
+    config = loaded(file, data_dir=data_dir)
     tokens = _done(config, PrincipalTokens.read)
     if as_json:
         shown = [
@@ -124,7 +120,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
 @DATA_DIR
 def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
     """Replace the secret of a token, and print it. Calls with the old secret are refused, and their streams end."""
-    text = _done(_config(file, data_dir), lambda tokens: tokens.rotate(token_id))
+    text = _done(loaded(file, data_dir=data_dir), lambda tokens: tokens.rotate(token_id))
     if text is None:
         fail(f"token {token_id} not found; see `bedrock token list`", USAGE)
     print_text(text)
@@ -136,17 +132,9 @@ def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
 @DATA_DIR
 def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
     """Remove a token. Calls with it are refused, and its streams end within seconds."""
-    if not _done(_config(file, data_dir), lambda tokens: tokens.revoke(token_id)):
+    if not _done(loaded(file, data_dir=data_dir), lambda tokens: tokens.revoke(token_id)):
         fail(f"token {token_id} not found; see `bedrock token list`", USAGE)
     print_text(f"revoked {token_id}")
-
-
-def _config(file: Path | None, data_dir: str | None) -> Config:
-    """Return the server's settings; print an error and exit if they are invalid."""
-    try:
-        return load({"data_dir": data_dir} if data_dir else {}, file=file)
-    except ConfigError as error:
-        fail(str(error), USAGE)
 
 
 def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
@@ -216,7 +204,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
     NAME is that of a table [[mcp_servers]] with a url. The tokens are kept in the data directory, readable by this user
     only; a running server uses them within a second, and renews them.
     """
-    config = _config(file, data_dir)
+    config = loaded(file, data_dir=data_dir)
     server = _server(config, name)
     with ending_at_once():
         if importlib.util.find_spec("mcp") is None:
@@ -264,7 +252,7 @@ def logout(name: str, file: Path | None, data_dir: str | None) -> None:
     A running server ends its connections within a second. The provider is asked to revoke the tokens, if it offers
     that.
     """
-    logins = _logins(_config(file, data_dir))
+    logins = _logins(loaded(file, data_dir=data_dir))
     try:
         while (found := logins.read().get(name)) is not None and not logins.replace(name, found, None):
             pass
@@ -282,7 +270,6 @@ def logout(name: str, file: Path | None, data_dir: str | None) -> None:
 
 
 def _server(config: Config, name: str) -> McpServer:
-    """Return the MCP server with this name; print an error and exit if it does not exist or takes no logins."""
     try:
         servers = servers_from_tables(config.mcp_servers, config.environ)
     except ValueError as error:

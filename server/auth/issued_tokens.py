@@ -127,7 +127,6 @@ def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str]
 
 
 def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return a JSON Web Key as a key object; None if it is private, malformed or for another algorithm."""
     fits = data.get("kty") == "RSA" if ALGORITHMS[algorithm] == "RSA" else data.get("crv") == ALGORITHMS[algorithm]
     if not fits or data.get("kty") == "oct" or "d" in data:
         return None
@@ -220,10 +219,7 @@ OPTIONS: Any = {
 
 
 class IssuedTokens:
-    """Authenticates callers by tokens of the issuers in the settings.
-
-    Implements `Issued` of server.auth.authentication.
-    """
+    """Authenticates callers by tokens of the issuers in the settings. Use in the event loop only."""
 
     def __init__(
         self,
@@ -326,7 +322,6 @@ def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | N
 
 
 def _role(issuer: Issuer, value: Any) -> Role | None:
-    """Return the highest role that the value of a claim grants; None if the value grants no role."""
     values = value if isinstance(value, list) else [value]
     given = [issuer.table.roles[each] for each in values if isinstance(each, str) and each in issuer.table.roles]
     return next((each for each in given if all(each.includes(other) for other in given)), None)

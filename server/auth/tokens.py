@@ -42,7 +42,9 @@ def read_or_create_token(path: Path) -> str:
     try:
         return _read(path)
     except FileNotFoundError:
-        return _create(path)
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        write_private(path, token + "\n")
+        return token
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -84,12 +86,6 @@ def _read(path: Path, *, named: bool = False) -> str:
         token = file.read(1024).decode("ascii", "replace").strip()
     if len(token) < TOKEN_BYTES:
         raise TokenUnusableError(f"the token file {path} contains no token; remove it to create a new one")
-    return token
-
-
-def _create(path: Path) -> str:
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    write_private(path, token + "\n")
     return token
 
 
@@ -354,7 +350,7 @@ class PrincipalTokens:
             known = {token.id for token in tokens}
             while (name := secrets.token_hex(4)) in known:
                 pass
-            tokens.append(token := Token(name, principal, role, _digest(secret), now, expires_at, note))
+            tokens.append(token := Token(name, principal, role, _digest(secret.encode()), now, expires_at, note))
             return token
 
         token = self._change(added)
@@ -367,7 +363,7 @@ class PrincipalTokens:
         def rotated(tokens: list[Token]) -> bool:
             places = [place for place, token in enumerate(tokens) if token.id == token_id]
             for place in places:
-                tokens[place] = msgspec.structs.replace(tokens[place], digest=_digest(secret))
+                tokens[place] = msgspec.structs.replace(tokens[place], digest=_digest(secret.encode()))
             return bool(places)
 
         return f"{PREFIX}_{token_id}_{secret}" if self._change(rotated) else None
@@ -430,15 +426,11 @@ def matching(tokens: dict[str, Token], text: bytes) -> Token | None:
     token = tokens.get(name.decode("ascii", "replace")) if prefix == PREFIX.encode() else None
     if token is None:
         return None
-    return token if hmac.compare_digest(_digest_of(secret), token.digest.encode()) else None
+    return token if hmac.compare_digest(_digest(secret), token.digest) else None
 
 
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _digest_of(secret: bytes) -> bytes:
-    return hashlib.sha256(secret).hexdigest().encode()
+def _digest(secret: bytes) -> str:
+    return hashlib.sha256(secret).hexdigest()
 
 
 MCP_LOGINS = "mcp-logins.json"
@@ -448,11 +440,12 @@ Kept = TypeVar("Kept")
 
 
 class _Table(Generic[Kept]):
-    def __init__(self, path: Path, decoder: msgspec.json.Decoder[dict[str, Kept]], what: str) -> None:
+    _kind: type[Kept]
+    _what: str
+    """The word for the stored values in error messages, e.g. "logins"."""
+
+    def __init__(self, path: Path) -> None:
         self._file = PrivateFile(path)
-        self._decoder = decoder
-        self._what = what
-        """The word for the stored values in error messages, e.g. "logins"."""
 
     def read(self) -> dict[str, Kept]:
         """Return the values by server name; {} if there is no file.
@@ -461,7 +454,7 @@ class _Table(Generic[Kept]):
         """
         try:
             content = self._file.read()
-            return {} if content is None else self._decoder.decode(content)
+            return {} if content is None else msgspec.json.decode(content, type=dict[str, self._kind])  # type: ignore[name-defined]
         except TokenUnusableError as error:
             raise McpLoginsError(str(error)) from None
         except (ValueError, RecursionError):  # ValueError includes msgspec.DecodeError
@@ -495,8 +488,7 @@ class McpRegistrationFile(_Table[McpRegistration]):
     A login takes its registration out of the file first, and stores it again only if the login succeeds.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, msgspec.json.Decoder(dict[str, McpRegistration]), "registrations")
+    _kind, _what = McpRegistration, "registrations"
 
     def pop(self, name: str) -> McpRegistration | None:
         """Remove and return the registration for a server; None if there is none.
@@ -510,8 +502,7 @@ class McpRegistrationFile(_Table[McpRegistration]):
 class McpLoginFile(_Table[McpLogin]):
     """The logins at MCP servers, in a JSON file. Implements `McpLogins` of actors.ports."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, msgspec.json.Decoder(dict[str, McpLogin]), "logins")
+    _kind, _what = McpLogin, "logins"
 
     def version(self) -> tuple[int, ...]:
         """Return a value that changes whenever the file changes."""

@@ -283,10 +283,6 @@ def _store_failed(error: StoreError, *, reading: bool) -> Status:
 
 
 def _exhausted(text: str) -> Status:
-    """Return the status of a call for which this process lacks a resource, such as open files.
-
-    `text` names the resource.
-    """
     log.warning("a call was refused: %s", text)
     return _refusal(Reason.SERVER_EXHAUSTED, f"{text}: try again later")
 
@@ -322,7 +318,6 @@ def _rejected(error: Rejected, *, reading: bool) -> Status:
 
 
 def _quota_exceeded(error: QuotaExceededError) -> Status:
-    """Return the status for an exceeded quota: the quota's name, limit and usage, and when the client may try again."""
     metadata = {"quota": error.quota, "limit": str(error.limit), "used": str(error.used), "principal": error.principal}
     subject = f"principal:{error.principal}" if error.principal else "server"
     violation = details.QuotaFailure.Violation(subject=subject, description=str(error)[:MAX_VIOLATION_CHARS])

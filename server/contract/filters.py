@@ -137,7 +137,6 @@ class _Parser:
         return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
 
     def _term(self, depth: int) -> Condition:
-        """Parse `a`, `NOT a` or `-a`, where `a` is a restriction or an expression in parentheses."""
         negated = self._word("NOT") or self._takes("-")
         if not self._takes("("):
             part = self._restriction()
@@ -250,7 +249,6 @@ def meaning(restriction: Restriction) -> Condition:
 
 
 def _operator(restriction: Restriction, *allowed: str) -> str:
-    """Return the operator of a restriction. Raises FilterError if the operator is not among the allowed ones."""
     if restriction.operator not in allowed:
         name = ".".join(restriction.path)
         raise FilterError(restriction.at, f"{name[:30]} can be compared with {' '.join(allowed)}")
@@ -266,10 +264,6 @@ def _is_any(value: Value) -> bool:
 
 
 def _choice(value: Value, choices: tuple[str, ...], prefix: str) -> str:
-    """Return the one of `choices` that a value names, with or without the prefix that the API's enum values have.
-
-    Raises FilterError if the value names none of them.
-    """
     chosen = value.text.lower().removeprefix(prefix)
     if chosen not in choices:
         raise FilterError(value.at, f"must be one of {', '.join(choices)}")
@@ -277,7 +271,6 @@ def _choice(value: Value, choices: tuple[str, ...], prefix: str) -> str:
 
 
 def _flag(restriction: Restriction) -> bool:
-    """Return the boolean that the field must have. Raises FilterError if the operator or the value is invalid."""
     operator, value = _operator(restriction, "=", "!="), restriction.value
     return (_choice(value, ("true", "false"), "") == "true") == (operator == "=")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from typing import Protocol, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
 
+from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.contract.limits import PAGE_BYTES
 
 Item = TypeVar("Item", bound=Message)
 Position = TypeVar("Position", bound=msgspec.Struct)
@@ -82,6 +82,33 @@ class Paged(Protocol):
         ...
 
 
+def fill_page(
+    into: MutableSequence[Item],
+    request: Paged,
+    bounds: tuple[int, int],
+    entries: Callable[[Position | None], Iterable[tuple[Item, Position]]],
+    kind: type[Position],
+    *listing: object,
+) -> str:
+    """Add the items of one page to `into`, and return the token of the next page; "" if this is the last page.
+
+    `entries` yields the items that follow the end of another page, None for the beginning, each with what would be the
+    end of a page after it. `listing` contains the values of the request that must be the same for all pages.
+
+    Raises:
+        MalformedRequestError: The page token was not made with the same `listing`.
+    """
+    last = position_of(request.page_token, kind, *listing)
+    page = Page(size_of(request.page_size, bounds), limits.PAGE_BYTES)
+    for item, end in entries(last):
+        if not page.admit(item.ByteSize()):
+            assert last is not None  # noqa: S101 -- the first item always fits
+            return token_of(last, *listing)
+        into.append(item)
+        last = end
+    return ""
+
+
 class _After(msgspec.Struct):
     """The content of a page token: the page begins after the item with the key `key`."""
 
@@ -99,15 +126,12 @@ def page_of(
     Raises:
         MalformedRequestError: The page token was not made with the same `listing`.
     """
-    after = position_of(request.page_token, _After, *listing)
-    page, taken = Page(size_of(request.page_size, bounds), PAGE_BYTES), list[Item]()
-    for item in items:
-        if after is not None and key(item) <= after.key:
-            continue
-        if not page.admit(item.ByteSize()):
-            return taken, token_of(_After(key(taken[-1])), *listing)
-        taken.append(item)
-    return taken, ""
+
+    def entries(last: _After | None) -> Iterator[tuple[Item, _After]]:
+        return ((item, _After(key(item))) for item in items if last is None or key(item) > last.key)
+
+    taken: list[Item] = []
+    return taken, fill_page(taken, request, bounds, entries, _After, *listing)
 
 
 class Page:

@@ -41,22 +41,18 @@ def conversation(conversation_id: str) -> str:
 
 
 def message(conversation_id: str, message_id: str) -> str:
-    """Return the resource name of a message."""
     return f"conversations/{conversation_id}/messages/{message_id}"
 
 
 def approval(conversation_id: str, tool_use_id: str) -> str:
-    """Return the resource name of an approval."""
     return f"conversations/{conversation_id}/approvals/{tool_use_id}"
 
 
 def question(conversation_id: str, number: int) -> str:
-    """Return the resource name of a question that a tool asks the user."""
     return f"conversations/{conversation_id}/questions/{number}"
 
 
 def attachment(conversation_id: str, attachment_id: str) -> str:
-    """Return the resource name of an attachment."""
     return f"conversations/{conversation_id}/attachments/{attachment_id}"
 
 
@@ -79,12 +75,10 @@ def cycle(conversation_id: str, run: str) -> str:
 
 
 def model(model_id: str) -> str:
-    """Return the resource name of a model."""
     return f"models/{model_id}"
 
 
 def tool(name: str) -> str:
-    """Return the resource name of a tool."""
     return f"tools/{name}"
 
 
@@ -113,12 +107,10 @@ def parse_approval_rule(name: str) -> tuple[str, str] | None:
 
 
 def parse_model(name: str) -> str | None:
-    """Return the id in the resource name of a model; None if `name` is not such a name."""
     found = _MODEL.fullmatch(name)
     return found.group(1) if found else None
 
 
 def parse_tool(name: str) -> str | None:
-    """Return the tool's name in the resource name of a tool; None if `name` is not such a name."""
     found = _TOOL.fullmatch(name)
     return found.group(1) if found else None

@@ -137,7 +137,6 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _expression(rule: validate_pb2.Rule, kind: Descriptor | None, where: str) -> Check:
-    """Return the check of a CEL expression. Its id begins with the name of the field that is wrong if it is false."""
     field = rule.id.partition(".")[0]
     violation = field if kind is not None and field in kind.fields_by_name else "", rule.message
     if found := _MATCHES.fullmatch(rule.expression):

@@ -123,7 +123,6 @@ def _target(upstream: str) -> tuple[bool, str]:
 
 
 def _conversation(text: str) -> v1.Conversation:
-    """Return the conversation of new threads. Raises ConfigError if it is none, or has no directory or mode."""
     from bedrock import v1  # noqa: PLC0415 -- not for --help
     from google.protobuf.json_format import Parse, ParseError  # noqa: PLC0415
 

@@ -1,22 +1,27 @@
-"""Sends the responses of a streaming call as server-sent events or as lines of JSON, and ends them with a word.
+"""Sends the responses of streaming calls: as server-sent events, as lines of JSON, or as the bytes of one file.
 
-An event's id is its revision, so that a client which reconnects with the last one it has seen misses nothing.
+An event's id is its revision, so that a client which reconnects with the last one it has seen misses nothing. Several
+streams can share a connection, since browsers allow six to a server; one that ends or fails leaves the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import mimetypes
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
+import msgspec
 from bedrock import v1
 from starlette.responses import StreamingResponse
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.answers import HttpError, as_error, as_json, encoded
+from server.gateway.answers import HttpError, as_error, as_json, encoded, on_one_line
+from server.gateway.json_requests import request_from
+from server.gateway.routes import ALL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -25,8 +30,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from server.gateway.routes import Route
-    from server.gateway.upstream import Upstream
+    from server.gateway.routes import Route, Upstream
+
 
 Item = TypeVar("Item")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
@@ -255,3 +260,131 @@ async def pieces(content: AsyncGenerator[bytes]) -> AsyncGenerator[memoryview]:
 def _cut(content: bytes) -> Iterator[memoryview]:
     view = memoryview(content)
     yield from (view[start : start + PIECE_BYTES] for start in range(0, len(view), PIECE_BYTES))
+
+
+DOWNLOAD, EXPORT = "DownloadAttachment", "ExportConversation"
+
+
+def is_bytes(route: Route) -> bool:
+    """Return whether the responses of a call are the pieces of one file."""
+    return route.name in {DOWNLOAD, EXPORT}
+
+
+async def file_response(route: Route, name: str, responses: AsyncGenerator[Any]) -> Response:
+    """Return the response with a file once its first piece is there. `name` is that of the resource."""
+    first: Any = await first_of(responses) or route.response()
+    of = name.rpartition("/")[2]
+    if route.name == EXPORT:
+        return _response(_lines(first, responses), LINES, f"attachment; filename={_safe(of)}.jsonl")
+    kind = first.media_type if first.media_type.startswith("image/") else "application/octet-stream"
+    suffix = mimetypes.guess_extension(kind) or ""
+    response = _response(_bytes(first, responses), kind, f"inline; filename={_safe(of)}{suffix}")
+    response.headers["Content-Length"] = str(first.size_bytes)
+    return response
+
+
+def _response(content: AsyncGenerator[bytes], kind: str, disposition: str) -> Response:
+    headers = HEADERS | {"Content-Disposition": disposition}
+    return StreamingResponse(pieces(content), headers=headers, media_type=kind)
+
+
+async def _lines(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
+    """Yield the lines of an export. One that fails ends with a line about the error, as it cannot be resumed."""
+    async with aclosing(rest):
+        yield on_one_line(first.line.encode()) + b"\n"
+        try:
+            async for each in rest:
+                yield on_one_line(each.line.encode()) + b"\n"
+        except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
+            yield encoded(as_error(error)[1]) + b"\n"
+
+
+async def _bytes(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
+    """Yield the bytes of an attachment. If they fail, the connection is closed before the length that was announced."""
+    async with aclosing(rest):
+        yield first.data
+        async for each in rest:
+            yield each.data
+
+
+def _safe(name: str) -> str:
+    return "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "_" for each in name)
+
+
+PATH = "/v1/conversations:subscribe"
+MAX_FOLLOWED = 100
+WAITING = 16
+"""How many events of each stream wait for a slow reader; the server holds back the rest."""
+
+
+class Followed(msgspec.Struct, forbid_unknown_fields=True):
+    """The body: requests of Subscribe, and one of WatchConversations, as JSON of the contract."""
+
+    subscriptions: list[dict[str, Any]] = []
+    watch: dict[str, Any] | None = None
+
+
+def requests(body: bytes, subscribe: Route, watch: Route) -> list[tuple[bytes, Route, Message]]:
+    """Return what is followed, each with how its lines begin. Raises MalformedRequestError."""
+    try:
+        given = msgspec.json.decode(body, type=Followed)
+    except msgspec.MsgspecError as error:
+        raise MalformedRequestError(("", f"the body must have subscriptions, or watch: {error}")) from None
+    if not given.subscriptions and given.watch is None:
+        raise MalformedRequestError(("subscriptions", "is required, or watch"))
+    if len(given.subscriptions) > MAX_FOLLOWED:
+        raise MalformedRequestError(("subscriptions", f"must be at most {MAX_FOLLOWED}"))
+    return list(_requests(given, subscribe, watch))
+
+
+def _requests(given: Followed, subscribe: Route, watch: Route) -> Iterator[tuple[bytes, Route, Message]]:
+    for each in given.subscriptions:
+        name = each.get("name")
+        if not isinstance(name, str):
+            raise MalformedRequestError(("subscriptions.name", "is required"))
+        yield b'"name":' + encoded(name), subscribe, _request(subscribe, each, name)
+    if given.watch is not None:
+        yield b'"watch":true', watch, _request(watch, given.watch, "")
+
+
+def _request(route: Route, given: dict[str, Any], name: str) -> Message:
+    return request_from(replace(route, body=ALL), name, "", msgspec.json.encode(given))
+
+
+async def followed(
+    upstream: Upstream, wanted: list[tuple[bytes, Route, Message]], http: Request
+) -> AsyncGenerator[Sent]:
+    """Yield the events of all streams as they come, until all have ended."""
+    waiting: asyncio.Queue[Sent | None] = asyncio.Queue(WAITING)
+    tasks = [
+        asyncio.create_task(_pump(head, events(route, upstream.stream(route, request, http, encoded=True)), waiting))
+        for head, route, request in wanted
+    ]
+    try:
+        left = len(tasks)
+        while left:
+            if (found := await waiting.get()) is None:
+                left -= 1
+            else:
+                yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(head: bytes, stream: AsyncGenerator[Sent], waiting: asyncio.Queue[Sent | None]) -> None:
+    try:
+        async with aclosing(stream) as found:
+            async for each in found:
+                await waiting.put(_wrapped(head, each))
+    except Exception as error:  # noqa: BLE001 -- told of this stream, while the others go on
+        await waiting.put(_wrapped(head, Sent("error", encoded(as_error(error)[1]["error"]), ours=True)))
+    else:
+        await waiting.put(_wrapped(head, Sent("end", EMPTY, ours=True)))
+    await waiting.put(None)
+
+
+def _wrapped(head: bytes, sent: Sent) -> Sent:
+    key = sent.kind.encode() if sent.ours else b"event"
+    return Sent(sent.kind, b'{%s,"%s":%s}' % (head, key, sent.data))

@@ -1,32 +1,42 @@
-"""Runs the gateway as a process: one event loop with uvicorn in front and a gRPC client behind."""
+"""Runs the gateway as a process: one event loop with uvicorn in front and a gRPC client behind.
+
+Requests of web pages that the gateway does not know are refused, and connections that keep it waiting are closed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import signal
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import sys
+from contextlib import contextmanager, suppress
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
+import grpc
+import h11
 import msgspec
 import uvicorn
 from bedrock import v1
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from actors.ports.machine import max_open_files
+from server.gateway.answers import HttpError, error_response
 from server.gateway.console import Console, Links
 from server.gateway.event_streams import LAST_EVENT
-from server.gateway.guard import MAX_HEAD_BYTES, Guard, GuardedConnection
+from server.gateway.routes import CERTIFICATE, PASSED_ON, TIMEOUT, Upstream
 from server.gateway.transcoder import IDEMPOTENCY, Transcoder
-from server.gateway.upstream import PASSED_ON, TIMEOUT, Upstream
 from server.process.certificates import CertificateFiles
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Generator
+    from collections.abc import Collection, Generator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 
 log = logging.getLogger(__name__)
 
@@ -142,3 +152,164 @@ def _stop_at_eof(server: _Server) -> None:
             server.stop()
 
     loop.add_reader(0, readable)
+
+
+HEAD_SECONDS = 10.0
+"""Seconds within which the head of a request must arrive completely, or the rest of a body that was refused."""
+MAX_HEAD_BYTES = 32 * 1024
+SINGLE = (
+    b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"idempotency-key",
+    b"last-event-id", b"origin", b"traceparent", b"x-server-timeout",
+)  # fmt: skip
+"""The headers with which a request that has one of them twice would say two things."""
+STALL_SECONDS = 60.0
+"""Seconds after which the connection of a client is closed that reads nothing, as the server does."""
+
+
+class Guard:
+    """An ASGI application in front of another, which checks the headers Host and Origin.
+
+    A page whose name resolves to this machine (DNS rebinding) is recognised by its name in Host: names must be allowed,
+    addresses are none that a page could take. `origins` are the origins of pages that may call, such as
+    `https://app.example`; those of the gateway itself always may. `behind_proxy` means that the last address in
+    X-Forwarded-For is the client's.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str], *, behind_proxy: bool) -> None:
+        self._app = app
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._origins = frozenset(origins)
+        self._behind_proxy = behind_proxy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (refusal := self._refusal(scope)) is not None:
+            await error_response(refusal)(scope, receive, send)
+            return
+        address = _last(scope["headers"], b"x-forwarded-for") if self._behind_proxy else ""
+        if _is_address(address):
+            scope["client"] = (address, 0)
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> HttpError | None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if sum(map(len, chain(*headers)), len(scope["raw_path"]) + len(scope["query_string"])) > MAX_HEAD_BYTES:
+            return _too_long()
+        names = [name for name, _ in headers]
+        if twice := next((name for name in SINGLE if names.count(name) > 1), None):
+            return HttpError(400, f"the header {twice.decode().title()} is there twice")
+        hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
+        if not hosts:
+            return HttpError(400, "a request must have one Host")
+        if {b"content-length", b"transfer-encoding"} <= set(names):
+            return HttpError(400, "a body has one length", headers={"Connection": "close"})
+        if not self._known(hosts[0]):
+            return _forbidden(f"{hosts[0]!r} is not a name of this server: allow_hosts in [http] has its names")
+        origin = _last(headers, b"origin")
+        if origin and origin not in self._origins and origin.partition("://")[2].lower() != hosts[0]:
+            return _forbidden(
+                f"pages of {origin!r} may not call this server: allow_origins in [http] has those that may"
+            )
+        return None
+
+    def _known(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        return _is_address(name) or name in self._hosts
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _too_long() -> HttpError:
+    return HttpError(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
+
+
+def _forbidden(text: str) -> HttpError:
+    return HttpError(403, text, grpc.StatusCode.PERMISSION_DENIED)
+
+
+def _last(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
+    """Return the last value of a header, the last one of a list in it; "" if there is none."""
+    found = [value for key, value in headers if key == name]
+    return found[-1].decode("latin-1").rpartition(",")[2].strip() if found else ""
+
+
+class GuardedConnection(H11Protocol):
+    """A connection of HTTP that is closed if its client neither completes a request nor reads the response.
+
+    `max_connections` is the number of connections of this process; further ones are closed at once.
+    """
+
+    max_connections = 1_000
+    _silence: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and (shown := tls.getpeercert(binary_form=True)):
+            self.app_state = {**self.app_state, CERTIFICATE: shown}
+        if len(self.connections) > self.max_connections:
+            transport.abort()
+        else:
+            self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived, and wait for the rest of a head."""
+        super().data_received(data)
+        begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
+        if not (begun or self._unread()):
+            self._stop_waiting()
+        elif self._silence is None:
+            self._wait_for_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request of HTTP; uvicorn calls this while it handles h11's error."""
+        found = sys.exception()
+        hint = found.error_status_hint if isinstance(found, h11.RemoteProtocolError) else 400
+        refusal = error_response(_too_long() if hint == 431 else HttpError(400, f"{msg} {found or ''}".strip()))
+        head = h11.Response(status_code=refusal.status_code, headers=[*refusal.raw_headers, (b"connection", b"close")])
+        with suppress(h11.LocalProtocolError):  # a response has begun: it is cut off
+            for event in (head, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """Wait a while for the rest of a body that was answered before it had arrived: then its sender has read it."""
+        super().on_response_complete()
+        if self._silence is None and self._unread():
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Begin to wait until the client reads."""
+        super().pause_writing()
+        if self._stall is None:
+            self._stall = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on writing, as the client has read."""
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        super().resume_writing()
+
+    def _unread(self) -> bool:
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+
+    def _wait_for_head(self) -> None:
+        self._silence = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None

@@ -163,7 +163,6 @@ def _set_name(route: Route, given: dict[str, Any], name: str) -> None:
 
 
 def _check(kind: Descriptor, given: dict[str, Any], path: str) -> None:
-    """Raise MalformedRequestError if an object has a key that the message has not, or a value of another type."""
     seen: dict[str, str] = {}
     for key, value in given.items():
         field = _field(kind, key)

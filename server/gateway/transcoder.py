@@ -18,10 +18,20 @@ from starlette.responses import FileResponse, Response
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
 from server.gateway.answers import JSON, HttpError, StatusError, as_json, encoded, error_response
-from server.gateway.byte_streams import file_response, is_bytes
-from server.gateway.event_streams import EVENTS, begun, events, of_one_message, resumed, wanted
+from server.gateway.event_streams import (
+    EVENTS,
+    PATH,
+    begun,
+    events,
+    file_response,
+    followed,
+    is_bytes,
+    of_one_message,
+    requests,
+    resumed,
+    wanted,
+)
 from server.gateway.json_requests import request_from
-from server.gateway.many_streams import PATH, followed, requests
 from server.gateway.routes import NoRouteError, contract
 
 if TYPE_CHECKING:
@@ -31,8 +41,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from starlette.types import Receive, Scope, Send
 
-    from server.gateway.routes import Route
-    from server.gateway.upstream import Upstream
+    from server.gateway.routes import Route, Upstream
 
 OPENAPI = Path(__file__).with_name("openapi.json")
 log = logging.getLogger(__name__)

@@ -37,6 +37,7 @@ With Python's default of 700, a request to a model and its answer take 0.3 ms lo
 _PR_SET_DUMPABLE = 4
 _PR_FUTEX_HASH = 78
 _PR_FUTEX_HASH_SET_SLOTS = 1
+_libc: Any = ctypes.CDLL(None, use_errno=True)
 
 
 def tune_process() -> None:
@@ -50,7 +51,7 @@ def tune_process() -> None:
     if sys.platform == "linux":
         _hide_memory()
         # On a thread, because the kernel takes 15 ms for this; modules are imported in the meantime.
-        threading.Thread(target=_spread_futexes, name="bedrock-futexes", args=(_libc(),)).start()
+        threading.Thread(target=_spread_futexes, name="bedrock-futexes").start()
 
 
 def raise_open_files() -> None:
@@ -115,21 +116,15 @@ def spare_what_stays() -> None:
 
 def _hide_memory() -> None:
     """Keep tools of the same user from reading this process's environment and memory, which contain keys."""
-    _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def _spread_futexes(libc: Any) -> None:
+def _spread_futexes() -> None:
     """Give this process more hash slots for waiting threads: with the kernel's default of 16, waking thousands is slow.
 
     Older kernels return an error, which is ignored.
     """
-    libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
-
-
-def _libc() -> Any:
-    import ctypes  # noqa: PLC0415 -- only needed here
-
-    return ctypes.CDLL(None, use_errno=True)
+    _libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
 
 
 log = logging.getLogger(__name__)
@@ -142,7 +137,7 @@ Trimming takes some milliseconds.
 """
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
-_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+_malloc_trim = getattr(_libc, "malloc_trim", None)
 
 
 class MallocTrimmer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from bedrock import v1
@@ -14,27 +14,16 @@ from actors.ports.records import AuditEntry, AuditFilter, AuditPlace, AuditStore
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
-from server.contract.pagination import Page, position_of, size_of, token_of
+from server.contract.pagination import fill_page, size_of
 from server.queries.downloads import send
 from server.queries.read_pool import ReadPool
-from server.wire.values import timestamp
+from server.wire.enums import named_alike
+from server.wire.messages import timestamp
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-OUTCOME = {Outcome.ACCEPTED: v1.AuditEntry.OUTCOME_ACCEPTED, Outcome.REFUSED: v1.AuditEntry.OUTCOME_REFUSED}
-VERDICT = {
-    "run": v1.AuditEntry.VERDICT_RUN,
-    "ask": v1.AuditEntry.VERDICT_ASK,
-    "deny": v1.AuditEntry.VERDICT_DENY,
-    "approved": v1.AuditEntry.VERDICT_APPROVED,
-    "denied": v1.AuditEntry.VERDICT_DENIED,
-}
-DECIDER = {
-    "rules": v1.AuditEntry.DECIDER_RULES,
-    "policy": v1.AuditEntry.DECIDER_POLICY,
-    "person": v1.AuditEntry.DECIDER_PERSON,
-}
+OUTCOME = named_alike(Outcome, v1.AuditEntry.Outcome)
 _OUTCOMES = {number: outcome for outcome, number in OUTCOME.items()}
 
 
@@ -78,10 +67,15 @@ def _decision(decision: CallDecision) -> v1.AuditEntry.Decision:
     return v1.AuditEntry.Decision(
         tool_use_id=decision.call,
         tool=names.tool(decision.tool) if decision.tool else "",
-        verdict=VERDICT.get(decision.verdict, v1.AuditEntry.VERDICT_UNSPECIFIED),
-        decider=DECIDER.get(decision.decided_by, v1.AuditEntry.DECIDER_UNSPECIFIED),
+        verdict=_value(v1.AuditEntry.Verdict, "VERDICT", decision.verdict),
+        decider=_value(v1.AuditEntry.Decider, "DECIDER", decision.decided_by),
         approval_rules=decision.rules,
     )
+
+
+def _value(kind: Any, prefix: str, name: str) -> Any:
+    """Return the value with this name, in lower case; UNSPECIFIED for one that a later version has written."""
+    return dict(kind.items()).get(f"{prefix}_{name.upper()}", 0)
 
 
 ROWS = 50
@@ -123,7 +117,7 @@ class AuditReader(StoreReader, AuditStore, Protocol):
 class StoredAudits:
     """Serves the calls about a conversation's log and the audit trail.
 
-    Use in the event loop only; the store is read on other threads.
+    Use `replay` in the event loop. The other methods block, maybe for minutes: they are called by `ReadPool.long`.
     """
 
     def __init__(self, store: AuditReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
@@ -131,16 +125,11 @@ class StoredAudits:
         self._reads = reads
         self._stall_seconds = stall_seconds
 
-    async def verify(
-        self, conversation_id: str, request: v1.VerifyConversationRequest
-    ) -> v1.VerifyConversationResponse:
+    def verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
         """Check a conversation's stored rows against each other and its hash chain, and return any contradictions.
 
         Damage is reported in the response, not raised. Raises ConversationNotFoundError or StoreUnavailableError.
         """
-        return await self._reads.long(self._verify, conversation_id, request.name)
-
-    def _verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
         try:
             record = self._store.load(conversation_id)
         except StoreDamagedError:
@@ -151,29 +140,21 @@ class StoredAudits:
             raise ConversationNotFoundError(name)  # the conversation may have been deleted during the check
         return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
 
-    async def transitions(
-        self, record: ConversationRecord, request: v1.ListTransitionsRequest
-    ) -> v1.ListTransitionsResponse:
+    def transitions(self, record: ConversationRecord, request: v1.ListTransitionsRequest) -> v1.ListTransitionsResponse:
         """Return a page of a conversation's log. Raises MalformedRequestError for a wrong page token, or StoreError."""
-        return await self._reads.long(self._transitions, record, request)
-
-    def _transitions(
-        self, record: ConversationRecord, request: v1.ListTransitionsRequest
-    ) -> v1.ListTransitionsResponse:
         listing = ("transitions", record.id, request.after_step, request.descending)
-        place = position_of(request.page_token, _Step, *listing)
-        after, before = request.after_step, record.step + 1
-        if place is not None:
-            after, before = (after, place.step) if request.descending else (place.step, before)
         rows = self._newest_first if request.descending else self._oldest_first
-        page = Page(size_of(request.page_size, limits.TRANSITIONS_PAGE), limits.PAGE_BYTES)
         answer = v1.ListTransitionsResponse()
-        for row in rows(record.id, after, before):
-            shown = transition(row)
-            if not page.admit(shown.ByteSize()):
-                answer.next_page_token = token_of(_Step(answer.transitions[-1].step), *listing)
-                break
-            answer.transitions.append(shown)
+
+        def entries(last: _Step | None) -> Iterator[tuple[v1.Transition, _Step]]:
+            after, before = request.after_step, record.step + 1
+            if last is not None:
+                after, before = (after, last.step) if request.descending else (last.step, before)
+            return ((transition(row), _Step(row.step)) for row in rows(record.id, after, before))
+
+        answer.next_page_token = fill_page(
+            answer.transitions, request, limits.TRANSITIONS_PAGE, entries, _Step, *listing
+        )
         return answer
 
     def _oldest_first(self, conversation_id: str, after: int, before: int) -> Iterator[StoredTransition]:
@@ -191,23 +172,18 @@ class StoredAudits:
             yield from reversed(found)
             before = begin + 1
 
-    async def entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
+    def entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
         """Return a page of the audit trail. Raises MalformedRequestError for a wrong page token, or StoreError."""
-        return await self._reads.long(self._entries, request)
-
-    def _entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
         wanted = audit_filter(request)
-        place = position_of(request.page_token, AuditPlace, "audit", wanted)
-        size = size_of(request.page_size, limits.AUDIT_PAGE)
-        page, answer = Page(size, limits.PAGE_BYTES), v1.ListAuditEntriesResponse()
-        for entry in self._store.audit(wanted, after=place, limit=size + 1):
-            shown = audit_entry(entry)
-            if not page.admit(shown.ByteSize()):
-                assert place is not None  # noqa: S101 -- the first entry always fits
-                answer.next_page_token = token_of(place, "audit", wanted)
-                break
-            answer.entries.append(shown)
-            place = entry.place
+        answer, chunk = v1.ListAuditEntriesResponse(), size_of(request.page_size, limits.AUDIT_PAGE) + 1
+
+        def entries(last: AuditPlace | None) -> Iterator[tuple[v1.AuditEntry, AuditPlace]]:
+            found = self._store.audit(wanted, after=last, limit=chunk)
+            return ((audit_entry(entry), entry.place) for entry in found)
+
+        answer.next_page_token = fill_page(
+            answer.entries, request, limits.AUDIT_PAGE, entries, AuditPlace, "audit", wanted
+        )
         return answer
 
     async def replay(
@@ -268,7 +244,6 @@ class _Run:
         return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
 
     def _first_readable(self) -> Sequence[StoredTransition]:
-        """Return only the next row, after a read of several rows has failed; () if it is unreadable, or at the end."""
         try:
             return self._rows(1)
         except StoreDamagedError:

@@ -22,8 +22,7 @@ from server.contract.errors import ConversationNotFoundError, SlowReaderError
 from server.queries.read_pool import ReadPool
 from server.wire.conversation_messages import in_full
 from server.wire.events import event_alone
-from server.wire.messages import message
-from server.wire.values import ConversionContext
+from server.wire.messages import ConversionContext, message
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -180,6 +179,5 @@ def _settings(stored: StoredEvent) -> dict[str, list[str]]:
 
 
 def _line(kind: str, body: Message, **more: object) -> str:
-    """Return one line of the export as JSON: the kind, the body under a key named after the kind, and `more`."""
     fields = json_format.MessageToDict(body, preserving_proto_field_name=True)
     return json.dumps({"kind": kind, kind: fields, **more}, ensure_ascii=False, separators=(",", ":"))

@@ -1,10 +1,18 @@
-"""Serves the calls that list or get parts of conversations. Everything here blocks, and runs in a `ReadPool`."""
+"""Serves the calls that list or get parts of conversations, and what waits in them: approvals, questions, messages.
+
+Everything here blocks, and runs on threads of `ReadPool`. Approvals and questions are part of a conversation's state,
+so only conversations in the two states that can have them are read. A steer is a message for the agent's present run;
+a follow-up starts a new run after the present one.
+"""
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from bedrock import v1
 from msgspec import Struct
@@ -12,13 +20,19 @@ from msgspec import Struct
 from actors.core.content import Message
 from actors.core.context import ApprovalRule
 from actors.core.errors import Reason
+from actors.core.notifications import Fate, QueueChanged
+from actors.core.states import AwaitingToolApproval, QueuedInput, ToolExecuting
+from actors.core.summary import run_id
 from actors.messages import UnknownApprovalRuleError
-from actors.ports import ConversationReader, ConversationRecord, StoreReader, Workspace
+from actors.ports import ConversationReader, ConversationRecord, SettledInput, StoreReader, Workspace
 from actors.ports.conditions import (
     Condition,
     IsWithin,
     ListPosition,
+    Order,
+    OrderKey,
     Selection,
+    StateIs,
     TextEquals,
     TextField,
     conjuncts,
@@ -30,14 +44,11 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.filters import meaning, order_of, parse
-from server.contract.pagination import Page, page_of, position_of, size_of, token_of
-from server.queries.pending import find_approval, find_question, list_approvals, list_questions, list_queue, waiting
-from server.queries.request_cycles import find_cycle, list_cycles
+from server.contract.pagination import Page, fill_page, page_of, position_of, size_of, token_of
 from server.wire import conversation_messages as states
 from server.wire import messages
-from server.wire.conversation_messages import approval_rule
-from server.wire.cycles import View
-from server.wire.values import ConversionContext
+from server.wire.conversation_messages import approval_rule, pending_approvals, pending_questions, summary_of
+from server.wire.messages import ConversionContext, queued
 
 
 def selection_of(
@@ -75,7 +86,6 @@ def _about_parent(condition: Condition) -> bool:
 
 
 def _parent(condition: Condition) -> str:
-    """Return the id of the parent conversation that a condition demands; "" if the condition demands none."""
     return condition.value if isinstance(condition, TextEquals) and condition.field is TextField.PARENT else ""
 
 
@@ -108,7 +118,6 @@ def browse_directory(
 
 
 def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
-    """Return the key that sorts the entries of a directory: directories first, then by name."""
     return f"{0 if entry.directory else 1}{entry.name}"
 
 
@@ -139,11 +148,6 @@ class Listings:
         self._store = store
         self._conversion = conversion
         self._operator_rules = operator_rules
-        self.queue = partial(list_queue, store)
-        self.approvals = partial(list_approvals, store, conversion)
-        self.approval = partial(find_approval, store, conversion)
-        self.questions = partial(list_questions, store, conversion)
-        self.question = partial(find_question, store, conversion)
 
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
@@ -188,20 +192,18 @@ class Listings:
         if record is None:
             raise ConversationNotFoundError(request.parent)
         listing = ("messages", conversation_id, request.after_sequence, request.descending)
-        start = position_of(request.page_token, _Messages, *listing)
-        size = size_of(request.page_size, limits.MESSAGES_PAGE)
-        page, answer = Page(size, limits.PAGE_BYTES), v1.ListMessagesResponse(revision=record.last_seq)
-        place = start.sequence if start else 0
-        while stored := self._messages_from(conversation_id, request, place):
-            for message in stored:
-                shown = messages.message(self._conversion, conversation_id, message)
-                if not page.admit(shown.ByteSize()):
-                    answer.next_page_token = token_of(_Messages(place), *listing)
-                    return answer
-                answer.messages.append(shown)
-                place = message.sequence
-            if len(stored) < CHUNK:
-                break
+        answer = v1.ListMessagesResponse(revision=record.last_seq)
+
+        def entries(last: _Messages | None) -> Iterator[tuple[v1.Message, _Messages]]:
+            place = last.sequence if last else 0
+            while stored := self._messages_from(conversation_id, request, place):
+                for message in stored:
+                    place = message.sequence
+                    yield messages.message(self._conversion, conversation_id, message), _Messages(place)
+                if len(stored) < CHUNK:
+                    return
+
+        answer.next_page_token = fill_page(answer.messages, request, limits.MESSAGES_PAGE, entries, _Messages, *listing)
         return answer
 
     def _messages_from(self, conversation_id: str, request: v1.ListMessagesRequest, place: int) -> tuple[Message, ...]:
@@ -225,35 +227,24 @@ class Listings:
         stored = self._store.message(conversation_id, message_id)
         if stored is not None:
             return messages.message(self._conversion, conversation_id, stored)
-        for queued, delivery, run in waiting(record) if record else ():
-            if queued.message_id == message_id:
-                return messages.queued_message(conversation_id, queued, delivery, run)
+        for each, delivery, run in waiting(record) if record else ():
+            if each.message_id == message_id:
+                return messages.queued_message(conversation_id, each, delivery, run)
         raise ConversationNotFoundError(name)
-
-    def cycle(self, name: str, conversation_id: str, run: str, view: View) -> v1.RequestCycle:
-        """Return the request cycle of a run: the run's messages, grouped into steps.
-
-        Raises ConversationNotFoundError.
-        """
-        found = find_cycle(self._store, self._conversion, conversation_id, run, view)
-        if found is None:
-            raise ConversationNotFoundError(name)
-        return found
 
     def approval_rules(
         self, request: v1.ListApprovalRulesRequest, record: ConversationRecord
     ) -> v1.ListApprovalRulesResponse:
         """Return a page of the operator's approval rules, followed by those of the conversation. Does not block."""
-        listing = ("approvalRules", record.id)
-        start = position_of(request.page_token, _Rules, *listing)
-        page = Page(size_of(request.page_size, limits.RULES_PAGE), limits.PAGE_BYTES)
-        answer, first = v1.ListApprovalRulesResponse(), start.place if start else 0
-        for place, rule in enumerate((*self._operator_rules, *record.approval_rules)[first:], first):
-            shown = approval_rule(record.id, rule)
-            if not page.admit(shown.ByteSize()):
-                answer.next_page_token = token_of(_Rules(place), *listing)
-                break
-            answer.approval_rules.append(shown)
+        rules, answer = (*self._operator_rules, *record.approval_rules), v1.ListApprovalRulesResponse()
+
+        def entries(last: _Rules | None) -> Iterator[tuple[v1.ApprovalRule, _Rules]]:
+            first = last.place if last else 0
+            return ((approval_rule(record.id, rule), _Rules(at)) for at, rule in enumerate(rules[first:], first + 1))
+
+        answer.next_page_token = fill_page(
+            answer.approval_rules, request, limits.RULES_PAGE, entries, _Rules, "approvalRules", record.id
+        )
         return answer
 
     def approval_rule(self, name: str, rule_id: str, record: ConversationRecord | None) -> v1.ApprovalRule:
@@ -266,9 +257,268 @@ class Listings:
                 return approval_rule(record.id if record else "", rule)
         raise UnknownApprovalRuleError(f"{name} does not exist")
 
-    def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
-        """Return a page of request cycles: the runs of a conversation with their messages.
 
-        Raises ConversationNotFoundError, and MalformedRequestError for a wrong page token.
+Shown = TypeVar("Shown", v1.PendingApproval, v1.Question)
+
+LONGEST_WAITING_FIRST = Order(OrderKey.STATE_ENTERED, descending=False)
+APPROVALS_IN = StateIs(frozenset({str(AwaitingToolApproval.__struct_config__.tag)}))
+QUESTIONS_IN = StateIs(frozenset({str(ToolExecuting.__struct_config__.tag)}))
+
+
+class _Position(Struct):
+    """The content of a page token: the next page begins after this approval or question."""
+
+    entered: int
+    """When the conversation entered its present state, in milliseconds since 1970."""
+    id: str
+    """The id of the conversation."""
+    call: int
+    """For an approval, the index of its tool call in the model's answer; for a question, its number."""
+
+    def is_after(self, last: _Position | None) -> bool:
+        """Return whether this item comes after `last`, the end of the previous page; True if `last` is None.
+
+        `call` matters only for items of the same conversation, because the store has skipped earlier conversations.
         """
-        return list_cycles(self._store, self._conversion, request, conversation_id)
+        return last is None or (last.entered, last.id) != (self.entered, self.id) or self.call > last.call
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """One list of pending approvals or questions: which items are on it, and where they are found."""
+
+    kind: str
+    states: StateIs
+    """The states in which a conversation may have pending approvals or questions."""
+    principal: str
+    conversation_id: str | None
+    """The only conversation to look at; None to look at all conversations of the principal."""
+
+    @property
+    def scope(self) -> tuple[str, str, str | None]:
+        """The values that identify this list, so that its page tokens are not accepted for another list."""
+        return self.kind, self.principal, self.conversation_id
+
+
+def list_approvals(
+    store: ConversationReader,
+    conversion: ConversionContext,
+    request: v1.ListApprovalsRequest,
+    principal: str,
+    conversation_id: str | None,
+) -> v1.ListApprovalsResponse:
+    """Return a page of pending approvals.
+
+    If `conversation_id` is None, they are from all conversations of the principal. The response names the conversations
+    that could not be read. Raises MalformedRequestError for a wrong page token.
+    """
+    answer = v1.ListApprovalsResponse()
+    wanted = _List("approvals", APPROVALS_IN, principal, conversation_id)
+    _fill(answer, store, request, wanted, into=answer.approvals, found_in=lambda record: _approvals(conversion, record))
+    return answer
+
+
+def list_questions(
+    store: ConversationReader,
+    conversion: ConversionContext,
+    request: v1.ListQuestionsRequest,
+    principal: str,
+    conversation_id: str | None,
+) -> v1.ListQuestionsResponse:
+    """Return a page of tools' open questions.
+
+    If `conversation_id` is None, they are from all conversations of the principal. The response names the conversations
+    that could not be read. Raises MalformedRequestError for a wrong page token.
+    """
+    answer = v1.ListQuestionsResponse()
+    wanted = _List("questions", QUESTIONS_IN, principal, conversation_id)
+    _fill(answer, store, request, wanted, into=answer.questions, found_in=lambda record: _questions(conversion, record))
+    return answer
+
+
+def find_approval(
+    store: ConversationReader, conversion: ConversionContext, request: v1.GetApprovalRequest, conversation_id: str
+) -> v1.PendingApproval:
+    """Return a pending approval. Raises ConversationNotFoundError if it does not exist or was decided."""
+    record = store.load(conversation_id)
+    if record is not None:
+        _, tool_use_id = names.parse_child(request.name, "approvals") or ("", "")
+        wanted = names.approval(conversation_id, tool_use_id)
+        for question, _ in _approvals(conversion, record):
+            if question.name == wanted:
+                return question
+    raise ConversationNotFoundError(request.name)
+
+
+def find_question(
+    store: ConversationReader, conversion: ConversionContext, request: v1.GetQuestionRequest, conversation_id: str
+) -> v1.Question:
+    """Return an unanswered question of a running tool. Raises ConversationNotFoundError if there is none."""
+    record, (_, wanted) = store.load(conversation_id), names.parse_child(request.name, "questions") or ("", "")
+    if record is not None:
+        for question in pending_questions(conversation_id, summary_of(conversion, record.id, record.state)):
+            if question.name.rpartition("/")[2] == wanted:
+                return question
+    raise ConversationNotFoundError(request.name)
+
+
+def _waiting(
+    store: ConversationReader, wanted: _List, last: _Position | None, unreadable: MutableSequence[str]
+) -> Iterator[ConversationRecord]:
+    """Yield the conversations that may have approvals or questions after `last`, the end of the previous page.
+
+    The previous page may have ended within the first of these conversations. The names of conversations that cannot be
+    read are added to `unreadable`.
+    """
+    only = wanted.conversation_id
+    record = store.load(only or (last.id if last else ""))
+    if record is not None and (only or last is None or record.state_updated_at == last.entered):
+        yield record
+    if only:
+        return
+    selection = Selection(wanted.principal, wanted.states, LONGEST_WAITING_FIRST)
+    position = ListPosition(last.entered, last.id) if last else None
+    while True:
+        found = store.list(
+            selection, after=position, limit=CHUNK, skipped=lambda id_: unreadable.append(names.conversation(id_))
+        )
+        yield from found.records
+        if found.more is None:
+            return
+        position = found.more
+
+
+def _fill(
+    answer: v1.ListApprovalsResponse | v1.ListQuestionsResponse,
+    store: ConversationReader,
+    request: v1.ListApprovalsRequest | v1.ListQuestionsRequest,
+    wanted: _List,
+    *,
+    into: MutableSequence[Shown],
+    found_in: Callable[[ConversationRecord], Iterator[tuple[Shown, _Position]]],
+) -> None:
+    def entries(last: _Position | None) -> Iterator[tuple[Shown, _Position]]:
+        for record in _waiting(store, wanted, last, answer.unreadable):
+            yield from ((shown, position) for shown, position in found_in(record) if position.is_after(last))
+
+    answer.next_page_token = fill_page(into, request, limits.APPROVALS_PAGE, entries, _Position, *wanted.scope)
+
+
+def _approvals(
+    conversion: ConversionContext, record: ConversationRecord
+) -> Iterator[tuple[v1.PendingApproval, _Position]]:
+    state = record.state
+    if not isinstance(state, AwaitingToolApproval):
+        return
+    numbers = {call.id: number for number, call in enumerate(state.calls)}
+    summary = summary_of(conversion, record.id, state)
+    shown = pending_approvals(conversion, record.id, summary)
+    for call, question in zip(summary.undecided, shown, strict=True):
+        yield question, _Position(record.state_updated_at, record.id, numbers[call.id])
+
+
+def _questions(conversion: ConversionContext, record: ConversationRecord) -> Iterator[tuple[v1.Question, _Position]]:
+    if not isinstance(record.state, ToolExecuting):
+        return
+    summary = summary_of(conversion, record.id, record.state)
+    for asked, question in zip(summary.questions, pending_questions(record.id, summary), strict=True):
+        yield question, _Position(record.state_updated_at, record.id, asked.number)
+
+
+class _Place(Struct):
+    """The content of a page token: the next page begins after this message, in the requested order."""
+
+    revision: int = 0
+    """The revision at which the message left the queue; 0 while the message waits."""
+    at: int = 0
+    message_id: str = ""
+    """The id of a message that still waits, for which `at` is the time of acceptance; "" if it has left the queue."""
+
+
+_Waiting = tuple[QueuedInput, str, str]
+
+
+def waiting(record: ConversationRecord) -> list[_Waiting]:
+    """Return (input, delivery, run id) for each waiting message, the oldest first; the run id of a follow-up is "".
+
+    Steers, which join the present run, and follow-ups, which start a new one, are merged by time. The steers stay in
+    the order in which they were accepted, even if the clock was set back, and so do the follow-ups.
+    """
+    ledger = record.state.ledger
+    run = run_id(record.id, ledger.run) if ledger.live else ""
+    steers: list[_Waiting] = [(each, "steer", run) for each in ledger.steers]
+    follows: list[_Waiting] = [(each, "follow_up", "") for each in ledger.follows]
+    return list(heapq.merge(steers, follows, key=lambda entry: entry[0].at))
+
+
+def _after(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
+    """Return the waiting messages after the position `last`.
+
+    If the message at this position no longer waits, return the messages that were accepted at the same time or later,
+    or, if `descending`, at the same time or earlier.
+    """
+    for index, (each, _, _) in enumerate(entries):
+        if each.message_id == last.message_id:
+            return entries[index + 1 :]
+    if descending:
+        return [entry for entry in entries if entry[0].at <= last.at]
+    return [entry for entry in entries if entry[0].at >= last.at]
+
+
+def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
+    """Return a page of the queue. Raises ConversationNotFoundError, and MalformedRequestError for a wrong page token.
+
+    A message that leaves the queue between the reads of two pages is on one of the pages, and may be on both.
+    """
+    record = store.load(conversation_id)
+    if record is None:
+        raise ConversationNotFoundError(request.parent)
+    listing = ("queue", conversation_id, request.include_settled, request.descending)
+    answer = v1.ListQueueResponse()
+    entries = partial(_backwards if request.descending else _forwards, store, record, request)
+    answer.next_page_token = fill_page(answer.messages, request, limits.QUEUE_PAGE, entries, _Place, *listing)
+    return answer
+
+
+_Entries = Iterator[tuple[v1.QueuedMessage, _Place]]
+
+
+def _forwards(
+    store: StoreReader, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None
+) -> _Entries:
+    last = last or _Place()
+    while request.include_settled:
+        found = store.settled_inputs(record.id, after=last.revision, before=record.last_seq + 1, limit=CHUNK)
+        for settled in found:
+            last = _Place(settled.revision)
+            yield _settled(record.id, settled), last
+        if len(found) < CHUNK:
+            break
+    for each, delivery, run in _after(waiting(record), last):
+        yield waiting_message(record.id, each, delivery, run), _Place(record.last_seq, each.at, each.message_id)
+
+
+def _backwards(
+    store: StoreReader, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None
+) -> _Entries:
+    if last is None or last.message_id:
+        entries = waiting(record)[::-1]
+        for each, delivery, run in _after(entries, last, descending=True) if last else entries:
+            yield waiting_message(record.id, each, delivery, run), _Place(0, each.at, each.message_id)
+    before = last.revision if last and last.revision else record.last_seq + 1
+    while request.include_settled:
+        found = store.settled_inputs(record.id, before=before, limit=CHUNK, descending=True)
+        for settled in found:
+            before = settled.revision
+            yield _settled(record.id, settled), _Place(before)
+        if len(found) < CHUNK:
+            break
+
+
+def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
+    """Convert a message that waits in the queue to an API message."""
+    return queued(conversation_id, QueueChanged(queued_input, delivery, Fate.QUEUED), run=run)
+
+
+def _settled(conversation_id: str, settled: SettledInput) -> v1.QueuedMessage:
+    return queued(conversation_id, settled.outcome, run=settled.run, at=settled.at)

@@ -65,7 +65,6 @@ class ReadPool:
         return await self._run(lambda: read(*args, **kwargs), self._long, self._slots)
 
     async def _run(self, read: Callable[[], T], *kinds: FairSlots) -> T:
-        """Run a read as soon as each limit in `kinds` has a free slot, and return the result of the read."""
         who = caller.get(None)
         principal = who.principal if who is not None else ""
         taken = list[FairSlots]()
@@ -95,7 +94,6 @@ class ReadPool:
 
 
 async def _acquire_slot(slots: FairSlots, principal: str) -> None:
-    """Wait until it is this principal's turn, and take a slot."""
     turn = asyncio.get_running_loop().create_future()
     place = slots.acquire(principal, lambda: _take(turn))
     if turn.done():
@@ -109,7 +107,6 @@ async def _acquire_slot(slots: FairSlots, principal: str) -> None:
 
 
 def _take(turn: asyncio.Future[None]) -> bool:
-    """Give a waiting read its slot; return False if the caller of the read has been cancelled."""
     if turn.cancelled():
         return False
     turn.set_result(None)

@@ -13,17 +13,15 @@ from actors.core.context import BY_WIDTH, Limits, Mode, ToolGroup
 from actors.ports import (
     MAX_MODEL_RESPONSE_BYTES,
     CancelToken,
-    ModelCatalog,
     ModelInfo,
     SandboxReport,
     Toolbox,
     ToolSpec,
-    Workspace,
 )
-from actors.ports.cluster import Cluster, Node
-from actors.ports.mcp import McpServers, McpServerStatus
-from actors.ports.sandbox import PermissionsOf
-from actors.runtime.quotas import TOGETHER, QuotaBook, QuotaUse
+from actors.ports.cluster import Node
+from actors.ports.mcp import McpServerStatus
+from actors.runtime.quotas import TOGETHER, QuotaUse
+from actors.runtime.services import Services
 from server.auth.authentication import caller
 from server.auth.principals import Role
 from server.contract import limits
@@ -35,7 +33,7 @@ from server.queries.read_pool import ReadPool
 from server.streams.base import WatchSettings
 from server.wire.conversation_messages import mcp_server
 from server.wire.enums import MODE, REASONING_EFFORT, TOOL_GROUP
-from server.wire.values import duration, struct_of
+from server.wire.messages import duration, struct_of
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -60,19 +58,11 @@ class CatalogService(v1.CatalogServiceServicer):
 
     def __init__(
         self,
-        *,
-        models: ModelCatalog,
-        toolbox: Toolbox,
-        mcp: McpServers,
-        report: SandboxReport,
-        workspace: Workspace,
-        permissions: PermissionsOf,
-        quotas: QuotaBook,
-        cluster: Cluster,
-        shared: bool,
+        services: Services,
         reads: ReadPool,
-        bounds: Limits,
         watching: WatchSettings,
+        *,
+        shared: bool,
         engine_version: str,
         ends_when_unused: bool,
     ) -> None:
@@ -80,18 +70,16 @@ class CatalogService(v1.CatalogServiceServicer):
 
         `shared` means that several nodes share a database, `ends_when_unused` that the server stops without clients.
         """
-        self._models = models
-        self._workspace = workspace
-        self._permissions = permissions
-        self._quotas = quotas
-        self._cluster = cluster
+        report = services.sandbox.report
+        self._services = services
+        self._models = services.models
+        self._permissions = services.permissions
         self._shared = shared
         self._reads = reads
-        self._tools = tools(toolbox)
-        self._mcp = mcp
+        self._tools = tools(services.toolbox)
         self._info = v1.GetServerInfoResponse(
             sandbox=_sandbox(report),
-            limits=_limits(bounds, watching),
+            limits=_limits(services.limits, watching),
             default_mode=MODE[Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED],
             sqlite_version=engine_version,
             ends_when_unused=ends_when_unused,
@@ -135,11 +123,11 @@ class CatalogService(v1.CatalogServiceServicer):
     def _mcp_servers(self) -> list[McpServerStatus]:
         principal = caller.get().principal
         allowed = self._permissions(principal)
-        return [status for status in self._mcp.statuses(principal) if allowed.allows_mcp_server(status.name)]
+        return [status for status in self._services.mcp.statuses(principal) if allowed.allows_mcp_server(status.name)]
 
     async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
         roots = self._permissions(caller.get().principal).roots
-        return await self._reads.long(browse_directory, self._workspace, request, roots)
+        return await self._reads.long(browse_directory, self._services.workspace, request, roots)
 
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
         answer = v1.GetServerInfoResponse()
@@ -163,13 +151,14 @@ class CatalogService(v1.CatalogServiceServicer):
     async def GetQuotas(self, request: v1.GetQuotasRequest, context: Context) -> v1.GetQuotasResponse:
         who = caller.get()
         every = who.role is Role.OPERATOR
-        principals = (TOGETHER, *self._quotas.known_principals()) if every else (who.principal,)
-        uses = await self._reads.long(lambda: [use for whose in principals for use in self._quotas.uses(whose)])
+        principals = (TOGETHER, *self._services.quotas.known_principals()) if every else (who.principal,)
+        quotas = self._services.quotas
+        uses = await self._reads.long(lambda: [use for whose in principals for use in quotas.uses(whose)])
         return v1.GetQuotasResponse(quotas=map(_quota, uses))
 
     async def ListNodes(self, request: v1.ListNodesRequest, context: Context) -> v1.ListNodesResponse:
-        living = sorted(self._cluster.nodes(), key=lambda node: node.incarnation)
-        me = self._cluster.me.incarnation
+        living = sorted(self._services.cluster.nodes(), key=lambda node: node.incarnation)
+        me = self._services.cluster.me.incarnation
         own_version = await self._reads(version)
         shown = [_node(each, me, own_version, shared=self._shared) for each in living]
         nodes, more = page_of(shown, _started, request, limits.CATALOG_PAGE, "nodes")
@@ -219,7 +208,7 @@ def mcp_server_without_place(status: McpServerStatus) -> v1.McpServer:
 
 
 def model(info: ModelInfo, default: str) -> v1.Model:
-    """Return a model, with its limits and abilities, as a message of the API."""
+    """Return a model, with its limits and abilities, as an API message."""
     return v1.Model(
         name=names.model(info.name),
         display_name=info.display_name,

@@ -18,7 +18,8 @@ from bedrock import v1
 from actors import messages as requests
 from actors.core.errors import Reason, Rejected
 from actors.messages import InvalidFieldError, TaskRefusedError, UnknownConversationError
-from actors.ports import Clock, ConversationRecord
+from actors.ports import ConversationRecord
+from actors.runtime.services import Services
 from server.auth.authentication import caller
 from server.contract import limits
 from server.contract import resource_names as names
@@ -26,14 +27,14 @@ from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError
 from server.contract.resource_names import parse_approval_rule
 from server.queries.audit import StoredAudits
 from server.queries.downloads import AttachmentDownloads, ConversationExports
-from server.queries.listings import Listings
-from server.queries.read_pool import NameResolver, ReadPool
+from server.queries.listings import Listings, find_approval, find_question, list_approvals, list_questions, list_queue
+from server.queries.read_pool import NameResolver
+from server.queries.request_cycles import find_cycle, list_cycles
 from server.services.image_upload import ImageUploads
-from server.streams.subscribe import RunWaits, SubscribeStreams
+from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.watch_conversations import ConversationListStreams
 from server.wire import commands, results
-from server.wire.conversation_messages import EncodedConversations, approval_rule, present, question
-from server.wire.values import ConversionContext
+from server.wire.conversation_messages import approval_rule, present, question
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -73,36 +74,30 @@ class ConversationService(v1.ConversationServiceServicer):
 
     def __init__(
         self,
-        *,
+        services: Services,
         conversations: Conversations,
         resolver: NameResolver,
-        listings: Listings,
+        sources: Sources,
+        *,
         watchers: SubscribeStreams,
         watch_list: ConversationListStreams,
-        waits: RunWaits,
         pictures: ImageUploads,
-        downloads: AttachmentDownloads,
-        audits: StoredAudits,
-        exports: ConversationExports,
-        reads: ReadPool,
-        conversion: ConversionContext,
-        encoded: EncodedConversations,
-        clock: Clock,
     ) -> None:
+        store, reads = services.store, sources.reads
+        self._store = store
         self._conversations = conversations
         self._resolver = resolver
-        self._listings = listings
         self._watchers = watchers
         self._watch_list = watch_list
-        self._waits = waits
         self._pictures = pictures
-        self._downloads = downloads
-        self._audits = audits
-        self._exports = exports
+        self._clock = services.clock
         self._reads = reads
-        self._conversion = conversion
-        self._encoded = encoded
-        self._clock = clock
+        self._conversion = sources.conversion
+        self._encoded = sources.encoded
+        self._listings = Listings(store, sources.conversion, services.approval_rules)
+        self._downloads = AttachmentDownloads(store, reads)
+        self._audits = StoredAudits(store, reads)
+        self._exports = ConversationExports(store, reads, sources.conversion)
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -318,7 +313,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.ListRequestCyclesRequest, context: Context
     ) -> v1.ListRequestCyclesResponse:
         record = await self._resolver.record(request.parent)
-        return await self._reads(self._listings.cycles, request, record.id)
+        return await self._reads(list_cycles, self._store, self._conversion, request, record.id)
 
     async def GetMessage(self, request: v1.GetMessageRequest, context: Context) -> v1.GetMessageResponse:
         found = await self._child(request.name, "messages")
@@ -326,19 +321,21 @@ class ConversationService(v1.ConversationServiceServicer):
 
     async def ListApprovals(self, request: v1.ListApprovalsRequest, context: Context) -> v1.ListApprovalsResponse:
         one = None if request.parent == names.ALL_CONVERSATIONS else await self._resolver.identify(request.parent)
-        return await self._reads(self._listings.approvals, request, caller.get().principal, one)
+        return await self._reads(list_approvals, self._store, self._conversion, request, caller.get().principal, one)
 
     async def GetApproval(self, request: v1.GetApprovalRequest, context: Context) -> v1.GetApprovalResponse:
         conversation_id, _ = await self._child(request.name, "approvals")
-        return v1.GetApprovalResponse(approval=await self._reads(self._listings.approval, request, conversation_id))
+        approval = await self._reads(find_approval, self._store, self._conversion, request, conversation_id)
+        return v1.GetApprovalResponse(approval=approval)
 
     async def ListQuestions(self, request: v1.ListQuestionsRequest, context: Context) -> v1.ListQuestionsResponse:
         one = None if request.parent == names.ALL_CONVERSATIONS else await self._resolver.identify(request.parent)
-        return await self._reads(self._listings.questions, request, caller.get().principal, one)
+        return await self._reads(list_questions, self._store, self._conversion, request, caller.get().principal, one)
 
     async def GetQuestion(self, request: v1.GetQuestionRequest, context: Context) -> v1.GetQuestionResponse:
         conversation_id, _ = await self._child(request.name, "questions")
-        return v1.GetQuestionResponse(question=await self._reads(self._listings.question, request, conversation_id))
+        asked = await self._reads(find_question, self._store, self._conversion, request, conversation_id)
+        return v1.GetQuestionResponse(question=asked)
 
     async def GetAttachment(self, request: v1.GetAttachmentRequest, context: Context) -> v1.GetAttachmentResponse:
         conversation_id, _ = await self._child(request.name, "attachments")
@@ -346,20 +343,20 @@ class ConversationService(v1.ConversationServiceServicer):
 
     async def GetRequestCycle(self, request: v1.GetRequestCycleRequest, context: Context) -> v1.GetRequestCycleResponse:
         conversation_id, run = await self._child(request.name, "requestCycles")
-        cycle = await self._reads(self._listings.cycle, request.name, conversation_id, run, request.view)
+        cycle = await self._reads(find_cycle, self._store, self._conversion, conversation_id, run, request)
         return v1.GetRequestCycleResponse(request_cycle=cycle)
 
     async def WaitRequestCycle(
         self, request: v1.WaitRequestCycleRequest, context: Context
     ) -> v1.WaitRequestCycleResponse:
         conversation_id, run = await self._child(request.name, "requestCycles")
-        await self._waits.until_ended(conversation_id, run, request)
-        cycle = await self._reads(self._listings.cycle, request.name, conversation_id, run, request.view)
+        await self._watchers.until_ended(conversation_id, run, request)
+        cycle = await self._reads(find_cycle, self._store, self._conversion, conversation_id, run, request)
         return v1.WaitRequestCycleResponse(request_cycle=cycle)
 
     async def ListQueue(self, request: v1.ListQueueRequest, context: Context) -> v1.ListQueueResponse:
         conversation_id = await self._resolver.identify(request.parent)
-        return await self._reads(self._listings.queue, request, conversation_id)
+        return await self._reads(list_queue, self._store, request, conversation_id)
 
     async def GetApprovalRule(self, request: v1.GetApprovalRuleRequest, context: Context) -> v1.GetApprovalRuleResponse:
         conversation_id, rule_id = parse_approval_rule(request.name) or ("", "")
@@ -382,15 +379,16 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.VerifyConversationRequest, context: Context
     ) -> v1.VerifyConversationResponse:
         conversation_id = await self._resolver.locate(request.name)
-        return await self._audits.verify(conversation_id, request)
+        return await self._reads.long(self._audits.verify, conversation_id, request.name)
 
     async def ListTransitions(self, request: v1.ListTransitionsRequest, context: Context) -> v1.ListTransitionsResponse:
-        return await self._audits.transitions(await self._resolver.record(request.parent), request)
+        record = await self._resolver.record(request.parent)
+        return await self._reads.long(self._audits.transitions, record, request)
 
     async def ListAuditEntries(
         self, request: v1.ListAuditEntriesRequest, context: Context
     ) -> v1.ListAuditEntriesResponse:
-        return await self._audits.entries(request)
+        return await self._reads.long(self._audits.entries, request)
 
     async def ReplayConversation(  # type: ignore[override]
         self, request: v1.ReplayConversationRequest, context: Context
@@ -430,6 +428,5 @@ def _within(field: str) -> Generator[None, None, None]:
 
 
 def _seconds(context: Context) -> float:
-    """Return the seconds until the call's deadline; ANSWER_SECONDS if the client set no deadline."""
     remaining: float | None = context.time_remaining()
     return limits.ANSWER_SECONDS if remaining is None else max(0.0, remaining)

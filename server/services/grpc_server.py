@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -33,21 +33,17 @@ from server.cluster.router import CallRouter, NodeAccess
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
 from server.process.operating_system import CannotListenError, listening
-from server.queries.audit import StoredAudits
-from server.queries.downloads import AttachmentDownloads, ConversationExports
-from server.queries.listings import Listings
 from server.queries.read_pool import NameResolver, ReadPool
 from server.services.catalog import CatalogService
 from server.services.conversations import Conversations, ConversationService
 from server.services.image_upload import ImageUploads
 from server.services.interceptors import Context, RequestInterceptor, read_request, reading_handler
 from server.settings.setting_values import Listen
-from server.streams.base import TEXT_LONGEST_SECONDS, TEXT_PAUSE_SECONDS, Wakeups, WatchSettings
-from server.streams.encoding import EventEncoder
-from server.streams.subscribe import RunWaits, Sources, SubscribeStreams
-from server.streams.watch_conversations import ConversationListStreams, Followed
+from server.streams.base import TEXT_LONGEST_SECONDS, TEXT_PAUSE_SECONDS, EventEncoder, Wakeups, WatchSettings
+from server.streams.subscribe import Sources, SubscribeStreams
+from server.streams.watch_conversations import ConversationListStreams, Followed, FollowedNodes
 from server.wire.conversation_messages import EncodedConversations
-from server.wire.values import ConversionContext
+from server.wire.messages import ConversionContext
 
 REQUEST_SECONDS = 2.0
 """Maximum seconds within which a request must arrive. The request is short, and is sent together with the call."""
@@ -266,83 +262,37 @@ class GrpcServer:
         )
         self._greeting: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(interceptors=[interceptor], options=_options(reachable, ends_when_unused))
-        self._register(
-            self._conversation_service(services, conversations, resolver, sources),
-            self._catalog_service(
-                services, watching, engine_version, shared=access is not None, ends_when_unused=ends_when_unused
-            ),
-        )
-        if reflection:
-            _add_reflection(self._server)
-
-    def _register(self, conversations: ConversationService, catalog: CatalogService) -> None:
         registry = registry_of(self._server)
-        v1.add_ConversationServiceServicer_to_server(conversations, registry)
-        v1.add_CatalogServiceServicer_to_server(catalog, registry)
-        self._server.add_generic_rpc_handlers((self._health.handler(),))
-
-    def _conversation_service(
-        self,
-        services: Services,
-        conversations: Conversations,
-        resolver: NameResolver,
-        sources: Sources,
-    ) -> ConversationService:
-        store, reads, conversion = services.store, self._reads, sources.conversion
-        return ConversationService(
-            conversations=conversations,
-            resolver=resolver,
-            listings=Listings(store, conversion, services.approval_rules),
+        conversation_service = ConversationService(
+            services,
+            conversations,
+            resolver,
+            sources,
             watchers=self.watchers,
-            watch_list=ConversationListStreams(
-                self.watchers,
-                feed=sources.hub.conversation_list,
-                store=store,
-                reads=reads,
-                conversion=conversion,
-                conversations=sources.encoded,
-                wakeups=sources.wakeups,
-                others=self._lists_of_nodes(sources.hub, sources.wakeups),
-            ),
-            waits=RunWaits(self.watchers, sources),
+            watch_list=ConversationListStreams(self.watchers, sources, self._lists_of_nodes(hub, sources.wakeups)),
             pictures=self._pictures,
-            downloads=AttachmentDownloads(store, reads),
-            audits=StoredAudits(store, reads),
-            exports=ConversationExports(store, reads, conversion),
-            reads=reads,
-            conversion=conversion,
-            encoded=sources.encoded,
-            clock=services.clock,
         )
-
-    def _catalog_service(
-        self, services: Services, watching: WatchSettings, engine_version: str, *, shared: bool, ends_when_unused: bool
-    ) -> CatalogService:
-        return CatalogService(
-            models=services.models,
-            toolbox=services.toolbox,
-            mcp=services.mcp,
-            report=services.sandbox.report,
-            workspace=services.workspace,
-            permissions=services.permissions,
-            quotas=services.quotas,
-            cluster=services.cluster,
-            shared=shared,
-            reads=self._reads,
-            bounds=services.limits,
-            watching=watching,
+        catalog_service = CatalogService(
+            services,
+            reads,
+            watching,
+            shared=access is not None,
             engine_version=engine_version,
             ends_when_unused=ends_when_unused,
         )
+        v1.add_ConversationServiceServicer_to_server(conversation_service, registry)
+        v1.add_CatalogServiceServicer_to_server(catalog_service, registry)
+        self._server.add_generic_rpc_handlers((self._health.handler(),))
+        if reflection:
+            _add_reflection(self._server)
 
-    def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed] | None:
+    def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed]:
         """Offer this node's list of conversations to other nodes.
 
-        Returns a function that returns a context manager, which receives the lists of the other nodes; None without a
-        cluster.
+        Returns a function that returns a context manager, which receives the lists of the other nodes.
         """
         if (router := self._router) is None:
-            return None
+            return lambda: nullcontext(FollowedNodes())
         router.for_nodes[GREET] = greeting_handler(router.cluster)
         router.for_nodes[WATCH_LIST] = list_handler(self.watchers, hub.conversation_list, wakeups)
         return NodeLists(router.cluster, router.peers, router.marks, hub.conversation_list).followed
@@ -397,7 +347,6 @@ class GrpcServer:
 
 
 def _options(reachable: bool, ends_when_unused: bool) -> tuple[tuple[str, int], ...]:
-    """Return the options for gRPC. `reachable` means that an address can be reached from a network."""
     connections = ("grpc.max_allowed_incoming_connections", max_connections())
     idle = () if ends_when_unused else IDLE
     return (*OPTIONS, *idle, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
@@ -413,7 +362,6 @@ def max_connections() -> int:
 
 
 def _lag_of(services: Services) -> Callable[[int], None]:
-    """Return a function that reports an event's delay to the telemetry, given the event's time in milliseconds."""
     clock, telemetry = services.clock, services.telemetry
     return lambda at: telemetry.delivered((clock.now_ms() - at) / 1000)
 

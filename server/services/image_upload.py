@@ -126,7 +126,6 @@ class ImageUploads:
 
 
 def _check(index: int, picture: v1.Image) -> None:
-    """Check the type and the size of an image, without decoding it. Raises ImageRefusedError."""
     if picture.media_type not in IMAGE_TYPES:
         raise ImageRefusedError(index, f"must have one of the media types {', '.join(IMAGE_TYPES)}")
     if not picture.data:

@@ -33,7 +33,7 @@ from actors.ports.telemetry import Rpc, Telemetry, trace_parent
 from actors.runtime.quotas import QuotaBook
 from actors.runtime.services import unlimited
 from server.auth.authentication import Authentication, caller, subject
-from server.auth.authorization import CallRevokedError, LiveCalls, Refusals, check_role
+from server.auth.authorization import READING, CallRevokedError, LiveCalls, Refusals, check_role
 from server.auth.principals import LOCAL, Caller, Role
 from server.cluster.forwarding import PassedStatusError
 from server.cluster.router import CallRouter, ForwardedMethod, RoutedMethod, Trailers
@@ -117,8 +117,6 @@ OPEN_PREFIX = "/grpc.health.v1.Health/"
 They need no token, because orchestrators such as Kubernetes have none; the service limits its own resources.
 """
 OURS = "/bedrock.v1."
-READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
-"""Prefixes of the names of methods that change nothing."""
 WAITS = "Wait"
 """Prefix of the names of methods that wait for a long time.
 
@@ -208,7 +206,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _route(self, method: str, handler: Handler) -> RoutedMethod | None:
-        """Return the object that forwards a method's calls to other nodes; None if they are always served here."""
         if self._router is None or not self._router.routes(method):
             return None
         decode: Any = handler.request_deserializer
@@ -280,7 +277,6 @@ def _name_of(method: str) -> str:
 
 
 def _reason_in(status: Status) -> str:
-    """Return the reason in a status's ErrorInfo; without an ErrorInfo, the name of the status code."""
     info = ErrorInfo()
     found = any(detail.Unpack(info) for detail in status.details)
     return info.reason if found and info.reason else _CODES.get(status.code, "UNKNOWN")
@@ -302,7 +298,6 @@ def as_bytes(response: Message | bytes) -> bytes:
 
 
 def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Return the W3C `traceparent` in a call's metadata; "" if it is missing or malformed."""
     found = next((value for key, value in metadata if key == "traceparent"), "")
     return found if isinstance(found, str) and TRACE_PARENT.fullmatch(found) else ""
 
@@ -362,7 +357,6 @@ class GuardedMethod:
                 self._telemetry.rpc_ended(call.ended())
 
     async def _ended(self, context: Context, call: _Observed) -> Any:
-        """Return the response of a call, or end the call with the status of the error that was raised."""
         try:
             response = await self._answer(context, call)
         except (asyncio.CancelledError, grpc.aio.AbortError):
@@ -465,7 +459,7 @@ class _Observed:
 
     @property
     def command(self) -> bool:
-        return not self._method.startswith(READS)
+        return self._method not in READING
 
     def asked(self, request: Any) -> None:
         self._request_id = getattr(request, "request_id", "")
@@ -525,5 +519,4 @@ async def _call(behaviour: Callable[..., Any], request: Message, context: Contex
 
 
 def _subject(request: Any) -> str:
-    """Return the resource name in a request, as the caller wrote it; a text for the log if the request names none."""
     return name_in(request) or "a request about no conversation"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bedrock import v1
@@ -36,10 +37,9 @@ from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
 from server.contract.pagination import Page
-from server.queries.pending import waiting, waiting_message
+from server.queries.listings import waiting, waiting_message
 from server.queries.read_pool import ReadPool
-from server.streams.base import LastingCall, Stream, Streams, Wakeups, WatchSettings
-from server.streams.encoding import EventEncoder, start_of_last_commit
+from server.streams.base import EventEncoder, LastingCall, Stream, Streams, Wakeups, WatchSettings, start_of_last_commit
 from server.wire.conversation_messages import (
     EncodedConversations,
     pending_approvals,
@@ -50,8 +50,7 @@ from server.wire.conversation_messages import (
     summary_of,
 )
 from server.wire.events import text_delta
-from server.wire.messages import message
-from server.wire.values import ConversionContext
+from server.wire.messages import ConversionContext, message
 
 AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (Idle, Error, *TERMINAL))
 QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
@@ -184,7 +183,7 @@ class Sources:
 
 
 class SubscribeStreams(Streams):
-    """Serves the Subscribe streams of this server. Use in the event loop only."""
+    """Serves Subscribe and WaitRequestCycle, which counts as a stream. Use in the event loop only."""
 
     def __init__(self, sources: Sources, settings: WatchSettings) -> None:
         super().__init__(settings)
@@ -199,6 +198,16 @@ class SubscribeStreams(Streams):
         SlowReaderError or StoreError.
         """
         await self.attend(lambda: SubscribeStream(self, self._sources, conversation_id, request, write))
+
+    async def until_ended(self, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest) -> None:
+        """Wait until the run has ended or the request's timeout has passed. Return in both cases.
+
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError or StoreError.
+        """
+        timeout = request.timeout.ToNanoseconds() / 1e9 if request.HasField("timeout") else limits.MAX_WAIT_SECONDS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.attend(lambda: _RunWait(self, self._sources, conversation_id, run, request))
 
 
 class SubscribeStream(Stream):
@@ -236,7 +245,6 @@ class SubscribeStream(Stream):
         self._sources.text_wakeups.wake(self.wake)
 
     async def _open(self) -> None:
-        """Send the snapshot, the events after the client's revision, and the event `caught_up`."""
         sources = self._sources
         opening = await sources.reads(
             open_stream, sources.store, sources.conversion, self._conversation_id, self._request
@@ -257,7 +265,6 @@ class SubscribeStream(Stream):
         await self._out.add([self._sources.frames.caught_up(self._position)])
 
     async def _go_on(self) -> bool:
-        """Send all available events, and return whether the stream continues."""
         self._woken.clear()
         closing = self._streams.closing  # read before the events, so that none from before the shutdown is lost
         batch = self._watch.read(self._position, live_text=self._deltas)
@@ -278,7 +285,6 @@ class SubscribeStream(Stream):
         return True
 
     async def _replay(self) -> bool:
-        """Send the events in the store after `_position`, and return whether there were any."""
         began = self._position
         full = True
         while full:
@@ -301,7 +307,6 @@ class SubscribeStream(Stream):
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _enqueue(self, batch: EventBatch) -> None:
-        """Send a batch of events, encoded once for all streams, or in parts if it is too large or events are queued."""
         frames = self._sources.frames
         response = frames.response(self._conversation_id, batch) if self._out.empty else None
         if response is None:
@@ -311,7 +316,6 @@ class SubscribeStream(Stream):
         self._took(batch.stored)
 
     async def _split(self, batch: EventBatch) -> None:
-        """Queue a batch of events, and then text that is being streamed: the events tell clients what it belongs to."""
         frames = self._sources.frames
         if batch.events:
             await self._out.add_events(batch.stored, frames.live(self._conversation_id, batch.events))
@@ -326,26 +330,6 @@ class SubscribeStream(Stream):
                 self._settled.apply(event)
         if events:
             self._position = events[-1].revision
-
-
-class RunWaits:
-    """Serves the calls of WaitRequestCycle, which count as streams. Use in the event loop only."""
-
-    def __init__(self, streams: Streams, sources: Sources) -> None:
-        self._streams = streams
-        self.sources = sources
-
-    async def until_ended(self, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest) -> None:
-        """Wait until the run has ended or the request's timeout has passed. Return in both cases.
-
-        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError or StoreError.
-        """
-        timeout = request.timeout.ToNanoseconds() / 1e9 if request.HasField("timeout") else limits.MAX_WAIT_SECONDS
-        try:
-            async with asyncio.timeout(timeout):
-                await self._streams.attend(lambda: _RunWait(self._streams, self.sources, conversation_id, run, request))
-        except TimeoutError:
-            pass
 
 
 class _RunWait(LastingCall):
@@ -379,7 +363,6 @@ class _RunWait(LastingCall):
         await self._sources.reads(self._look)
 
     async def _go_on(self) -> bool:
-        """Look for the end of the run in the new events, and return whether to continue waiting."""
         self._woken.clear()
         closing = self._streams.closing  # read before the events, so that an end just before the shutdown is seen
         batch = self._watch.read(self._position, live_text=False)

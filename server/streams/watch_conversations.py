@@ -17,16 +17,15 @@ from typing import TypeAlias
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
-from actors.events.conversation_list import ListChange, ListFeed
-from actors.ports import ConversationReader, ConversationRecord, StoreDamagedError
+from actors.events.conversation_list import ListChange
+from actors.ports import ConversationRecord, StoreDamagedError
 from actors.ports.conditions import Condition, ListPosition, Selection, matches
 from server.contract import resource_names as names
 from server.contract.errors import ListInterruptedError
 from server.queries.listings import selection_of
-from server.queries.read_pool import ReadPool
-from server.streams.base import Stream, Streams, Wakeups
-from server.wire.conversation_messages import EncodedConversations, conversation
-from server.wire.values import ConversionContext
+from server.streams.base import Stream, Streams
+from server.streams.subscribe import Sources
+from server.wire.conversation_messages import conversation
 
 
 class ListVerdict(Enum):
@@ -107,42 +106,21 @@ def _no_watcher_yet() -> None:
 class ConversationListStreams:
     """Serves the WatchConversations streams of this server. Use in the event loop only."""
 
-    def __init__(
-        self,
-        streams: Streams,
-        *,
-        feed: ListFeed,
-        store: ConversationReader,
-        reads: ReadPool,
-        conversion: ConversionContext,
-        conversations: EncodedConversations,
-        wakeups: Wakeups,
-        others: Callable[[], Followed] | None = None,
-    ) -> None:
+    def __init__(self, streams: Streams, sources: Sources, others: Callable[[], Followed]) -> None:
         """Keep the sources of the streams.
 
-        `others` returns a context manager that adds the changes at other nodes to `feed`; None without a cluster.
+        `others` returns a context manager that adds the changes at other nodes to this one's.
         """
-        self._streams = streams
-        self._others = others
-        self.feed = feed
-        self.store = store
-        self.reads = reads
-        self.conversion = conversion
-        self.conversations = conversations
-        self.wakeups = wakeups
+        self._streams, self._sources, self._others = streams, sources, others
 
     async def serve(self, principal: str, request: v1.WatchConversationsRequest, write: Write) -> None:
         """Serve one stream to its end.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ListInterruptedError, SlowReaderError or StoreError.
         """
-        if self._others is None:
-            await self._streams.attend(lambda: ConversationListStream(self._streams, self, principal, request, write))
-            return
         async with self._others() as nodes:
             await self._streams.attend(
-                lambda: ConversationListStream(self._streams, self, principal, request, write, nodes=nodes)
+                lambda: ConversationListStream(self._streams, self._sources, principal, request, write, nodes=nodes)
             )
 
 
@@ -152,25 +130,24 @@ class ConversationListStream(Stream):
     def __init__(
         self,
         streams: Streams,
-        sources: ConversationListStreams,
+        sources: Sources,
         principal: str,
         request: v1.WatchConversationsRequest,
         write: Write,
         *,
-        nodes: FollowedNodes | None = None,
+        nodes: FollowedNodes,
     ) -> None:
         super().__init__(streams, write)
         self._sources = sources
         self._nodes = nodes
-        if nodes is not None:
-            nodes.wake = self.wake
+        nodes.wake = self.wake
         self._principal = principal
         self._request = request
         self._sub_agents = request.include_sub_agents
         self._selection = Selection(principal)
         """The conversations of the list with which the stream begins, and their order."""
         self._filter: ListFilter | None = None
-        self._watch = sources.feed.attach(self._on_change)
+        self._watch = sources.hub.conversation_list.attach(self._on_change)
 
     def close(self) -> None:
         """Stop receiving changes from the feed. May be called more than once."""
@@ -200,7 +177,7 @@ class ConversationListStream(Stream):
                 await self._out.flush()
         if closing:
             raise Rejected(Reason.SHUTTING_DOWN)
-        if self._nodes is not None and self._nodes.interrupted:
+        if self._nodes.interrupted:
             raise ListInterruptedError
         if self._silent():
             await self._send(v1.WatchConversationsResponse(heartbeat=v1.WatchConversationsResponse.Heartbeat()))
@@ -238,7 +215,7 @@ class ConversationListStream(Stream):
     def _encoded(self, change: ListChange) -> v1.WatchConversationsResponse:
         if change.deleted:
             return _deleted(change.id)
-        return v1.WatchConversationsResponse(conversation_changed=self._sources.conversations.message(change.record))
+        return v1.WatchConversationsResponse(conversation_changed=self._sources.encoded.message(change.record))
 
     async def _send_all(self, responses: Iterable[v1.WatchConversationsResponse]) -> None:
         for response in responses:

@@ -33,7 +33,7 @@ from server.contract.errors import MalformedRequestError
 from server.contract.validation import UPDATABLE, key_of_label, paths_to_set
 from server.wire import enums
 from server.wire.conversation_messages import chosen_mcp_servers, parsed_rule
-from server.wire.values import plain
+from server.wire.messages import plain
 
 if TYPE_CHECKING:
     from google.protobuf.struct_pb2 import Struct
@@ -68,7 +68,6 @@ def body_hash(request: Message, *apart: str) -> str:
 
 
 def create_conversation(request: v1.CreateConversationRequest, principal: str) -> requests.CreateConversationCommand:
-    """Convert a CreateConversation request to a command for the actor."""
     wanted = request.conversation
     return requests.CreateConversationCommand(
         principal=principal,
@@ -165,7 +164,6 @@ def update_conversation(request: v1.UpdateConversationRequest) -> requests.Updat
 
 
 def _inner(mask: Collection[str], field: str) -> list[str]:
-    """Return the fields inside `field` that an update mask names: "run_tokens" for the path "budget.run_tokens"."""
     return [path.removeprefix(f"{field}.") for path in mask if path.startswith(f"{field}.")]
 
 
@@ -189,7 +187,6 @@ def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ())
 
 
 def cancel_conversation(request: v1.CancelConversationRequest) -> requests.CancelConversationCommand:
-    """Convert a CancelConversation request to a command for the actor."""
     return requests.CancelConversationCommand(
         run_id=run_in(request.run),
         discard_queued=request.discard_queued,
@@ -289,12 +286,10 @@ def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.
 
 
 def set_mode(request: v1.SetModeRequest) -> requests.SetModeCommand:
-    """Convert a SetMode request to a command for the actor."""
     return requests.SetModeCommand(_MODE[request.mode], request.stop_running)
 
 
 def continue_conversation(request: v1.ContinueConversationRequest) -> requests.ContinueConversationCommand:
-    """Convert a ContinueConversation request to a command for the actor."""
     return requests.ContinueConversationCommand(
         include_summary=request.include_summary,
         request_id=request.request_id.lower(),
@@ -331,7 +326,6 @@ def _budget(value: v1.Budget) -> Budget:
 
 
 def spawn_sub_agents(request: v1.SpawnSubAgentsRequest) -> requests.SpawnSubAgentsCommand:
-    """Convert a SpawnSubAgents request to a command for the actor."""
     return requests.SpawnSubAgentsCommand(
         tasks=tuple(map(_task, request.tasks)),
         request_id=request.request_id.lower(),

@@ -41,26 +41,30 @@ from actors.ports.mcp import McpServerStatus, McpState
 from server.contract import resource_names as names
 from server.contract.limits import REPORT_CHARS
 from server.wire.enums import (
+    ACTION,
     APPROVAL_POLICY,
     CALL_STATUS,
     FOLLOW_UP_POLICY,
+    MCP_STATE,
     MODE,
+    ORIGIN,
     PHASE,
     QUESTION_STATUS,
     REASONING_EFFORT,
     STATE_KIND,
     TOOL_GROUP,
 )
-from server.wire.messages import tool_call
-from server.wire.values import ConversionContext, budget, duration, failure, run_error, struct, timestamp, usage
-
-_STATES = {
-    McpState.CONNECTING: v1.McpServer.STATE_CONNECTING,
-    McpState.READY: v1.McpServer.STATE_READY,
-    McpState.FAILED: v1.McpServer.STATE_FAILED,
-    McpState.STOPPED: v1.McpServer.STATE_STOPPED,
-    McpState.NEEDS_LOGIN: v1.McpServer.STATE_NEEDS_LOGIN,
-}
+from server.wire.messages import (
+    ConversionContext,
+    budget,
+    duration,
+    failure,
+    run_error,
+    struct,
+    timestamp,
+    tool_call,
+    usage,
+)
 
 
 def chosen_mcp_servers(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer, ...]:
@@ -82,7 +86,7 @@ def mcp_server(status: McpServerStatus) -> v1.McpServer:
     """Return an MCP server with its state and tools as an API message, without its environment and headers."""
     server = v1.McpServer(
         name=status.name,
-        state=_STATES[status.state],
+        state=MCP_STATE[status.state],
         error=status.error,
         tools=[names.tool(spec.name) for spec in status.tools],
         tools_left_out=[v1.McpServer.ToolLeftOut(name=each.name, reason=each.reason) for each in status.left_out],
@@ -113,15 +117,6 @@ def servers_of(servers: Sequence[ChosenMcpServer], statuses: Iterable[McpServerS
     return found
 
 
-ACTION = {
-    Action.ALLOW: v1.ApprovalRule.ACTION_ALLOW,
-    Action.ASK: v1.ApprovalRule.ACTION_ASK,
-    Action.DENY: v1.ApprovalRule.ACTION_DENY,
-}
-ORIGIN = {
-    Origin.CONVERSATION: v1.ApprovalRule.ORIGIN_CONVERSATION,
-    Origin.OPERATOR: v1.ApprovalRule.ORIGIN_OPERATOR,
-}
 _ACTIONS: dict[int, Action] = {number: action for action, number in ACTION.items()}
 
 
@@ -159,7 +154,6 @@ def parsed_rule(rule: v1.ApprovalRule) -> ApprovalRule:
 
 
 def sub_agent(agent: AgentSummary) -> v1.SubAgent:
-    """Return a running sub-agent as an API message."""
     return v1.SubAgent(
         conversation=names.conversation(agent.id),
         task=agent.heading,
@@ -306,7 +300,6 @@ def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Con
 
 
 def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.ConversationState:
-    """Return the state in a conversation's record as an API message."""
     return state(conversion, record.id, summary_of(conversion, record.id, record.state), record.state_updated_at)
 
 
@@ -532,7 +525,6 @@ class EncodedConversations:
 
 
 def _same_state(known: _Encoded | None, record: ConversationRecord) -> v1.ConversationState | None:
-    """Return the cached API message of a conversation's state; None if none is cached, or the state has changed."""
     if known is None or known.record.state is not record.state:
         return None
     return known.message.state if known.record.state_updated_at == record.state_updated_at else None

@@ -37,8 +37,17 @@ from server.wire.conversation_messages import (
     sub_agents_changed,
 )
 from server.wire.enums import CONTEXT_STATE, DECISION, JOB_STATUS, MODE, STOP_REASON
-from server.wire.messages import message, queued
-from server.wire.values import ConversionContext, duration, failure, json_value, run_error, timestamp, usage
+from server.wire.messages import (
+    ConversionContext,
+    duration,
+    failure,
+    json_value,
+    message,
+    queued,
+    run_error,
+    timestamp,
+    usage,
+)
 
 
 def needs_record(notification: Durable) -> bool:
@@ -49,7 +58,7 @@ def needs_record(notification: Durable) -> bool:
 def event(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
     """Return a stored event as an API message.
 
-    If `needs_record` is true for the event, the message lacks the conversation, which `server.streams.encoding` adds.
+    If `needs_record` is true for the event, the message lacks the conversation, which `server.streams.base` adds.
     """
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
     _fill(answer, conversion, conversation_id, stored)
@@ -181,14 +190,12 @@ def _reaped(reaped: ToolTreeReaped) -> v1.Event.ToolTreeReaped:
 
 
 def text_delta(request_id: str, attempt: int, offset: int, text: str, *, reasoning: bool) -> v1.Event.TextDelta:
-    """Return text that the model is streaming, which is not stored, as an API message."""
     return v1.Event.TextDelta(
         llm_request_id=request_id, attempt=attempt, offset=offset, text=_clean(text), reasoning=reasoning
     )
 
 
 def output_delta(tool_use_id: str, attempt: int, offset: int, text: str) -> v1.Event.ToolOutputDelta:
-    """Return output that a running tool has printed, which is not stored, as an API message."""
     return v1.Event.ToolOutputDelta(tool_use_id=tool_use_id, attempt=attempt, offset=offset, text=_clean(text))
 
 

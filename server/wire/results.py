@@ -9,13 +9,12 @@ from actors.core.notifications import Fate
 from server.contract import resource_names as names
 from server.wire import conversation_messages as states
 from server.wire import enums, messages
-from server.wire.values import ConversionContext
+from server.wire.messages import ConversionContext
 
 
 def submit_tool_result(
     conversion: ConversionContext, conversation_id: str, answer: requests.SubmitToolResultResult
 ) -> v1.SubmitToolResultResponse:
-    """Return the response to a SubmitToolResult request."""
     return v1.SubmitToolResultResponse(
         message=messages.message(conversion, conversation_id, answer.message), duplicate=answer.duplicate
     )
@@ -24,7 +23,6 @@ def submit_tool_result(
 def send_message(
     conversion: ConversionContext, conversation_id: str, answer: requests.SendMessageResult
 ) -> v1.SendMessageResponse:
-    """Return the response to a SendMessage request."""
     delivery = "steer" if answer.disposition == "steer_queued" else "follow_up"
     if answer.message is not None:
         message = messages.message(conversion, conversation_id, answer.message)
@@ -43,7 +41,6 @@ def send_message(
 def cancel_conversation(
     conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult
 ) -> v1.CancelConversationResponse:
-    """Return the response to a CancelConversation request."""
     settled: dict[Fate, list[v1.QueuedMessage]] = {Fate.RETURNED: [], Fate.DISCARDED: []}
     for change in answer.settled:
         settled[change.fate].append(messages.queued(conversation_id, change, at=answer.settled_at))
@@ -64,14 +61,12 @@ def cancel_conversation(
 
 
 def withdraw_message(conversation_id: str, answer: requests.WithdrawMessageResult) -> v1.WithdrawMessageResponse:
-    """Return the response to a WithdrawMessage request."""
     return v1.WithdrawMessageResponse(message=messages.queued(conversation_id, answer.change, at=answer.at))
 
 
 def spawn_sub_agents(
     conversion: ConversionContext, conversation_id: str, answer: requests.SpawnSubAgentsResult
 ) -> v1.SpawnSubAgentsResponse:
-    """Return the response to a SpawnSubAgents request."""
     return v1.SpawnSubAgentsResponse(
         message=messages.message(conversion, conversation_id, answer.message),
         run=names.cycle(conversation_id, answer.run),

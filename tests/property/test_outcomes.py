@@ -17,10 +17,10 @@ from actors.core.events import Event, SpawnSubAgents, UserMessage
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.request_cycles import CycleEvent, decode_lines, events_in, events_of, project
 from actors.ports import Commit, LogEntry, Store
-from server.queries.pending import list_queue
+from server.queries.listings import list_queue
 from server.queries.request_cycles import list_cycles
 from server.wire.enums import FATE
-from server.wire.values import ConversionContext
+from server.wire.messages import ConversionContext
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes

@@ -47,7 +47,7 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.ports import ConversationRecord
-from server.wire.values import ConversionContext
+from server.wire.messages import ConversionContext
 from tests.support.commit_builder import record_of
 
 FACTS = ConversionContext({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())

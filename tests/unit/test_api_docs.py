@@ -17,7 +17,7 @@ from actors.core.errors import Reason, Rejected
 from server.contract import limits
 from server.contract.errors import CODES, ConversationNotFoundError, MalformedRequestError, status_of
 from server.services.grpc_server import SERVICES
-from server.settings.loading import load
+from server.settings.config import load
 from tests.documents.pages import API_GUIDE, ROOT, anchor, section, table
 from tests.generate import api_docs, openapi
 from tests.generate.contract import File, read_contract

@@ -21,8 +21,7 @@ from actors.adapters.llm.provider import (
 )
 from actors.adapters.tools.registry import StandardToolbox
 from server import cli
-from server.settings.config import Config
-from server.settings.loading import SETTINGS, load
+from server.settings.config import SETTINGS, Config, load
 from tests.bench.__main__ import PARTS
 from tests.documents.pages import PAGES, README, ROOT, anchors, fenced, links, named_tests, section, table
 

@@ -13,7 +13,7 @@ from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 
 from actors import messages
 from actors.conversation.command_dispatch import CommandDispatch
-from server.services.interceptors import READS
+from server.auth.authorization import READING
 from server.wire import commands, results
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SERVICES = [
     for file in (catalog_service_pb2, conversation_service_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 ]
-CHANGING = {method.name for service in SERVICES for method in service.methods if not method.name.startswith(READS)}
+CHANGING = {method.name for service in SERVICES for method in service.methods} - READING
 SHARED = {"UnarchiveConversation": "ArchiveConversation"}
 """Operations that are the same command with another value."""
 OF_THE_SERVER = {"SetGeneratedTitle"}

@@ -144,7 +144,6 @@ class RunEvents:
         yield from self._write(where, delta.text[max(0, sent - delta.offset) :], reasoning=delta.reasoning)
 
     def _write(self, where: str, text: str, *, reasoning: bool) -> Iterator[BaseEvent]:
-        """Yield the events that add to a text, which is opened if it is not open."""
         if not text:
             return
         kind = ReasoningMessageEndEvent if reasoning else TextMessageEndEvent
@@ -216,7 +215,6 @@ class RunEvents:
         )
 
     def _called(self, tool_use_id: str) -> Iterator[BaseEvent]:
-        """Yield the events of a call that the front end has not been told of."""
         call, parent = self._calls.pop(tool_use_id, (None, ""))
         if call is None or tool_use_id in self._known:
             return
@@ -233,7 +231,6 @@ class RunEvents:
         self._seen.add(message_id)
 
     def _stepped(self) -> Iterator[BaseEvent]:
-        """Yield the end of a step and the begin of the next, which are named after the states of the conversation."""
         kind = v1.StateKind.Name(self._state.kind).removeprefix("STATE_KIND_").lower() if self._state.busy else ""
         if kind != self._step:
             if self._step:

@@ -18,7 +18,7 @@ from google.rpc import error_details_pb2 as details
 from server.contract.errors import MalformedRequestError
 from server.gateway.ag_ui import thread_messages as messages
 from server.gateway.ag_ui.run_events import STATE, RunEvents
-from server.gateway.ag_ui.run_input import input_from, news_in
+from server.gateway.ag_ui.thread_messages import input_from, news_in
 from server.gateway.answers import StatusError, as_error, encoded, status_for
 from server.gateway.event_streams import Sent
 from server.gateway.json_requests import request_from
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from starlette.requests import Request
 
-    from server.gateway.ag_ui.run_input import News
-    from server.gateway.routes import Route
-    from server.gateway.upstream import Upstream
+    from server.gateway.ag_ui.thread_messages import News
+    from server.gateway.routes import Route, Upstream
 
 VERSION = "1.0"
 """The version of AG-UI."""
@@ -128,7 +127,6 @@ class AgUiRun:
     # --- what the input adds ------------------------------------------------------------------------------------------
 
     async def _conversation(self) -> v1.Conversation:
-        """Return the conversation of the thread, a new one if there is none and the settings say how it is made."""
         thread = self._input.thread_id
         name = f"conversations/{thread}"
         with _about("threadId"):
@@ -152,7 +150,6 @@ class AgUiRun:
         return cast("v1.Conversation", made.conversation)
 
     def _tools(self, name: str) -> Any:
-        """Return the request by which the tools of the front end become those of clients."""
         tools = [
             {**(each.metadata or {}).get(STATE, {}), "name": each.name, "description": each.description}
             | ({} if each.parameters is None else {"inputSchema": each.parameters})
@@ -182,7 +179,6 @@ class AgUiRun:
             return place, call, self._from_json(call, name, content)
 
     def _result(self, index: int, message: ToolMessage, conversation: str) -> Answer:
-        """Return the call that brings the result of a tool of the front end."""
         place = f"messages[{index}]"
         output, images, unused = messages.said_by(message, place)
         self._warnings += unused
@@ -229,7 +225,6 @@ class AgUiRun:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     async def _read(self, name: str) -> None:
-        """Read the messages that have been stored since the last time."""
         request = v1.ListMessagesRequest(parent=name, page_size=PAGE)
         request.after_sequence = self._messages[-1].sequence if self._messages else 0
         while True:

@@ -10,7 +10,7 @@ import pytest
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from server.app.wiring import wire
 from server.process.operating_system import running_on
-from server.settings.loading import load
+from server.settings.config import load
 from server.settings.setting_values import ConfigError
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.trees import launch

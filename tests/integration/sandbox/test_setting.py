@@ -9,7 +9,7 @@ import pytest
 from actors.adapters.sandbox import probe
 from server.app.adapter_choice import CannotStartError
 from server.app.wiring import wire
-from server.settings.loading import load
+from server.settings.config import load
 from server.settings.setting_values import SANDBOXES
 
 if TYPE_CHECKING:

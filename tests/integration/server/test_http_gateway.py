@@ -19,13 +19,13 @@ import grpc.aio
 import pytest
 from bedrock import v1
 
-from server.app.http_gateway import HttpGateway
+from server.app.serving import HttpGateway
 from server.contract import limits
-from server.gateway import event_streams, guard, http_server, transcoder
+from server.gateway import event_streams, http_server, transcoder
 from server.gateway.http_server import Gateway, serve
 from server.process.certificates import CertificateFiles
 from server.process.operating_system import bound
-from server.settings.loading import load
+from server.settings.config import load
 from server.settings.setting_values import Listen
 from tests.support.certificates import make_authority, make_certificate
 from tests.support.patience import PATIENCE
@@ -158,7 +158,7 @@ def get(path: str, more: str = "") -> str:
 def test_a_client_that_completes_no_head_is_cut_off(
     begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 0.3)
 
     async def test(_: Upstream, port: int) -> None:
@@ -172,7 +172,7 @@ def test_a_client_that_completes_no_head_is_cut_off(
 
 def test_a_client_that_completes_no_body_is_told_and_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.3)
 
     async def test(_: Upstream, port: int) -> None:
         head = f"POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Content-Length: 9999\r\n\r\n{{"
@@ -218,7 +218,7 @@ def test_more_connections_than_files_allow_are_closed_at_once(tmp_path: Path, mo
 def test_a_reader_that_does_not_read_holds_the_stream_back_and_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "STALL_SECONDS", 1.0)
 
     async def test(upstream: Upstream, port: int) -> None:
         client = socket.socket()
@@ -386,7 +386,7 @@ def test_a_gateway_that_fails_to_start_is_started_again_and_callers_wait(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)).startswith(b"HTTP/1.1 503 ")
-    assert [record.getMessage() for record in caplog.records if record.name.endswith("http_gateway")] == [
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("serving")] == [
         "the HTTP gateway cannot be started (no process is left); retry in 0.1 s",
         "the HTTP gateway has ended (3) and is started again in 0.2 s; streams resume",
     ]

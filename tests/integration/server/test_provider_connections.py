@@ -9,7 +9,7 @@ import pytest
 
 from actors.adapters.llm.transport import http
 from server.app.wiring import wire
-from server.settings.loading import load
+from server.settings.config import load
 from tests.support.model_requests import ask
 from tests.support.scripted_server import ScriptedServer, ServedConnection, in_turn, kept
 from tests.unit.llm.test_abort import ANSWER

@@ -24,7 +24,7 @@ from actors.conversation.supervisor import Supervisor
 from actors.ports import StoreUnavailableError
 from server.app.adapter_choice import CannotStartError
 from server.app.serving import run
-from server.settings.loading import load
+from server.settings.config import load
 from server.settings.setting_values import ConfigError
 from tests.integration.server.grpc_harness import Refusal, refused
 

@@ -24,7 +24,7 @@ with collection_paused():
     from server import json_logs
     from server.app.serving import run
     from server.app.wiring import wire
-from server.settings.loading import load
+from server.settings.config import load
 from actors.messages import CreateConversationCommand
 with wire(load({"data_dir": sys.argv[1], "listen": "none"})) as wired:
     wired.connect()
@@ -48,7 +48,7 @@ def test_a_start_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
 
 def test_the_sandbox_is_probed_while_modules_are_imported_and_without_importing_any(tmp_path: Path) -> None:
     program = (
-        "import sys; from server.settings.loading import load; from server.app.sandbox_choice import probing\n"
+        "import sys; from server.settings.config import load; from server.app.sandbox_choice import probing\n"
         "config = load({'data_dir': sys.argv[1]})\n"
         "early = set(sys.modules); report = probing(config).result()\n"
         "print(report.tier, sorted(set(sys.modules) - early), 'grpc' in early, 'asyncio' in early)"

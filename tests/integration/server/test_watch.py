@@ -29,7 +29,7 @@ from actors.events import hub as event_hub
 from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavailableError
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
-from server.streams import encoding as batches
+from server.streams import base as batches
 from server.wire.events import event, text_delta
 from tests.integration.server.watch_harness import ID, Author, changed, watch_harness
 from tests.support.samples import STATES
@@ -38,7 +38,7 @@ from tests.support.stores import StoreProxy, new_store
 if TYPE_CHECKING:
     from bedrock import v1
 
-    from server.wire.values import ConversionContext
+    from server.wire.messages import ConversionContext
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 
@@ -349,7 +349,7 @@ async def test_an_event_is_encoded_once_for_all_watchers(monkeypatch: pytest.Mon
             encoded.append(stored.revision)
             return event(conversion, conversation_id, stored)
 
-        monkeypatch.setattr("server.streams.encoding.event", counted)
+        monkeypatch.setattr("server.streams.base.event", counted)
         s.author.commit(s.author.says())
         s.author.streams()
         s.author.token("x")
@@ -391,7 +391,7 @@ async def test_text_that_waits_is_joined_and_encoded_once_for_all_watchers(monke
             encoded.append(text)
             return text_delta(request_id, attempt, offset, text, reasoning=reasoning)
 
-        monkeypatch.setattr("server.streams.encoding.text_delta", counted)
+        monkeypatch.setattr("server.streams.base.text_delta", counted)
         for piece in "abc":
             s.author.token(piece)
         for stream in streams:

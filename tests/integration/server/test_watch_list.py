@@ -16,7 +16,7 @@ from actors.core.content import Usage
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ConversationUpdated, UsageChanged
 from actors.core.states import Error, Ledger
-from server.streams import encoding
+from server.streams import base
 from server.streams import watch_conversations as watch_list
 from server.wire import conversation_messages
 from server.wire.conversation_messages import conversation
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.ports import ConversationRecord
-    from server.wire.values import ConversionContext
+    from server.wire.messages import ConversionContext
 
 
 def watch(harness: GrpcHarness, **request: Any) -> Any:
@@ -362,7 +362,7 @@ def test_a_commit_makes_its_conversation_once_for_watchers_lists_and_the_command
         made.append(record.title)
         return conversation(conversion, record, *known)
 
-    for module in (conversation_messages, encoding, watch_list):
+    for module in (conversation_messages, base, watch_list):
         monkeypatch.setattr(module, "conversation", counted)
     author.commit(UsageChanged(1, 2, Usage(), warning=False), ConversationUpdated(("title",)), title="after")
     harness.conversations.will(author.record)

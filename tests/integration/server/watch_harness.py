@@ -19,11 +19,10 @@ from actors.ports import Commit, LogEntry, Store, StoredEvent
 from actors.runtime.services import SystemClock
 from server.auth.principals import LOCAL
 from server.queries.read_pool import ReadPool
-from server.streams.base import Wakeups, WatchSettings
-from server.streams.encoding import EventEncoder
+from server.streams.base import EventEncoder, Wakeups, WatchSettings
 from server.streams.subscribe import Sources, SubscribeStreams
 from server.wire.conversation_messages import EncodedConversations
-from server.wire.values import ConversionContext
+from server.wire.messages import ConversionContext
 from tests.support.commit_builder import record_of
 from tests.support.stores import new_store
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as some
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.ag_ui.run_events import RunEvents
-from server.gateway.ag_ui.run_input import news_in
-from server.gateway.ag_ui.thread_messages import shown
+from server.gateway.ag_ui.thread_messages import news_in, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,15 +18,13 @@ from actors.ports.settings_checks import read
 from actors.ports.telemetry import Telemetry
 from server.app.adapter_choice import CannotStartError
 from server.app.store_choice import check_listener, check_workspaces, node_access
-from server.auth.authorization import CONVERSATIONS, NEEDED
+from server.auth.authorization import CONVERSATIONS, NEEDED, READING
 from server.cluster import peers
 from server.cluster.forwarding import PLACES, URGENT, ServingNode
 from server.cluster.peers import TOKEN, NodeMarks, Obstacle, why_unreachable
 from server.cluster.router import REPEATABLE, CallRouter, NodeAccess, directory_in
 from server.contract.resource_names import conversation_in
-from server.services.interceptors import READS
-from server.settings.config import ClusterSettings, Config, shown_database
-from server.settings.loading import load
+from server.settings.config import ClusterSettings, Config, load, shown_database
 from server.settings.setting_values import ConfigError
 from tests.documents.pages import ROOT
 from tests.support.certificates import make_authority, make_certificate
@@ -46,7 +44,7 @@ REQUESTS = {
 def test_what_changes_a_conversation_is_never_done_by_any_node() -> None:
     """It has an actor on its owner only. A creation has none yet: its directory decides."""
     assert PLACES.keys() == REQUESTS.keys() == NEEDED.keys()
-    changing = {method for method in PLACES if not method.rpartition("/")[2].startswith(READS)}
+    changing = {method for method in PLACES if method.rpartition("/")[2] not in READING}
     here = {method for method, place in PLACES.items() if place is ServingNode.HERE}
     assert changing
     assert not changing & here

@@ -20,11 +20,11 @@ from actors.core.notifications import Fate, QueueChanged, StreamDiscarded
 from actors.core.summary import StateSummary
 from actors.ports import StoredEvent
 from server.contract.errors import MalformedRequestError
-from server.streams import encoding as batches
-from server.streams.encoding import Outbox, commits, frame, start_of_last_commit
+from server.streams import base as batches
+from server.streams.base import Outbox, commits, frame, start_of_last_commit
 from server.wire import commands, results
 from server.wire.conversation_messages import approval_rule
-from server.wire.values import timestamp
+from server.wire.messages import timestamp
 from tests.support.samples import FACTS, MESSAGE, QUEUED
 
 # Requests reach the actors as they were meant, and two requests are the same only if they mean the same.

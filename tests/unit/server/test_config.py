@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from actors.runtime.quotas import Quota
 from server import cli
-from server.settings.config import Config
-from server.settings.loading import SETTINGS, load
+from server.settings.config import SETTINGS, Config, load
 from server.settings.setting_values import ConfigError, Cpus, Listen, PortListen
 
 # Settings: where they come from, which one wins, and what is refused.

@@ -23,10 +23,8 @@ from jwt.api_jws import PyJWS
 
 from actors.ports.sandbox import NO_PERMISSIONS
 from actors.ports.settings_checks import Named, read
-from server.auth import issued_tokens, principals
-from server.auth.authentication import Authentication
-from server.auth.authorizer import authorizer_calls
-from server.auth.authorizer.authorizer_calls import AuthorizerCalls, made_authorizer
+from server.auth import authentication, issued_tokens, principals
+from server.auth.authentication import Authentication, AuthorizerCalls, made_authorizer
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
 from server.auth.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
 from server.contract.errors import AuthorizerUnavailableError
@@ -491,7 +489,7 @@ class Gated:
 
 
 def test_one_that_hangs_refuses_and_answers_again_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorizer_calls, "MAX_CALLS", 2)
+    monkeypatch.setattr(authentication, "MAX_CALLS", 2)
     rules: Authorizer = (gated := Gated())
 
     async def story() -> None:
@@ -533,7 +531,7 @@ def test_what_is_no_usual_error_refuses_and_keeps_no_place(error: type[BaseExcep
 
     async def story() -> None:
         calls = AuthorizerCalls(Ends(), 0.05)
-        for _ in range(authorizer_calls.MAX_CALLS):
+        for _ in range(authentication.MAX_CALLS):
             with pytest.raises(AuthorizerUnavailableError):
                 await calls.identity([], PEER)
         calls._seconds = 60
@@ -545,7 +543,7 @@ def test_what_is_no_usual_error_refuses_and_keeps_no_place(error: type[BaseExcep
 def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authorizer_calls, "LOG_SECONDS", 3_600)
+    monkeypatch.setattr(authentication, "LOG_SECONDS", 3_600)
 
     async def story() -> None:
         gated = Gated()

@@ -9,7 +9,7 @@ import pytest
 from actors.adapters.tools.call_subjects import prepared_rule
 from actors.core.context import Action, Origin
 from server.app.adapter_choice import operator_rules
-from server.settings.loading import load
+from server.settings.config import load
 from server.settings.setting_values import ConfigError
 
 if TYPE_CHECKING:

@@ -44,12 +44,11 @@ from actors.core.summary import HEADING_CHARS, AgentSummary, ContextState
 from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.runtime.services import SystemClock
 from server.contract.limits import REPORT_CHARS
-from server.streams.encoding import EventEncoder
+from server.queries.request_cycles import CycleView, fit
+from server.streams.base import EventEncoder
 from server.wire.conversation_messages import EncodedConversations, conversation, state_of, summary_of
-from server.wire.cycles import CycleView, fit
 from server.wire.events import event, needs_record, output_delta, text_delta
-from server.wire.messages import message, queued_message, tool_call
-from server.wire.values import MAX_DEPTH, struct
+from server.wire.messages import MAX_DEPTH, message, queued_message, struct, tool_call
 from tests.support import samples
 from tests.support.stores import StoreProxy, new_store
 

@@ -34,7 +34,7 @@ from server.wire.conversation_messages import (
     state_of,
     summary_of,
 )
-from server.wire.values import ConversionContext, plain
+from server.wire.messages import ConversionContext, plain
 from tests.support.samples import BASH, FACTS, STATES, record
 
 # States and conversations as clients see them.
@@ -288,9 +288,9 @@ TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
     (enums.TOOL_GROUP, v1.ToolGroup, context.ToolGroup, {"TOOL_GROUP_UNSPECIFIED"}),
     (enums.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
     (enums.DECISION, v1.ApprovalDecision, ApprovalDecision, {"APPROVAL_DECISION_UNSPECIFIED"}),
-    (conversation_messages.ACTION, v1.ApprovalRule.Action, context.Action, {"ACTION_UNSPECIFIED"}),
+    (enums.ACTION, v1.ApprovalRule.Action, context.Action, {"ACTION_UNSPECIFIED"}),
     (audit.OUTCOME, v1.AuditEntry.Outcome, Outcome, {"OUTCOME_UNSPECIFIED"}),
-    (conversation_messages.ORIGIN, v1.ApprovalRule.Origin, context.Origin, {"ORIGIN_UNSPECIFIED"}),
+    (enums.ORIGIN, v1.ApprovalRule.Origin, context.Origin, {"ORIGIN_UNSPECIFIED"}),
 ]
 
 
