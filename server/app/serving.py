@@ -60,7 +60,7 @@ async def warn_when_crowded(connections: int, count: Callable[[], int] = machine
         files = count()
         if files >= connections and not crowded:
             log.warning(
-                "%d of the %d files that this server may have open are (ulimit -n): an address takes %d connections, "
+                "%d of the %d files that this server may open (ulimit -n) are open: an address takes %d connections, "
                 "and closes further ones at once",
                 files,
                 machine.max_open_files(),

@@ -52,10 +52,10 @@ _ADVICE = (
     ("password", "Put the password into ~/.pgpass of the server's user, or into BEDROCK_DATABASE."),
     ("no pg_hba", "Allow this user and this machine in pg_hba.conf of the database."),
     ("does not exist", "Create it: createdb NAME, createuser NAME."),
-    ("SSL", "Say with sslmode in the address what the database offers, and with sslrootcert whom to trust."),
-    ("timeout", "Is that its address, and does a firewall let this machine through?"),
+    ("SSL", "Set sslmode in the URL to what the database offers, and sslrootcert to the authority to trust."),
+    ("timeout", "Check the address, and that no firewall blocks this machine."),
     ("too many", "Give it more connections (max_connections): each node takes 19."),
-    ("", "Does PostgreSQL run there, and does it listen at that address (listen_addresses)?"),
+    ("", "Check that PostgreSQL runs there and listens on that address (listen_addresses)."),
 )
 """Pairs of a text to look for in the error of a failed connection, and the advice to give if it is found.
 
@@ -140,16 +140,14 @@ def _schema(report: DatabaseReport) -> DatabaseFinding:
         text = f"written by a newer version, with {', '.join(report.unknown)}"
         return DatabaseFinding(FAIL, "tables", text, "Start that version, or name another database.")
     if (report.empty or report.missing) and not report.may_create:
-        text = f"the user may not make any in the schema {report.schema or 'that comes first in its search_path'}"
-        advice = (
-            "Let it, with GRANT CREATE ON SCHEMA, or make it the owner of the database: PostgreSQL 15 asks for that."
-        )
+        text = f"the user may not create tables in the schema {report.schema or 'that comes first in its search_path'}"
+        advice = "Run GRANT CREATE ON SCHEMA, or make it the owner of the database; PostgreSQL 15 requires one of them."
         return DatabaseFinding(FAIL, "tables", text, advice)
     if report.empty:
-        return DatabaseFinding(OK, "tables", f"none yet: the first start makes them in the schema {report.schema}")
+        return DatabaseFinding(OK, "tables", f"none yet: the first start creates them in the schema {report.schema}")
     if report.missing:
         text = f"of an older version, without {', '.join(report.missing)}"
-        return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not go back then.")
+        return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not downgrade then.")
     return DatabaseFinding(OK, "tables", f"as this version makes them, in the schema {report.schema}")
 
 
@@ -163,7 +161,7 @@ def _clock(report: DatabaseReport) -> DatabaseFinding:
 
 def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
     if not report.nodes:
-        return DatabaseFinding(OK, "nodes", "none lives")
+        return DatabaseFinding(OK, "nodes", "none is running")
     text = ", ".join(map(_told, report.nodes))
     others = [node for node in report.nodes if node.address != own_address(config)]
     if advice := next(filter(None, (_refusal(node, config.cluster) for node in others)), ""):

@@ -204,9 +204,9 @@ def _why_uncalled(listener: Listener, authorities: bytes | None, host: str) -> s
     certificate, key = listener.certificate, listener.key
     if certificate is None or key is None:
         missing = authorities is not None and not listener.insecure_behind_proxy
-        return "cluster.ca: it is set, and there is no tls_certificate" if missing else ""
+        return "cluster.ca: it is set, but there is no tls_certificate" if missing else ""
     if authorities is None:
-        return f"cluster.ca: it is not set, and {certificate} is used there"
+        return f"cluster.ca: it is not set, but {certificate} is used there"
     try:
         why = why_untrusted(certificate, key, authorities, host)
     except CertificateUnusableError as error:

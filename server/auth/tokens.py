@@ -57,7 +57,7 @@ def read_token(path: Path) -> str:
     try:
         return _read(path, named=True)
     except FileNotFoundError:
-        raise TokenUnusableError(f"there is no token file {path}") from None
+        raise TokenUnusableError(f"the token file {path} does not exist") from None
     except OSError as error:
         raise _unreadable(path, error) from None
 

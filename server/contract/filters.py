@@ -141,7 +141,7 @@ class _Parser:
         if not self._takes("("):
             part = self._restriction()
         elif depth == MAX_DEPTH:
-            self.fail(f"parentheses may be nested {MAX_DEPTH} deep at most", self._at - 1)
+            self.fail(f"parentheses may be nested at most {MAX_DEPTH} deep", self._at - 1)
         else:
             part = self.expression(depth + 1)
             if not self._takes(")"):
@@ -151,7 +151,7 @@ class _Parser:
     def _restriction(self) -> Condition:
         self._restrictions += 1
         if self._restrictions > MAX_RESTRICTIONS:
-            self.fail(f"a filter may have {MAX_RESTRICTIONS} restrictions at most")
+            self.fail(f"a filter may have at most {MAX_RESTRICTIONS} restrictions")
         at, path = self._at, [self._name()]
         while self._takes("."):
             path.append(self._string() or self._name())
@@ -349,7 +349,7 @@ def _time(field: TimeField) -> Callable[[Restriction], Condition]:
         operator = _operator(restriction, "=", "!=", "<", "<=", ">", ">=", ":")
         if operator == ":":
             if not _is_any(restriction.value):
-                raise FilterError(restriction.value.at, "after : a time can only be *, which means that it is set")
+                raise FilterError(restriction.value.at, "after : a time can only be *, meaning that it is set")
             return TimeCompares(field, Comparison.FROM, 0)
         comparison = Comparison.EQUAL if operator == "!=" else Comparison(operator)
         return _wanted(TimeCompares(field, comparison, _milliseconds(restriction.value, comparison)), operator)

@@ -196,18 +196,19 @@ class Guard:
             return _too_long()
         names = [name for name, _ in headers]
         if twice := next((name for name in SINGLE if names.count(name) > 1), None):
-            return HttpError(400, f"the header {twice.decode().title()} is there twice")
+            return HttpError(400, f"the header {twice.decode().title()} is given twice")
         hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
         if not hosts:
-            return HttpError(400, "a request must have one Host")
+            return HttpError(400, "a request must have exactly one Host header")
         if {b"content-length", b"transfer-encoding"} <= set(names):
-            return HttpError(400, "a body has one length", headers={"Connection": "close"})
+            text = "Content-Length and Transfer-Encoding exclude each other"
+            return HttpError(400, text, headers={"Connection": "close"})
         if not self._known(hosts[0]):
-            return _forbidden(f"{hosts[0]!r} is not a name of this server: allow_hosts in [http] has its names")
+            return _forbidden(f"{hosts[0]!r} is not an allowed host: add it to allow_hosts in [http]")
         origin = _last(headers, b"origin")
         if origin and origin not in self._origins and origin.partition("://")[2].lower() != hosts[0]:
             return _forbidden(
-                f"pages of {origin!r} may not call this server: allow_origins in [http] has those that may"
+                f"pages of {origin!r} may not call this server: add the origin to allow_origins in [http]"
             )
         return None
 
@@ -225,7 +226,7 @@ def _is_address(text: str) -> bool:
 
 
 def _too_long() -> HttpError:
-    return HttpError(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
+    return HttpError(431, f"the request head is larger than {MAX_HEAD_BYTES} bytes")
 
 
 def _forbidden(text: str) -> HttpError:

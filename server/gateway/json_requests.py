@@ -59,7 +59,7 @@ def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
         _refuse("", TOO_DEEP)
     except (ParseError, ValueError) as error:
         found = re.search(r"^Failed to parse (\w+) field", str(error))
-        _refuse(found[1] if found else "", "is not the JSON of this field's type")
+        _refuse(found[1] if found else "", "is not valid JSON for this field's type")
     for field, paths in masks.items():
         getattr(request, field).paths.extend(paths)
     return request
@@ -96,10 +96,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     for key in found:
         if key != _sendable(key):
-            _refuse(key, "has half of a surrogate pair")
+            _refuse(key, "contains a lone surrogate")
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        _refuse(next(key for key in keys if keys.count(key) > 1), "is there twice")
+        _refuse(next(key for key in keys if keys.count(key) > 1), "is given twice")
     return found
 
 
@@ -119,7 +119,7 @@ def _query(query: str) -> Iterable[tuple[str, str]]:
 def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
     """Put a parameter of the query where it belongs in the request's JSON."""
     if route.body == ALL:
-        _refuse(path, "is a parameter in the URL, but belongs into the body")
+        _refuse(path, "belongs in the body, not in the URL")
     kind, place = route.method.input_type, given
     *outer, last = path.split(".")
     for part in outer:
@@ -132,11 +132,11 @@ def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
         _refuse(path, _unknown(kind))
     value = _parameter(field, path, text)
     if not isinstance(place, dict):
-        _refuse(path, "is there twice")
+        _refuse(path, "is given twice")
     if field.is_repeated:
         place.setdefault(field.json_name, []).append(value)
     elif field.json_name in place:
-        _refuse(path, "is there twice")
+        _refuse(path, "is given twice")
     else:
         place[field.json_name] = value
 
@@ -147,7 +147,7 @@ def _parameter(field: FieldDescriptor, path: str, text: str) -> Any:
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM and _DECIMAL.fullmatch(text):
         return int(text)
     if field.message_type is not None and field.message_type.full_name.startswith(_OURS):
-        _refuse(path, "is no single value: name one of its fields, with a dot between")
+        _refuse(path, "is a message: name one of its fields, such as a.b")
     return text
 
 
@@ -210,7 +210,7 @@ def _wanted(field: FieldDescriptor, value: Any) -> str | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if (bounds := _BITS.get(field.cpp_type)) is not None:
         whole = (number and value == value // 1) or (isinstance(value, str) and _DECIMAL.fullmatch(value))
-        return None if whole and bounds[0] <= int(value) < bounds[1] else "must be a whole number of its size"
+        return None if whole and bounds[0] <= int(value) < bounds[1] else "must be a whole number in its type's range"
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_BOOL:
             return None if isinstance(value, bool) else "must be true or false"
@@ -258,7 +258,7 @@ def _field(kind: Descriptor, name: str) -> FieldDescriptor | None:
 
 
 def _unknown(kind: Descriptor) -> str:
-    return f"is not known here; there are {', '.join(field.json_name for field in kind.fields) or 'no fields'}"
+    return f"is unknown; known fields: {', '.join(field.json_name for field in kind.fields) or 'no fields'}"
 
 
 def _refuse(field: str, text: str) -> NoReturn:

@@ -124,7 +124,7 @@ class Routes:
         before, _, custom = path.rpartition(":")
         if not before or custom not in self._by_verb:
             if custom.isascii() and custom.isalpha() and (verbs := self._verbs(before)):
-                raise NoRouteError((), f"there is no verb {custom} here; there are {', '.join(verbs)}")
+                raise NoRouteError((), f"unknown verb {custom}; this path has {', '.join(verbs)}")
             before, custom = path, ""
         found = [(route, match) for route in self._by_verb[custom] if (match := route.pattern.fullmatch(before))]
         for route, match in found:
@@ -154,7 +154,7 @@ def _bindings(method: MethodDescriptor) -> Iterator[Route]:
 def _unescaped(text: str) -> str:
     """Decode the escapes in the value of a field, but those of slashes, which would look like the slashes of a name."""
     if _BAD_ESCAPE.search(text):
-        raise MalformedRequestError(("", "the path has a percent sign that begins no escape"))
+        raise MalformedRequestError(("", "the path has an invalid percent escape"))
     try:
         return "".join(
             part if _SLASH.fullmatch(part) else unquote(part, errors="strict") for part in _SLASH.split(text)

@@ -257,7 +257,7 @@ class _Run:
         if self._step >= self._record.step:
             return []
         broken, self._step = self._step + 1, self._record.step
-        return [v1.ReplayConversationResponse(step=broken, difference="it cannot be read: the replay ends here")]
+        return [v1.ReplayConversationResponse(step=broken, difference="the step cannot be read: the replay ends here")]
 
     def _shown(self, step: ReplayedStep) -> v1.ReplayConversationResponse:
         self._step, self._revision = step.step, step.revision

@@ -102,7 +102,7 @@ class Health:
                         told = status
                     await changed.wait()
         except TimeoutError:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this watch has lasted long enough: watch again")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watch has reached its time limit: watch again")
 
     async def _service(self, context: Context) -> str:
         """Return the service name in the request; end the call if the request is invalid or does not arrive in time."""

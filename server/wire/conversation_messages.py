@@ -186,7 +186,7 @@ def _report(report: AgentReport) -> v1.Event.SubAgentsChanged.Report:
             answer.partial_result = partial[:REPORT_CHARS]
         case AgentTimedOut(partial_result=partial):
             answer.state = v1.STATE_KIND_FAILED
-            answer.error.CopyFrom(run_error(ErrorKind.TIMED_OUT, "its time was up"))
+            answer.error.CopyFrom(run_error(ErrorKind.TIMED_OUT, "the sub-agent ran out of time"))
             answer.partial_result = partial[:REPORT_CHARS]
     return answer
 

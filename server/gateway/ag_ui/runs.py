@@ -69,7 +69,7 @@ class AgUiRun:
         self._input = input_from(body)
         self._messages: list[v1.Message] = []
         self._revision = 0
-        self._warnings = [f"{name}: is not known here" for name in self._input.model_extra or ()]
+        self._warnings = [f"{name}: is unknown" for name in self._input.model_extra or ()]
 
     async def events(self) -> AsyncGenerator[Sent]:
         """Yield the events of the run. What the run cannot begin with is an error before the first one."""

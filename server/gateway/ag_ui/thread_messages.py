@@ -232,7 +232,7 @@ def _check_ids(where: str, ids: Sequence[str], name: str = "") -> None:
         if not 0 < len(each) <= MAX_ID_CHARS:
             _refuse(place, f"must have 1 to {MAX_ID_CHARS} characters")
         if each in seen:
-            _refuse(place, "is there twice")
+            _refuse(place, "is given twice")
         seen.add(each)
 
 

@@ -85,9 +85,9 @@ def test_a_database_that_can_serve_is_described_and_left_as_it_is(url: str) -> N
     assert [each.level for each in first.values()] == ["ok"] * 4
     assert "PostgreSQL 1" in first["database"].text
     assert "UTF8, takes writes" in first["database"].text
-    assert first["tables"].text == "none yet: the first start makes them in the schema public"
+    assert first["tables"].text == "none yet: the first start creates them in the schema public"
     assert "this machine's" in first["clock"].text
-    assert first["nodes"].text == "none lives"
+    assert first["nodes"].text == "none is running"
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
     migrate(address_of(url))
@@ -129,7 +129,7 @@ def test_a_user_who_may_make_no_tables_is_told_what_to_grant(
         tables = found()["tables"]
     finally:
         postgres.execute(f"DROP USER {user}")
-    assert (tables.level, "may not make any in the schema public" in tables.text) == ("fail", True)
+    assert (tables.level, "may not create tables in the schema public" in tables.text) == ("fail", True)
     assert "GRANT CREATE ON SCHEMA" in tables.advice
 
 
@@ -140,7 +140,7 @@ def _name(url: str) -> str:
 @pytest.mark.parametrize(
     ("of", "advice"),
     [
-        ("nobody listens", "Does PostgreSQL run there"),
+        ("nobody listens", "Check that PostgreSQL runs there"),
         ("no such database", "createdb"),
         ("wrong password", "~/.pgpass"),
     ],

@@ -607,7 +607,7 @@ def test_events_tell_how_sub_agents_stand_in_the_order_of_their_tasks() -> None:
     pending = [v1.SubAgent(conversation="c-a2", task="two", task_index=1)]
     failed = v1.Event.SubAgentsChanged.Report(
         conversation="c-a3", task="three", task_index=2, state=v1.STATE_KIND_FAILED, partial_result="half",
-        error=v1.RunError(kind=v1.ERROR_KIND_TIMED_OUT, message="its time was up"),
+        error=v1.RunError(kind=v1.ERROR_KIND_TIMED_OUT, message="the sub-agent ran out of time"),
     )  # fmt: skip
     done = v1.Event.SubAgentsChanged.Report(
         conversation="c-a1", task="one", task_index=0, state=v1.STATE_KIND_COMPLETED, result="42"
@@ -616,7 +616,7 @@ def test_events_tell_how_sub_agents_stand_in_the_order_of_their_tasks() -> None:
     expected = (
         SubAgentStatus("c-a1", "one", 0, "completed", "42"),
         SubAgentStatus("c-a2", "two", 1),
-        SubAgentStatus("c-a3", "three", 2, "failed", "half", "timed_out", "its time was up"),
+        SubAgentStatus("c-a3", "three", 2, "failed", "half", "timed_out", "the sub-agent ran out of time"),
     )
     assert Event.from_proto(v1.Event(sub_agents_changed=changed)).sub_agents == expected
     assert Event.from_proto(v1.Event(snapshot=v1.Event.Snapshot(sub_agents=changed))).sub_agents == expected

@@ -181,9 +181,7 @@ def test_a_path_that_is_none(path: str) -> None:
 
 @pytest.mark.parametrize("verb", ["GET", "POST"])
 def test_a_verb_that_is_none_is_told_from_those_that_are(verb: str) -> None:
-    with pytest.raises(
-        NoRouteError, match="there is no verb frobnicate here; there are archive, unarchive, "
-    ) as caught:
+    with pytest.raises(NoRouteError, match="unknown verb frobnicate; this path has archive, unarchive, ") as caught:
         ROUTES.find(verb, "/v1/conversations/x:frobnicate")
     assert caught.value.allowed == []
 
@@ -209,9 +207,9 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
 @pytest.mark.parametrize(
     ("body", "field", "text"),
     [
-        (b'{"texte": "a"}', "texte", "is not known here"),
-        (b'{"generation": {"warmth": 1}}', "generation.warmth", "is not known here"),
-        (b'{"images": [{"data": "AA=="}, {"dat": ""}]}', "images[1].dat", "is not known here"),
+        (b'{"texte": "a"}', "texte", "is unknown"),
+        (b'{"generation": {"warmth": 1}}', "generation.warmth", "is unknown"),
+        (b'{"images": [{"data": "AA=="}, {"dat": ""}]}', "images[1].dat", "is unknown"),
         (b'{"text": 1}', "text", "must be a string"),
         (b'{"text": ["a"]}', "text", "must be a string"),
         (b'{"images": {}}', "images", "must be an array"),
@@ -222,24 +220,24 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
         (b'{"delivery": true}', "delivery", "must be one of"),
         (b'{"delivery": 1.5}', "delivery", "must be one of"),
         (b'{"generation": "high"}', "generation", "must be an object"),
-        (b'{"generation": {"temperature": "warm"}}', "generation", "is not the JSON of this field's type"),
+        (b'{"generation": {"temperature": "warm"}}', "generation", "is not valid JSON for this field's type"),
         (b'{"generation": {"temperature": true}}', "generation.temperature", "must be a number"),
         (b'{"generation": {"maxOutputTokens": 1.5}}', "generation.maxOutputTokens", "must be a whole number"),
         (b'{"generation": {"maxOutputTokens": 1e300}}', "generation.maxOutputTokens", "must be a whole number"),
         (b'{"generation": {"maxOutputTokens": "1_0"}}', "generation.maxOutputTokens", "must be a whole number"),
-        (b'{"outputSchema": []}', "outputSchema", "is not the JSON of this field's type"),
-        (b'{"text": "a", "text": "b"}', "text", "is there twice"),
-        (rb'{"\ud800": 1, "\ud800": 2}', r"\ud800", "half of a surrogate pair"),
-        (rb'{"generation": {"\ud800": 1}}', r"\ud800", "half of a surrogate pair"),
+        (b'{"outputSchema": []}', "outputSchema", "is not valid JSON for this field's type"),
+        (b'{"text": "a", "text": "b"}', "text", "is given twice"),
+        (rb'{"\ud800": 1, "\ud800": 2}', r"\ud800", "lone surrogate"),
+        (rb'{"generation": {"\ud800": 1}}', r"\ud800", "lone surrogate"),
         (rb'{"text": "x", "delivery": "\uDe00"}', "delivery", "must be one of"),
-        (b'{"outputSchema": {"a": 1, "a": 2}}', "a", "is there twice"),
+        (b'{"outputSchema": {"a": 1, "a": 2}}', "a", "is given twice"),
         (b'{"requestId": "a", "request_id": "b"}', "request_id", "excludes requestId"),
         (b'{"name": "conversations/b"}', "name", "is conversations/a in the path"),
         (b'{"text": NaN}', "", "NaN is not JSON"),
         (b'{"outputSchema": {"a": -Infinity}}', "", "-Infinity is not JSON"),
         (b'{"text": "\xff"}', "", "the body is not UTF-8"),
-        (b'{"text": "\\ud800"}', "text", "is not the JSON of this field's type"),
-        (b'{"outputSchema": {"\\ud800": 1}}', r"\ud800", "half of a surrogate pair"),
+        (b'{"text": "\\ud800"}', "text", "is not valid JSON for this field's type"),
+        (b'{"outputSchema": {"\\ud800": 1}}', r"\ud800", "lone surrogate"),
         (b'{"text": ', "", "the body is not JSON"),
         (b'{"text": "a"} {}', "", "the body is not JSON"),
         (b"[]", "", "must be a JSON object"),
@@ -257,22 +255,22 @@ def test_a_body_that_is_no_request_names_what_is_wrong(body: bytes, field: str, 
 @pytest.mark.parametrize(
     ("verb", "target", "field", "text"),
     [
-        ("GET", "/v1/models?pageSiz=1", "pageSiz", "is not known here; there are pageSize, pageToken"),
+        ("GET", "/v1/models?pageSiz=1", "pageSiz", "is unknown; known fields: pageSize, pageToken"),
         ("GET", "/v1/models?pageSize=one", "pageSize", "must be a whole number"),
         ("GET", "/v1/models?pageSize=3000000000", "pageSize", "must be a whole number"),
-        ("GET", "/v1/models?pageSize=1&page_size=2", "page_size", "is there twice"),
-        ("PATCH", "/v1/conversations/x?updateMask=title&updateMask.paths=x", "updateMask.paths", "is there twice"),
+        ("GET", "/v1/models?pageSize=1&page_size=2", "page_size", "is given twice"),
+        ("PATCH", "/v1/conversations/x?updateMask=title&updateMask.paths=x", "updateMask.paths", "is given twice"),
         ("GET", "/v1/models?pageToken=%ff", "", "the query of the URL is not UTF-8"),
         ("GET", "/v1/models?" + "pageSize=1&" * 101, "", "has too many parameters"),
         ("GET", "/v1/conversations/a:subscribe?omitDeltas=1", "omitDeltas", "must be true or false"),
         ("GET", "/v1/conversations/a:subscribe?afterRevision=1&recentMessages=1", "recentMessages",
          "excludes afterRevision"),
         ("GET", "/v1/conversations/a:subscribe?name=conversations/b", "name", "is conversations/a in the path"),
-        ("GET", "/v1/auditEntries?startTime=soon", "startTime", "is not the JSON of this field's type"),
+        ("GET", "/v1/auditEntries?startTime=soon", "startTime", "is not valid JSON for this field's type"),
         ("GET", "/v1/auditEntries?outcome=GOOD", "outcome", "must be one of OUTCOME_ACCEPTED, OUTCOME_REFUSED"),
-        ("POST", "/v1/conversations/a:send?text=hi", "text", "belongs into the body"),
-        ("PATCH", "/v1/conversations/a?conversation.title=b", "conversation.title", "is not known here"),
-        ("PATCH", "/v1/conversations/a?conversation=b", "conversation", "is not known here"),
+        ("POST", "/v1/conversations/a:send?text=hi", "text", "belongs in the body"),
+        ("PATCH", "/v1/conversations/a?conversation.title=b", "conversation.title", "is unknown"),
+        ("PATCH", "/v1/conversations/a?conversation=b", "conversation", "is unknown"),
     ],
 )  # fmt: skip
 def test_a_parameter_that_is_none_is_named(verb: str, target: str, field: str, text: str) -> None:

@@ -291,9 +291,9 @@ def test_mistakes_are_named_with_their_place(text: str, message: str) -> None:
 
 def test_filters_are_bounded_in_depth_and_number() -> None:
     assert holds("(" * MAX_DEPTH + T + ")" * MAX_DEPTH)
-    with pytest.raises(FilterError, match=f"nested {MAX_DEPTH} deep"):
+    with pytest.raises(FilterError, match=f"nested at most {MAX_DEPTH} deep"):
         parse("(" * (MAX_DEPTH + 1) + T, meaning)
-    with pytest.raises(FilterError, match=f"nested {MAX_DEPTH} deep"):
+    with pytest.raises(FilterError, match=f"nested at most {MAX_DEPTH} deep"):
         parse("NOT (" * (8_192 // 5), meaning)
     assert holds(" ".join([T] * MAX_RESTRICTIONS))
     with pytest.raises(FilterError, match=f"{MAX_RESTRICTIONS} restrictions"):
