@@ -191,7 +191,7 @@ def test_a_node_that_others_can_call_starts(tmp_path: Path, pems: Path, ca: str,
     ("ca", "certificate", "told"),
     [
         ("ours", "", "there is no tls_certificate"),
-        ("", "node", "cluster.ca: it is not set, and "),
+        ("", "node", "cluster.ca: it is not set, but "),
         ("others", "node", "unable to get local issuer certificate"),
         ("ours", "far", "IP address mismatch"),
     ],
