@@ -36,6 +36,8 @@ LONG = "long".rjust(26, "0")
 WATCH_SECONDS = 10
 CYCLES, CYCLE_SECONDS = int(os.environ.get("CONSOLE_CYCLES", "6")), 5
 """How often the memory of the page is looked at; 720 cycles are an hour."""
+MORE_SECONDS = 2 * CYCLES * CYCLE_SECONDS
+"""What this part may take beside the time of any other: an hour of cycles is asked for seldom."""
 ANYWHERE = "127.0.0.1:0"
 TRACED = ["disabled-by-default-devtools.timeline", "devtools.timeline"]
 FRAMES = """async (seconds) => {
