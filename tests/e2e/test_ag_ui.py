@@ -76,6 +76,11 @@ class Thread:
         answer = self.http.post(PATH, json=self.body() | more)
         return refused(answer)[0], answer.json()["error"]["message"]
 
+    @property
+    def called(self) -> list[str]:
+        """The ids of all calls."""
+        return [call["id"] for message in self.messages for call in message.get("toolCalls", ())]
+
     def answer(self, decision: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"interruptId": each["id"], **decision} for each in self.reader.interrupts]
 
@@ -92,10 +97,11 @@ def test_a_new_thread_asks_calls_the_page_and_answers(thread: Thread, fake_provi
     part = fake_provider.part(calls(("bash", {"command": "echo hi"}), text="Let me see. "), two, says(nasty))
     thread.say(part.key)
     thread.run(tools=[TOOL | {"metadata": {"bedrock": {"readOnly": True}}}])
-    assert [each["toolCallId"] for each in thread.reader.interrupts] == ["toolu_1"]
+    assert [each["toolCallId"] for each in thread.reader.interrupts] == thread.called
     thread.run(resume=thread.answer({"status": "resolved", "payload": {"approved": True}}))
     assert "hi" in only([each["content"] for each in thread.messages if each["role"] == "tool"])
-    for call in ("toolu_2", "toolu_3"):
+    for number in (1, 2):
+        call = thread.called[number]
         assert thread.reader.outcome == {"type": "success", "pendingToolCallIds": [call]}
         thread.say("Shipped.", "tool", toolCallId=call)
         thread.run()
