@@ -23,6 +23,8 @@ export class ConversationList {
     this.token = '';
     this.reading = false;
     this.generation = 0;
+    /** What the watch says while the list is read: the answer may be older. @type {any[] | undefined} */
+    this.meanwhile = undefined;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.typing = undefined;
     this.filter = remembered('filter', FILTERS[0][1]);
@@ -41,7 +43,7 @@ export class ConversationList {
     this.rows = new Map();
     this.draw = this.draw.bind(this);
     scope.add(feed.watch((line) => this.take(line)));
-    scope.add(feed.onStatus((_, again) => again && this.read()));
+    scope.add(feed.onStatus((status, again) => (again || status === 'live') && this.read())); // what came before the watch began is not in it
     const size = new ResizeObserver(() => nextFrame(this.draw));
     size.observe(this.scroll);
     scope.add(() => size.disconnect());
@@ -90,6 +92,9 @@ export class ConversationList {
   /** Read the list anew: what is busy, then the latest. */
   async read() {
     const generation = ++this.generation;
+    /** @type {any[]} */
+    const meanwhile = [];
+    this.meanwhile = meanwhile;
     this.token = '';
     try {
       const filter = this.wanted, found = new Map();
@@ -100,11 +105,14 @@ export class ConversationList {
       if (generation !== this.generation) return;
       for (const each of [...(busy.conversations ?? []), ...(page.conversations ?? [])]) found.set(each.name, each);
       this.all = found;
+      this.meanwhile = undefined;
+      for (const each of meanwhile) this.take(each);
       this.token = page.nextPageToken ?? '';
       this.error.hidden = true;
       this.sort();
     } catch (error) {
       if (generation !== this.generation) return;
+      this.meanwhile = undefined;
       fill(this.error, /** @type {Error} */ (error).message);
       this.error.hidden = false;
     }
@@ -137,6 +145,7 @@ export class ConversationList {
   /** @param {any} line */
   take(line) {
     const { conversationChanged: now, conversationDeleted, conversationUnmatched } = line.event ?? {};
+    this.meanwhile?.push(line);
     if (now) {
       const waits = stateWords(now.state).tone === 'ask';
       if (waits !== this.waiting.has(now.name)) {
