@@ -97,7 +97,7 @@ class Others:
         self.turns += 1
 
 
-@pytest.mark.one_server
+@pytest.mark.one_server("it measures the memory of the process that talks to the provider")
 @pytest.mark.parametrize("first", range(0, len(KINDS), AT_ONCE))
 def test_a_hostile_provider_harms_nobody_but_its_own_run(server: ServerProcess, first: int, tmp_path: Path) -> None:
     names = [*KINDS][first : first + AT_ONCE]

@@ -32,6 +32,8 @@ from bedrock.v1.conversation_service_pb2_grpc import (
 )
 from bedrock.v1.event_pb2 import *
 
+del DESCRIPTOR  # noqa: F821 -- that of the last module, which is not the package's
+
 if TYPE_CHECKING:  # how the stubs of an asyncio channel are typed; they do not exist at run time
     from bedrock.v1.catalog_service_pb2_grpc import CatalogServiceAsyncStub as CatalogServiceAsyncStub
     from bedrock.v1.conversation_service_pb2_grpc import ConversationServiceAsyncStub as ConversationServiceAsyncStub
