@@ -18,13 +18,14 @@ from msgspec.structs import replace
 from actors.core.content import ToolUse
 from actors.core.context import Action, ApprovalRule, CallSubject, Rules, ShellCommand
 
+# Programs whose operands are names and data, not programs to run.
 PROGRAMS = frozenset(
     "basename black cat cd cmp comm cp curl cut date df diff dirname du echo false file gofmt grep head id isort jq ls "
     "make md5sum mkdir mv mypy nl paste pwd pytest readlink realpath rg rm rmdir ruff sha256sum shellcheck sleep sort "
     "stat tail tee touch tr tree true tsc uname uniq wc wget which".split()
 )
-"""Programs whose operands are names and data, not programs to run."""
 
+# Programs of which this is true for some subcommands; the first argument must be one of these.
 SUBCOMMANDS = {
     "apt": "list search show",
     "cargo": "bench build check clippy doc fmt metadata test tree",
@@ -39,21 +40,20 @@ SUBCOMMANDS = {
     "podman": "images info inspect logs ps version",
     "systemctl": "is-active list-units status",
 }
-"""Programs of which this is true for some subcommands; the first argument must be one of these."""
 
+# Options that run nothing, whichever of these programs gets them. They are compared whole.
 HARMLESS = frozenset(
     "- -- -h -l -la -m -q -v --cached --check --color --dry-run --name-only --name-status --no-color --oneline "
     "--porcelain --quiet --release --short --staged --stat --verbose --version".split()
 )
-"""Options that run nothing, whichever of these programs gets them. They are compared whole."""
 
+# Matches the beginning of an option, of the name of a file with options, and of a setting such as `CC=gcc`; also text
+# that make, or a shell that a program starts, would expand.
 _NO_OPERAND = re.compile(r"[-+@]|[^/]*=|(?s:.*)(?:\$[({]|`)")
-"""Matches the beginning of an option, of the name of a file with options, and of a setting such as `CC=gcc`; also text
-that make, or a shell that a program starts, would expand."""
 
 
 def runs_no_other(command: ShellCommand) -> bool:
-    """Return whether the command is of a program that is known to run no other program which its operands name."""
+    """Whether the command is of a program that is known to run no other program which its operands name."""
     program, *arguments = command.words
     if program in PROGRAMS:
         return True
@@ -63,10 +63,7 @@ def runs_no_other(command: ShellCommand) -> bool:
 
 
 def prefix_allows(prefix: tuple[str, ...], command: ShellCommand) -> bool:
-    """Return whether a rule that allows this prefix allows the command: the prefix, then operands.
-
-    An option must be harmless or be named by the prefix. A prefix that does not allow itself is no rule.
-    """
+    """Whether a rule that allows this prefix allows the command: its options must be harmless or in the prefix."""
     words = command.words
     return (
         not command.open
@@ -77,37 +74,31 @@ def prefix_allows(prefix: tuple[str, ...], command: ShellCommand) -> bool:
 
 
 MCP_PREFIX = "mcp__"
-"""The prefix of an MCP tool's name, which has the form mcp__server__tool."""
 
+# Programs whose first argument names the action, as in `git push`; a suggested prefix includes that argument.
 TWO_WORDS = frozenset(
     "apt brew bundle cargo docker dotnet gh git go gradle helm kubectl make mvn npm pip pnpm podman poetry rake "
     "systemctl terraform uv yarn".split()
 )
-"""Programs whose first argument names the action, as in `git push`; a suggested prefix includes that argument."""
 
+# Shells, whose scripts may come from a file or from another command.
 SHELLS = frozenset("bash sh dash zsh ksh".split())
-"""Shells, whose scripts may come from a file or from another command."""
 
+# Matches texts that a shell, run by the command, would turn into other words.
 _EXPANDED = re.compile(r"[\\$`{}\[\]*?~]")
-"""Matches texts that a shell, run by the command, would turn into other words."""
 _QUOTES = re.compile(r"[\\'\"]")
 _PART = re.compile(r"[^\s;|&()<>`$,\[\]{}=!]+")
 
 
 class RuleMatch(IntEnum):
-    """Whether a call matches a rule."""
-
     NO = 0
+    # The call might match: this can only be known when it runs.
     MAYBE = 1
-    """The call might match: this can only be known when it runs."""
     YES = 2
 
 
 def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, edition: Rules) -> RuleMatch:
-    """Return whether the call matches the rule, might match it, or does not. Use this for rules that deny or ask.
-
-    `subject` contains the call's commands and paths; None if nothing is known about them.
-    """
+    """How a rule that denies or asks matches the call; without a `subject`, nothing is known of its commands."""
     if rule.tool:
         return _certainly(call.name == rule.tool)
     if rule.mcp_server:
@@ -125,7 +116,7 @@ def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, editio
 
 
 def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject | None, edition: Rules) -> bool:
-    """Return whether these rules, whose action is ALLOW, together match everything that the call does."""
+    """Whether these rules, whose action is ALLOW, together match everything that the call does."""
     rules = tuple(rules)
     if any(rule.tool == call.name or (rule.mcp_server and rule.mcp_server == server_of(call.name)) for rule in rules):
         return True
@@ -142,7 +133,7 @@ def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject |
 
 
 def allows_part(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, edition: Rules) -> bool:
-    """Return whether this rule, whose action is ALLOW, matches something that the call does."""
+    """Whether this rule, whose action is ALLOW, matches something that the call does."""
     parts = (
         (subject,)
         if subject is None
@@ -156,14 +147,13 @@ def allows_part(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, 
 
 
 def server_of(tool: str) -> str:
-    """Return the name of the MCP server that has this tool, or ""."""
     return tool.removeprefix(MCP_PREFIX).partition("__")[0] if tool.startswith(MCP_PREFIX) else ""
 
 
 def suggestions(
     call: ToolUse, subject: CallSubject | None, working_dir: str, edition: Rules
 ) -> tuple[ApprovalRule, ...]:
-    """Return rules with which a person could allow calls like this one, the narrowest first. Their `id` is ""."""
+    """Rules with which a person could allow calls like this one, the narrowest first. Their `id` is ""."""
     if subject is None:
         return ()
     if subject.text:
@@ -176,7 +166,6 @@ def suggestions(
 
 
 def describe(rule: ApprovalRule) -> str:
-    """Describe which calls the rule matches, in words for people and models."""
     if rule.tool:
         return f"the tool {rule.tool}"
     if rule.mcp_server:
@@ -191,7 +180,6 @@ def _certainly(matches: bool) -> RuleMatch:
 
 
 def _match_path(directory: str, subject: CallSubject) -> RuleMatch:
-    """Return whether the call reads or writes something beneath this directory, or might read something there."""
     if any(_beneath(path, directory) for path in (*subject.paths, *subject.trees, *subject.also_reads)):
         return RuleMatch.YES
     return RuleMatch.MAYBE if any(_beneath(directory, tree) for tree in subject.trees) else RuleMatch.NO
@@ -202,10 +190,7 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
-    """Return whether the rule's words stand in the command, wherever they begin, or might.
-
-    The directory of a program is ignored, so that /bin/ls matches ls.
-    """
+    """Whether the rule's words stand anywhere in the command, or might. Directories of programs do not count."""
     wanted, words = _named(rule.words), command.words
     if not wanted:
         return RuleMatch.NO
@@ -222,7 +207,7 @@ def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
 
 
 def _may_run(wanted: tuple[str, ...], command: ShellCommand) -> bool:
-    """Return whether the command may run these words as a part of an argument, for example of a script."""
+    """Whether the command may run these words as a part of an argument, for example of a script."""
     parts, sought = _parts(command.words), sum(_parts(wanted), ())
     if sought and any(part[begin : begin + len(sought)] == sought for part in parts for begin in range(len(part))):
         return True
@@ -241,14 +226,12 @@ def _in_order(wanted: tuple[str, ...], words: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=16)
 def _parts(words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the names in each word, also those in a quoted text; of programs without their directories."""
     return tuple(
         tuple(part.rpartition("/")[2] or part for part in _PART.findall(_QUOTES.sub("", word))) for word in words
     )
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words, with the first one reduced to the name of the program without directories."""
     return (words[0].rpartition("/")[2], *words[1:]) if words else ()
 
 
@@ -263,17 +246,14 @@ def _covers_command(rule: ApprovalRule, command: ShellCommand, edition: Rules) -
 
 
 def _only_words(subject: CallSubject) -> tuple[str, ...]:
-    """Return the words of the call's only command; () if the call does more, or if not all words are known."""
+    """The words of the call's only command; () if the call does more, or if not all words are known."""
     if subject.opaque or len(subject.commands) != 1 or subject.commands[0].open:
         return ()
     return subject.commands[0].words
 
 
 def _prefixes(subject: CallSubject, edition: Rules) -> tuple[ApprovalRule, ...]:
-    """Return a rule for each command, which allows commands that begin with the same one or two words.
-
-    Commands that no such rule would allow get none.
-    """
+    """A rule for each command, by its first one or two words; none where such a rule would not allow the command."""
     if subject.opaque:
         return ()
     begun = ((command, command.words[: 2 if command.words[0] in TWO_WORDS else 1]) for command in subject.commands)
@@ -298,7 +278,6 @@ def _allow(
 
 
 def _match_command_by_its_beginning(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
-    """Return whether a command matches a rule, or might, as before `Rules.NOTHING_LOST`."""
     if not (rule.command or rule.command_prefix):
         return RuleMatch.NO
     wanted, words = _named(rule.words), _named(command.words)

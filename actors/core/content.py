@@ -18,22 +18,18 @@ from msgspec.structs import replace
 
 from actors.core.context import ToolGroup
 
+# The end of the year 9999, in milliseconds since the epoch: the latest time that a protobuf Timestamp can hold.
 LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, in milliseconds since the epoch: the latest time that a protobuf Timestamp can hold."""
+# Matches call ids that every provider accepts, so that a conversation can switch to another provider's model.
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
-"""Matches call ids that every provider accepts, so that a conversation can switch to another provider's model."""
 _NOT_IN_CALL_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Text(Struct, frozen=True, gc=False, tag="text"):
-    """Plain text."""
-
     text: str
 
 
 class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
-    """The model's reasoning."""
-
     text: str
     """The reasoning as readable text; "" if the provider hides it."""
     protocol: str = ""
@@ -47,8 +43,6 @@ class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
 
 
 class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use"):
-    """A tool call that the model requested."""
-
     id: str
     """Unique in the conversation: `distinct_calls` replaces ids that were used before."""
     name: str
@@ -65,8 +59,6 @@ class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use")
 
 
 class Image(Struct, frozen=True, gc=False, tag="image"):
-    """A reference to a stored image."""
-
     attachment: str
     """The hash of the original image, by which the store finds it."""
     media_type: str
@@ -75,8 +67,6 @@ class Image(Struct, frozen=True, gc=False, tag="image"):
 
 
 class ToolOutcome(StrEnum):
-    """How a tool call ended, as a value that programs can compare, so that they need not parse result texts."""
-
     OK = "ok"
     ERROR = "error"
     CANCELLED = "cancelled"
@@ -87,8 +77,6 @@ class ToolOutcome(StrEnum):
 
 
 class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
-    """The tool succeeded."""
-
     tool_use_id: str
     output: str
     images: tuple[Image, ...] = ()
@@ -99,8 +87,6 @@ class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
 
 
 class ToolError(Struct, frozen=True, gc=False, tag="tool_error"):
-    """The tool failed, was refused or was not run; `output` tells the model why."""
-
     tool_use_id: str
     output: str
     outcome: ToolOutcome = ToolOutcome.ERROR
@@ -142,10 +128,7 @@ class MessageType(StrEnum):
 
 
 class Delivery(StrEnum):
-    """What happens to a user message that arrives during a run.
-
-    It is refused (REJECT), joins the open run (STEER), or waits and begins a run of its own (FOLLOW_UP).
-    """
+    """What happens to a message during a run: refused, joined to the run (STEER), or a later run (FOLLOW_UP)."""
 
     REJECT = "reject"
     STEER = "steer"
@@ -153,8 +136,6 @@ class Delivery(StrEnum):
 
 
 class SystemKind(StrEnum):
-    """Why Bedrock wrote a system message."""
-
     NONE = ""
     MODE_RESTRICTED = "mode_restricted"
     MODE_UNRESTRICTED = "mode_unrestricted"
@@ -186,7 +167,6 @@ class Usage(Struct, frozen=True, gc=False):
 
     @property
     def context_tokens(self) -> int:
-        """The number of tokens in the context window after this response."""
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -208,20 +188,15 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     type: MessageType
     content: tuple[Content, ...]
     created_at: int
-    """When the message was stored, in milliseconds since the epoch (UTC)."""
     run: str = ""
     """The id of the run (the work on one user message) that this message belongs to; "" if it belongs to none."""
     delivery: str = ""
     """For user messages: how the message was handled, which is "direct", "steer" or "follow_up"; "" for others."""
     request_id: str = ""
-    """For agent messages: id of the model request that the message answers."""
     attempt: int = 0
     through_sequence: int = 0
-    """For agent messages: the sequence of the last message that the model request contained.
-
-    Messages that were stored while the model was answering have a higher sequence than this and a lower one than the
-    answer; later requests contain them after the answer and its tool results.
-    """
+    """For agent messages: the last message that the request contained. Messages stored while the model was answering
+    have a higher sequence, and later requests contain them after the answer and its tool results."""
     usage: Usage | None = None
     kind: SystemKind = SystemKind.NONE
     meta: bool = False
@@ -230,12 +205,10 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def text_of(content: tuple[Content, ...]) -> str:
-    """Return all plain text of a message, joined; "" if it has none."""
     return "".join(block.text for block in content if isinstance(block, Text))
 
 
 def images_of(content: Iterable[Content]) -> Iterator[Image]:
-    """Yield the images of a message or turn, in order, those of tool results included."""
     for block in content:
         if isinstance(block, Image):
             yield block
@@ -244,20 +217,15 @@ def images_of(content: Iterable[Content]) -> Iterator[Image]:
 
 
 def has_image(content: Iterable[Content]) -> bool:
-    """Return whether a message or turn contains an image."""
     return next(images_of(content), None) is not None
 
 
 def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
-    """Return whether a block is the result of a tool call."""
     return isinstance(block, (ToolSuccess, ToolError, ToolCancelled, SubAgentComplete))
 
 
 def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Container[str]) -> tuple[Content, ...]:
-    """Return the content, with a new id for each tool call whose id is unusable, repeated in `content`, or in `taken`.
-
-    If two calls had the same id, one of them could run twice or never. The function is idempotent.
-    """
+    """Replace call ids that are unusable, repeated or taken: one of two calls with one id could run twice or never."""
     seen = set[str]()
     blocks: list[Content] = []
     for index, block in enumerate(content):
@@ -272,11 +240,10 @@ def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Contai
 
 
 def call_id(request_id: str, index: int) -> str:
-    """Return a tool-call id that every provider accepts, the same for the same arguments."""
+    """A tool-call id that every provider accepts, the same for the same arguments."""
     text = _NOT_IN_CALL_ID.sub("-", f"{request_id}-{index}")
     return text if len(text) <= 40 else "call-" + hashlib.sha256(f"{request_id}-{index}".encode()).hexdigest()[:32]
 
 
 def tool_uses(content: tuple[Content, ...]) -> tuple[ToolUse, ...]:
-    """Return the tool calls of a message, in order."""
     return tuple(block for block in content if isinstance(block, ToolUse))

@@ -11,16 +11,12 @@ from msgspec import Struct
 
 
 class Action(StrEnum):
-    """What a rule does with the calls that it matches."""
-
     ALLOW = "allow"
     ASK = "ask"
     DENY = "deny"
 
 
 class Origin(StrEnum):
-    """Who made a rule: a client, for one conversation, or the operator of the server."""
-
     CONVERSATION = "conversation"
     OPERATOR = "operator"
 
@@ -32,21 +28,16 @@ class ApprovalRule(Struct, frozen=True, omit_defaults=True):
     """The id, unique among a conversation's rules of the same origin; "" for a rule that is only suggested."""
     action: Action
     tool: str = ""
-    """The rule is for calls of the tool with this name."""
     command: str = ""
     """The rule is for this command: the whole text of a call, or one simple command with exactly these words."""
     command_prefix: str = ""
-    """The rule is for simple commands that begin with these words."""
     path: str = ""
     """An absolute directory without symbolic links: the rule is for tools that read or write files beneath it."""
     mcp_server: str = ""
-    """The rule is for calls of all tools of the MCP server with this name."""
     words: tuple[str, ...] = ()
     """The words of `command_prefix`, or of `command` if that is one simple command, without the shell's quoting."""
     created_at: int = 0
-    """When the rule was made, in milliseconds since the epoch; 0 if unknown."""
     creator: str = ""
-    """The principal (person or service) that made the rule; "" if unknown."""
     origin: Origin = Origin.CONVERSATION
 
     @property
@@ -70,15 +61,12 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
     """What a call would do, as far as the tool's adapter can tell before the call runs."""
 
     text: str = ""
-    """The text of the whole command; "" for tools that run no command."""
     commands: tuple[ShellCommand, ...] = ()
     """All simple commands in the text; incomplete if `opaque` is set."""
     inner: tuple[ShellCommand, ...] = ()
     """Simple commands inside the arguments of other commands, or inside an opaque text; there may be more."""
     opaque: bool = False
-    """Whether the text may run commands that could not be determined."""
     paths: tuple[str, ...] = ()
-    """The absolute paths, without symbolic links, that the tool reads or writes."""
     trees: tuple[str, ...] = ()
     """The directories that the tool reads with everything beneath them; absolute, without symbolic links."""
     also_reads: tuple[str, ...] = ()
@@ -88,15 +76,11 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
 
 
 class Suggested(Struct, frozen=True, omit_defaults=True):
-    """The suggested approval rules for one call that waits for a person."""
-
     tool_use_id: str
     rules: tuple[ApprovalRule, ...]
-    """Rules that would allow calls like this one, the narrowest first. Their `id` is ""."""
     asked_by: ApprovalRule | None = None
     """The rule that made approval necessary; None if no rule did."""
     workspace: bool = False
-    """Whether a person can grant the workspace mode instead of the mode that the call asks for."""
 
 
 class Mode(StrEnum):
@@ -108,44 +92,32 @@ class Mode(StrEnum):
 
 
 BY_WIDTH = (Mode.RESTRICTED, Mode.WORKSPACE, Mode.UNRESTRICTED)
-"""All modes, ordered by the rights that they give to tools, the fewest first."""
 
 
 def wider(mode: Mode, than: Mode) -> bool:
-    """Return whether `mode` gives tools more rights than the mode `than`."""
     return BY_WIDTH.index(mode) > BY_WIDTH.index(than)
 
 
 class Rules(IntEnum):
-    """Versions of the state machine's rules.
-
-    The log of a conversation names the version under which it was written; a replay of the log uses the same version.
-    """
+    """Editions of the machine's rules. A log names the edition that wrote it, and is replayed with that edition."""
 
     FIRST = 1
     """The first version; also used for logs that name no version."""
+    # New: the agent is told that a run was interrupted; the budget is checked before each model request attempt.
     INTERRUPTIONS = 2
-    """New: the agent is told that a run was interrupted; the budget is checked before each model request attempt."""
+    # New: a conversation may be offered only some tools, perhaps not request_mode_upgrade (asks for a wider mode).
+    # Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
     OWN_TOOLS = 3
-    """New: a conversation may be offered only some tools, perhaps not request_mode_upgrade (asks for a wider mode).
-
-    Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
-    """
+    # New: a summary by command that fails leaves the conversation as it was, unless its context is full. The agent gets
+    # a notice if its model does not see the images of its history, and when the date has changed. Approval rules match
+    # commands differently. After a request that the provider found too long, a summary is requested. A run fails when
+    # its calls have failed in the same way three times in a row, and says if its answer is empty. Reasoning that is cut
+    # off at the token limit ends the run. The agent gets a notice when most of the budget, or of the requests of a run,
+    # is used up.
     NOTHING_LOST = 4
-    """New: a summary by command that fails leaves the conversation as it was, unless its context is full.
-
-    The agent gets a notice if its model does not see the images of its history, and when the date has changed. Approval
-    rules match commands differently.
-    After a request that the provider found too long, a summary is requested.
-    A run fails when its calls have failed in the same way three times in a row, and says if its answer is empty.
-    Reasoning that is cut off at the token limit ends the run.
-    The agent gets a notice when most of the budget, or of the requests of a run, is used up.
-    """
 
 
 class ApprovalPolicy(StrEnum):
-    """Which tool calls a person must approve."""
-
     AUTO = "auto"
     ASK_WRITES = "ask_writes"
     ASK_ALL = "ask_all"
@@ -159,8 +131,6 @@ class FollowUpPolicy(StrEnum):
 
 
 class ToolGroup(StrEnum):
-    """The kinds of tools by which clients group the tool calls that they display."""
-
     READ = "read-group"
     WRITE = "write-group"
     BASH = "bash-group"
@@ -168,29 +138,21 @@ class ToolGroup(StrEnum):
 
 
 class ToolTraits(Struct, frozen=True, omit_defaults=True):
-    """The properties of a tool that the state machine uses."""
-
     name: str
     group: ToolGroup
     retry_safe: bool = False
     """Whether a failed call may be started again, because the tool changes nothing."""
     writes: bool = False
-    """Whether calls need approval under ASK_WRITES.
-
-    A tool that is not in `ConvContext.tools` counts as one that writes.
-    """
+    """Whether calls need approval under ASK_WRITES. A tool that is not in `ConvContext.tools` counts as one that
+    writes."""
     always_asks: bool = False
     """Whether calls need approval under every policy: request_mode_upgrade, and client tools that demand it."""
     client: bool = False
-    """Whether a client runs the tool; the state machine then waits for the client's answer."""
     timeout_ms: int = 0
     """For a tool that a client runs: how long a call waits for the client's answer, in milliseconds."""
 
     def offered_in(self, mode: Mode | None) -> bool:
-        """Return whether a run that began in this mode offers the tool.
-
-        Restricted mode leaves out client tools that write.
-        """
+        """Restricted mode leaves out client tools that write. None: the conversation has no client tools."""
         return mode is not Mode.RESTRICTED or not self.client or not self.writes
 
 
@@ -219,8 +181,6 @@ class Budget(Struct, frozen=True):
 
 
 class ConvContext(Struct, frozen=True):
-    """Facts about a conversation that its transitions depend on."""
-
     conversation_id: str
     working_dir: str
     model_id: str
@@ -232,7 +192,6 @@ class ConvContext(Struct, frozen=True):
     workspace_available: bool = False
     """Whether workspace mode can be enforced in this conversation's working directory."""
     unrestricted_available: bool = True
-    """Whether the conversation's principal may use the unrestricted mode."""
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     always_approved: tuple[str, ...] = ()
     """Names of tools that need no approval; only in logs of earlier versions, before `approval_rules` existed."""
@@ -241,36 +200,30 @@ class ConvContext(Struct, frozen=True):
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
     budget: Budget = Budget()
     quota_spent: str = ""
-    """The used-up quota of the conversation's principal (the caller that owns it), as text; "" if there is none."""
+    """The used-up quota of the conversation's principal, as text; "" if there is none."""
     limits: Limits = Limits()
     tools: tuple[ToolTraits, ...] = ()
     """The tools offered to this conversation, in the order the model sees them."""
     date: str = ""
     """Today's date (UTC), as YYYY-MM-DD; "" in logs that do not contain it."""
     prompt_date: str = ""
-    """The date that the system prompt states."""
     takes_images: bool = True
     """Whether requests contain images. If not, they contain a text in place of each image."""
     rules: Rules = max(Rules)
 
 
 class ClientTool(Struct, frozen=True, omit_defaults=True):
-    """A tool that clients run."""
-
     name: str
     description: str = ""
     input_schema: str = '{"type":"object","properties":{}}'
     """A JSON Schema of type object, as JSON text."""
     group: ToolGroup = ToolGroup.OTHER
     timeout_ms: int = 300_000
-    """How long a call waits for a client's answer, in milliseconds."""
     read_only: bool = False
     requires_approval: bool = False
-    """Whether calls need approval under every approval policy."""
 
     @property
     def traits(self) -> ToolTraits:
-        """The tool's properties that the state machine uses."""
         return ToolTraits(
             self.name,
             self.group,
@@ -281,27 +234,24 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
         )
 
 
+# Why a tool is one of those that `unoffered` returns, and what to change.
 NOT_OFFERED = (
     "restricted mode offers only those tools of clients that are read-only: declare it so if it changes nothing, or "
     "choose the mode workspace or unrestricted"
 )
-"""Why a tool is one of those that `unoffered` returns, and what to change."""
 
 
 def unoffered(tools: tuple[ClientTool, ...], mode: Mode) -> tuple[str, ...]:
-    """Return the names of those client tools that a run which begins in this mode does not offer."""
+    """The names of those client tools that a run which begins in this mode does not offer."""
     return tuple(tool.name for tool in tools if not tool.traits.offered_in(mode))
 
 
 class ReasoningEffort(StrEnum):
-    """How much a model reasons before it answers."""
-
     NONE = "none"
     LOW = "low"
     MEDIUM = "medium"
     HIGH = "high"
     MAX = "max"
-    """The highest effort that the model supports."""
 
 
 class Generation(Struct, frozen=True, omit_defaults=True):
@@ -314,7 +264,7 @@ class Generation(Struct, frozen=True, omit_defaults=True):
     """The limit of one answer in tokens, reasoning included; 0: the server's default."""
 
     def over(self, other: Generation) -> Generation:
-        """Return these settings; where a setting is not set, take the value from `other`."""
+        """These settings, with those of `other` where one is unset."""
         return Generation(
             self.reasoning_effort or other.reasoning_effort,
             other.temperature if self.temperature is None else self.temperature,
@@ -333,26 +283,21 @@ class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
     """References to the operator's secrets (`secret:NAME`), by the name of the HTTP header that sends them."""
     read_only: tuple[str, ...] = ()
-    """The names of the server's tools that change nothing."""
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):
-    """What the creator of a conversation chose; the defaults mean that nothing was chosen.
+    """What the creator of a conversation chose.
 
-    Profiles have a table of their own, because a conversation's row is rewritten at every transition, and its profile
-    seldom changes.
+    It has a table of its own, since conversations' rows are rewritten often.
     """
 
     instructions: str = ""
-    """Instructions for the agent; "" if there are none."""
     replaces_prompt: bool = False
     """Whether the instructions replace Bedrock's system prompt instead of following it."""
     tools: tuple[str, ...] | None = None
     """The names of the built-in tools that are offered; None: all of them."""
     generation: Generation = Generation()
-    """Settings for the model's answers. Those of a message take precedence in the run that the message begins."""
     forked_from: str = ""
-    """The id of the conversation from which this one was forked; "" if it is not a fork."""
     forked_at: str = ""
     """The id, in the original conversation, of the last run that was copied to this fork; "" if it is not a fork."""
     cache_key: str = ""

@@ -18,8 +18,6 @@ from actors.core.states import AgentOutcome, AgentTask, QuestionStatus, State
 
 
 class PersistMessage(Struct, frozen=True, tag="persist_message"):
-    """As part of the commit: append a message to the history."""
-
     message: Message
 
     @property
@@ -32,8 +30,6 @@ class PersistMessage(Struct, frozen=True, tag="persist_message"):
 
 
 class PersistState(Struct, frozen=True, tag="persist_state"):
-    """As part of the commit: store the new state."""
-
     new_state: State
 
 
@@ -44,13 +40,10 @@ class PersistMode(Struct, frozen=True, tag="persist_mode"):
 
 
 class NotifyClient(Struct, frozen=True, tag="notify_client"):
-    """After the commit: send a notification to clients."""
-
     data: Notification
 
     @property
     def event_type(self) -> str:
-        """The tag of the notification's type, such as "state_changed"."""
         return str(type(self.data).__struct_config__.tag)
 
 
@@ -80,39 +73,28 @@ class AbortLlm(Struct, frozen=True, tag="abort_llm"):
 
 
 class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
-    """After the commit: start one tool call."""
-
     tool_use_id: str
     execution_id: int
     name: str
     input: str
-    """The arguments of the call, as JSON text."""
     attempt: int = 1
 
 
 class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
-    """After the commit: wait for a client's answer to a tool call.
-
-    At the deadline, the conversation gets a ToolDeadline event with the ids of this effect.
-    """
+    """After the commit: wait for a client's answer to a tool call, until ToolDeadline with these ids."""
 
     tool_use_id: str
     execution_id: int
     deadline: int
-    """Until when the client's answer is accepted, in milliseconds since the epoch."""
 
 
 class AwaitAnswer(Struct, frozen=True, tag="await_answer"):
-    """After the commit: wait for a person's answer to a tool's question.
-
-    At the deadline, the conversation gets a QuestionOver event with the ids of this effect.
-    """
+    """After the commit: wait for a person's answer to a question, until QuestionOver with these ids."""
 
     tool_use_id: str
     execution_id: int
     place: int
     deadline: int
-    """Until when the person's answer is accepted, in milliseconds since the epoch."""
 
 
 class AnswerTool(Struct, frozen=True, omit_defaults=True, tag="answer_tool"):
@@ -134,8 +116,6 @@ class AbortTool(Struct, frozen=True, tag="abort_tool"):
 
 
 class RetryOf(StrEnum):
-    """What is tried again when a retry timer ends."""
-
     LLM = "llm"
     TOOL = "tool"
 
@@ -152,10 +132,7 @@ class ScheduleRetry(Struct, frozen=True, tag="schedule_retry"):
 
 
 class SpawnSubAgent(Struct, frozen=True, tag="spawn_sub_agent"):
-    """After the commit: create a sub-agent and send it StartSubAgent.
-
-    At the deadline, this conversation gets a SubAgentTimeout event.
-    """
+    """After the commit: create a sub-agent and send it StartSubAgent; SubAgentTimeout follows at the deadline."""
 
     task: AgentTask
     deadline: int
@@ -207,5 +184,5 @@ class TransitionResult(Struct, frozen=True):
 
 
 def ignored(state: State) -> TransitionResult:
-    """Return the result for an event that no longer applies: the same state object, no effects."""
+    """The result for an event that no longer applies: the same state object, no effects."""
     return TransitionResult(state, ())

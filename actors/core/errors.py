@@ -8,8 +8,6 @@ from msgspec import Struct
 
 
 class ErrorKind(StrEnum):
-    """Why a model request or a run failed."""
-
     NETWORK = "network"
     TIMED_OUT = "timed_out"
     RATE_LIMIT = "rate_limit"
@@ -46,7 +44,6 @@ class LlmFailure(Struct, frozen=True):
 
     @property
     def retryable(self) -> bool:
-        """Whether another attempt may succeed."""
         return self.kind in RETRYABLE
 
 
@@ -140,10 +137,7 @@ class Rejected(InvalidTransition):
         super().__init__(text or REFUSAL_TEXTS[reason])
         self.reason = reason
         self.run: tuple[str, str] | None = None
-        """The ids of the conversation and of its open run, or None if no run is open.
-
-        The conversation's actor sets this.
-        """
+        """Set by the actor: the ids of the conversation and of its open run; None if no run is open."""
         self.cause = cause
         """A more specific reason that a program can read; "" if there is none."""
 
@@ -162,20 +156,12 @@ class QuotaExceededError(Rejected):
         needed: int = 0,
         dollars: bool = False,
     ) -> None:
-        """Describe the quota that is used up.
+        """`principal` is "" for a quota of the whole server; `dollars`: amounts are in millionths of a dollar.
 
-        Args:
-            quota: The name of the quota.
-            principal: Whose quota it is; "" for the quota of all principals together.
-            limit: The limit.
-            used: How much was used.
-            retry_ms: The milliseconds after which a retry may succeed.
-            needed: How much the refused request would use, if more than what is left; 0 if nothing is left.
-            dollars: Whether `limit` and `used` are in millionths of a dollar.
+        `needed` is the size of a request that does not fit in what is left; 0 if nothing is left.
         """
         allowed, taken = ((f"${each / 1e6:,.2f}" if dollars else f"{each:,}") for each in (limit, used))
         self.described = f"the quota {quota} of {principal or 'this server'}, {allowed}"
-        """The name, the owner and the limit of the quota, as text for error messages."""
         state = (
             f"needs {needed:,} more: {taken} of {allowed} are used" if needed else f"is used up: {taken} of {allowed}"
         )
@@ -183,4 +169,3 @@ class QuotaExceededError(Rejected):
         self.quota, self.principal = quota, principal
         self.limit, self.used = limit, used
         self.retry_ms = retry_ms
-        """The milliseconds after which a retry may succeed."""

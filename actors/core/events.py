@@ -66,8 +66,6 @@ class UserCancel(Command, frozen=True, tag="user_cancel"):
 
 
 class ApprovalResponse(Command, frozen=True, tag="approval_response"):
-    """A person's decision whether one tool call may run."""
-
     at: int
     tool_use_id: str
     approve: bool
@@ -75,10 +73,7 @@ class ApprovalResponse(Command, frozen=True, tag="approval_response"):
 
 
 class TriggerContinuation(Command, frozen=True, tag="trigger_continuation"):
-    """Write the summary of the conversation now (REQ-BED-023).
-
-    If that fails, the conversation is as it was before, unless its context is full.
-    """
+    """Write the summary now (REQ-BED-023). Unless the context is full, a failure changes nothing."""
 
     at: int
 
@@ -111,32 +106,24 @@ class SetMode(Command, frozen=True, omit_defaults=True, tag="set_mode"):
 
 
 class BeginLlm(SettleEvent, frozen=True, tag="begin_llm"):
-    """Build the model request that is due in AwaitingLlm.
-
-    A settle event: the state machine applies it by itself, directly after the event that made it necessary.
-    """
+    """Build the model request that is due in AwaitingLlm."""
 
     at: int
 
 
 class FinishCancel(SettleEvent, frozen=True, tag="finish_cancel"):
-    """Complete the cancel of a model request.
-
-    A settle event: the state machine applies it by itself, directly after the event that made it necessary.
-    """
+    """Complete the cancel of a model request."""
 
     at: int
 
 
 class PromoteFollowUp(SettleEvent, frozen=True, tag="promote_follow_up"):
-    """Added by the state machine itself (settle event): begin the next run with the oldest queued follow-up message."""
+    """Begin the next run with the oldest queued follow-up."""
 
     at: int
 
 
 class LlmStreamStarted(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_stream_started"):
-    """The first part of a model's response has arrived."""
-
     at: int
     request_id: str
     attempt: int
@@ -161,7 +148,6 @@ class LlmResponse(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_response
     request_id: str
     attempt: int
     content: tuple[Content, ...]
-    """Text, Reasoning and ToolUse blocks."""
     end_turn: bool
     usage: Usage | None = None
     truncated: bool = False
@@ -180,8 +166,6 @@ class LlmResponse(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_response
 
 
 class LlmError(LlmOutcome, frozen=True, tag="llm_error"):
-    """An attempt of a model request failed."""
-
     at: int
     request_id: str
     attempt: int
@@ -201,16 +185,12 @@ class LlmAborted(LlmOutcome, frozen=True, tag="llm_aborted"):
 
 
 class RetryTimeout(Timer, frozen=True, tag="retry_timeout"):
-    """The next attempt of a model request is due."""
-
     at: int
     request_id: str
     attempt: int
 
 
 class ToolComplete(ToolEvent, frozen=True, omit_defaults=True, tag="tool_complete"):
-    """The tool ended, with success or an error."""
-
     at: int
     tool_use_id: str
     execution_id: int
@@ -249,8 +229,6 @@ class AgentsSpawned(ToolEvent, frozen=True, tag="agents_spawned"):
 
 
 class ToolRetryTimeout(Timer, frozen=True, tag="tool_retry_timeout"):
-    """The next attempt of a tool call is due."""
-
     at: int
     tool_use_id: str
     execution_id: int
@@ -258,27 +236,19 @@ class ToolRetryTimeout(Timer, frozen=True, tag="tool_retry_timeout"):
 
 
 class SubAgentResult(Struct, frozen=True, tag="sub_agent_result"):
-    """A sub-agent ended."""
-
     at: int
     agent_id: str
     result: AgentOutcome
 
 
 class SubAgentTimeout(Timer, frozen=True, tag="sub_agent_timeout"):
-    """A sub-agent's deadline passed."""
-
     at: int
     agent_id: str
     partial_result: str = ""
-    """The last text that the sub-agent wrote."""
 
 
 class CancelTimeout(Timer, frozen=True, tag="cancel_timeout"):
-    """The sub-agents did not end in time after a cancel.
-
-    The actor handles this event before the other messages in its mailbox.
-    """
+    """The sub-agents did not end in time after a cancel. The actor handles it before other messages."""
 
     at: int
     run_id: str
@@ -306,16 +276,12 @@ class SubmitToolResult(Struct, frozen=True, tag="submit_tool_result"):
 
 
 class ToolDeadline(Struct, frozen=True, tag="tool_deadline"):
-    """Outcome: no client answered a call before its deadline."""
-
     at: int
     tool_use_id: str
     execution_id: int
 
 
 class AskQuestion(Struct, frozen=True, omit_defaults=True, tag="ask_question"):
-    """Outcome: the running tool asks a person a question."""
-
     at: int
     tool_use_id: str
     execution_id: int
@@ -325,7 +291,6 @@ class AskQuestion(Struct, frozen=True, omit_defaults=True, tag="ask_question"):
     """The name of the MCP server that asks."""
     message: str
     timeout_ms: int
-    """How long to wait for an answer, in milliseconds."""
     schema: str = ""
     """For a form: the JSON Schema of the answer, as JSON."""
     url: str = ""
@@ -366,10 +331,7 @@ class UsageReported(Struct, frozen=True, tag="usage_reported"):
     at: int
     usage: Usage
     aside: bool
-    """Whether a side query (a small request beside the conversation, such as for its title) used the tokens.
-
-    If False, an aborted request or a sub-agent used them.
-    """
+    """Whether a side query, such as for the title, used the tokens; otherwise an aborted request or a sub-agent did."""
     run: str = ""
     """For a sub-agent's tokens: the id of the parent's run; they are added to that run while it is open. Else ""."""
 
@@ -379,7 +341,6 @@ class McpRestarted(Struct, frozen=True, tag="mcp_restarted"):
 
     at: int
     servers: tuple[str, ...]
-    """The names of the MCP servers."""
 
 
 class JobChanged(Struct, frozen=True, tag="job_changed"):
@@ -391,6 +352,7 @@ class JobChanged(Struct, frozen=True, tag="job_changed"):
 
 Settle: TypeAlias = BeginLlm | FinishCancel | PromoteFollowUp
 ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned | ToolRetryTimeout
+# Events for which each state has its own rule.
 GridEvent: TypeAlias = (
     UserMessage | UserCancel | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent | SetMode
     | Settle
@@ -399,7 +361,7 @@ GridEvent: TypeAlias = (
     | SubAgentResult | SubAgentTimeout | CancelTimeout
     | Restart
 )  # fmt: skip
-"""Events for which each state has its own rule."""
+# Events that are handled by one rule for all states; they are logged and replayed like all other events.
 Beside: TypeAlias = (
     WithdrawMessage
     | SubmitToolResult
@@ -412,5 +374,4 @@ Beside: TypeAlias = (
     | McpRestarted
     | JobChanged
 )
-"""Events that are handled by one rule for all states; they are logged and replayed like all other events."""
 Event: TypeAlias = GridEvent | Beside

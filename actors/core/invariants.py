@@ -40,8 +40,8 @@ from actors.core.states import (
 )
 from actors.core.summary import ContextState, project, run_id, stray_edge, summarize
 
+# Identifies the streamed text of one attempt: the request id and the attempt number.
 Slot = tuple[str, int]
-"""Identifies the streamed text of one attempt: the request id and the attempt number."""
 
 
 class InvariantChecker:
@@ -69,10 +69,7 @@ class InvariantChecker:
         self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:
-        """Check a message that is older than the first event of a pruned log.
-
-        Call this in the order of the messages.
-        """
+        """Check a message that is older than the first event of a pruned log. Call it in the order of the messages."""
         yield from self._message(message)
 
     def check(self, event: Durable) -> Iterator[str]:
@@ -183,10 +180,7 @@ class InvariantChecker:
     # --- checks at the end of the log
 
     def check_end(self, state: State, mode: Mode) -> Iterator[str]:
-        """Compare the runs, calls and questions that are open at the end of the log with the stored state and mode.
-
-        Yields a text for each difference.
-        """
+        """Yield each difference between what is open at the end of the log and the stored state and mode."""
         yield from self._open_runs(state)
         yield from _compare("tool calls without a result", self._chain.open_calls, open_calls(state))
         asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
@@ -217,10 +211,7 @@ class InvariantChecker:
             yield from (f"run {run} has not ended" for run in sorted(self._started - self._ended - {live}))
 
     def _compare_stored(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
-        """Compare the ids that are open at the end of the log with those in the stored state.
-
-        If the beginning of the log was deleted, ignore ids that are only in the state. `what` names the kind of ids.
-        """
+        """Without the beginning of the log, ids that only the state has are no differences."""
         wanted = set(stored)
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 

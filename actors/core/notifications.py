@@ -50,7 +50,6 @@ class Retrying(Struct, frozen=True, tag="retrying"):
     """An attempt of a model request or tool call failed; the next one is due at `retry_at` (ms since the epoch)."""
 
     attempt: int
-    """Number of the next attempt."""
     max_attempts: int
     retry_at: int
     error: LlmFailure
@@ -59,8 +58,6 @@ class Retrying(Struct, frozen=True, tag="retrying"):
 
 
 class Fate(StrEnum):
-    """What happened to a queued user message."""
-
     QUEUED = "queued"
     DELIVERED = "delivered"
     RETURNED = "returned"
@@ -69,8 +66,6 @@ class Fate(StrEnum):
 
 
 class QueueChanged(Struct, frozen=True, tag="queue_changed"):
-    """A user message was queued, or has left the queue."""
-
     input: QueuedInput
     delivery: str
     """How the message reaches the agent: "steer" (joins the open run) or "follow_up" (begins the next run)."""
@@ -78,25 +73,16 @@ class QueueChanged(Struct, frozen=True, tag="queue_changed"):
 
 
 class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_requested"):
-    """A person is asked to approve a tool call."""
-
     call: ToolUse
     kind: ApprovalKind
     since: int
     suggestions: tuple[ApprovalRule, ...] = ()
-    """Rules that would allow calls like this one, the narrowest first. Their `id` is ""."""
     asked_by: ApprovalRule | None = None
-    """The rule because of which a person is asked: its action is ASK, or it denies calls and might match this one.
-
-    None if no rule is the cause.
-    """
+    """The rule because of which a person is asked: it asks, or it denies and might match this call. None: no rule."""
     workspace: bool = False
-    """Whether a person can grant the workspace mode instead of the mode that the call asks for."""
 
 
 class ApprovalDecision(StrEnum):
-    """The decision about a tool call."""
-
     APPROVE = "approve"
     DENY = "deny"
     WITHDRAWN = "withdrawn"
@@ -136,14 +122,10 @@ class QuestionChanged(Struct, frozen=True, tag="question_changed"):
 
 
 class BackgroundJobChanged(Struct, frozen=True, tag="background_job_changed"):
-    """A background job began or has ended."""
-
     job: BackgroundJob
 
 
 class UsageChanged(Struct, frozen=True, tag="usage_changed"):
-    """The conversation's token usage changed."""
-
     used_tokens: int
     window_tokens: int
     total: Usage
@@ -151,31 +133,22 @@ class UsageChanged(Struct, frozen=True, tag="usage_changed"):
 
 
 class ContextWarning(Struct, frozen=True, tag="context_warning"):
-    """The context window is so full that the warning threshold is reached."""
-
     used_tokens: int
     window_tokens: int
 
 
 class SubAgents(Struct, frozen=True, tag="sub_agents"):
-    """A sub-agent ended.
-
-    When the last one ends, the results of all sub-agents are added to the history in the same commit.
-    """
+    """A sub-agent ended. After the last one, all results are added to the history in the same commit."""
 
     reports: tuple[AgentReport, ...]
     pending: tuple[AgentSummary, ...]
 
 
 class ModeChanged(Struct, frozen=True, tag="mode_changed"):
-    """The mode changed."""
-
     mode: Mode
 
 
 class StopReason(StrEnum):
-    """Why a run ended."""
-
     COMPLETED = "completed"
     INTERRUPTED = "interrupted"
     ERROR = "error"
@@ -188,16 +161,12 @@ class RunStop(Struct, frozen=True, tag="run_stop"):
     reason: StopReason
     detail: str = ""
     message: str = ""
-    """For runs that failed: what happened and what to do."""
     output: str = ""
     """For completed runs with an output schema: the value that the run ended with, as JSON."""
 
 
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
-    """The processes of a killed tool call or background job have ended; if `leaked` is set, some may still run.
-
-    The conversation's actor creates this notification, not the state machine.
-    """
+    """The processes of a killed call or job have ended, except leaked ones. Created by the actor."""
 
     tool_use_id: str
     pids: tuple[int, ...]
@@ -207,10 +176,7 @@ class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
 
 
 class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):
-    """Settings changed, such as the title, the labels or the model.
-
-    The conversation's actor creates this notification, not the state machine.
-    """
+    """Settings such as the title, the labels or the model changed. Created by the actor, not by the machine."""
 
     fields: tuple[str, ...]
 

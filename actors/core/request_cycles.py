@@ -31,15 +31,12 @@ from actors.core.content import (
 from actors.core.context import ToolGroup
 from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, RunStop, StopReason
 
+# Either a time in milliseconds since the epoch, up to the year 9999 and 0 if unknown, or a duration.
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LATEST_MS)]
-"""Either a time in milliseconds since the epoch, up to the year 9999 and 0 if unknown, or a duration."""
 
 
 class CycleDelivery(StrEnum):
-    """How a user message reaches the agent.
-
-    It begins a run (DIRECT), joins the open run (STEER), or waits for the end of the open run (FOLLOW_UP).
-    """
+    """How a message reaches the agent: it begins a run, joins the open one, or waits for its end."""
 
     DIRECT = "direct"
     STEER = "steer"
@@ -47,19 +44,13 @@ class CycleDelivery(StrEnum):
 
 
 class OutputKind(StrEnum):
-    """The kinds of agent output."""
-
     ASSISTANT = "assistant"
     REASONING = "reasoning"
     TOOL_CALL = "tool_call"
 
 
 class CycleUserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
-    """A user message.
-
-    If the message joins an open run, the event occurs when the agent gets the message; otherwise, when the server
-    accepts the message.
-    """
+    """A user message, at the time at which the agent gets it (steers) or the server accepts it (all others)."""
 
     id: str
     delivery: CycleDelivery | None = None
@@ -74,18 +65,13 @@ class UserMessageWithdrawn(Struct, frozen=True, omit_defaults=True, tag="user-me
 
 
 class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
-    """One item of a model's response."""
-
     kind: OutputKind
     text: str = ""
-    """For assistant and reasoning items: the text."""
     round: str | None = None
     """The id of the model request; None if unknown."""
     tool_call_id: str = ""
     tool: str = ""
-    """The tool's name."""
     input: str = ""
-    """For tool calls: the arguments as raw JSON text."""
     group: ToolGroup | None = None
     message_id: str = ""
     at: Milliseconds = 0
@@ -103,8 +89,6 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
 
 
 class CycleRunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
-    """The run ended."""
-
     reason: StopReason
     detail: str = ""
     run: str = ""
@@ -117,24 +101,17 @@ CycleEvent: TypeAlias = CycleUserMessage | UserMessageWithdrawn | AgentOutput | 
 
 
 def decode_lines(lines: Iterable[bytes | str]) -> Iterator[CycleEvent]:
-    """Decode a list of events, one JSON object per line; blank lines are skipped.
-
-    Raises msgspec.DecodeError, ValueError for bytes that are not UTF-8, or RecursionError.
-    """
+    """Decode one JSON object per line. Raises msgspec.DecodeError, RecursionError, or ValueError for invalid UTF-8."""
     decoder: msgspec.json.Decoder[CycleEvent] = msgspec.json.Decoder(CycleEvent)
     return (decoder.decode(line) for line in lines if line.strip())
 
 
 def encode_line(event: CycleEvent) -> str:
-    """Encode the event as one line of JSON, without the line break."""
     return msgspec.json.encode(event).decode()
 
 
 class RequestCycle(Struct, frozen=True):
-    """A user message (the root), the agent's work on it, and the messages that joined the run (steers).
-
-    The first run-stop closes the cycle.
-    """
+    """A user message, the agent's work on it, and the messages that joined it, until the first run-stop."""
 
     root: CycleUserMessage
     kind: CycleDelivery
@@ -146,8 +123,6 @@ class RequestCycle(Struct, frozen=True):
 
 
 class InferenceRound(Struct, frozen=True):
-    """One model request and its output."""
-
     round: str | None
     inputs: tuple[CycleUserMessage | ToolResult, ...]
     """The new input since the previous model request; () if this request continues an unfinished text."""
@@ -155,15 +130,11 @@ class InferenceRound(Struct, frozen=True):
 
 
 class StepKind(StrEnum):
-    """Whether the message of a user step is the root of the cycle, or joined the run later (steer)."""
-
     NON_STEER = "non-steer"
     STEER = "steer"
 
 
 class UserStep(Struct, frozen=True, tag="user-step"):
-    """A step that shows a user message: the root of the cycle, or one that joined the run later (steer)."""
-
     kind: StepKind
     message: CycleUserMessage
 
@@ -214,9 +185,7 @@ class Projection(Struct, frozen=True):
     queue: tuple[CycleUserMessage, ...] = ()
     """Queued messages that will begin later cycles; they belong to no cycle yet."""
     count: int = 0
-    """How many events were applied."""
     skipped: int = 0
-    """Number of events that could not occur at their position and were skipped."""
 
     @property
     def cycles(self) -> tuple[RequestCycle, ...]:
@@ -225,18 +194,13 @@ class Projection(Struct, frozen=True):
 
 
 class Projector(Struct, frozen=True):
-    """Turns a list of events into request cycles."""
-
     strict: bool = False
     """Raise ProtocolError for an event that cannot occur at its place, instead of skipping it."""
     undeclared: CycleDelivery = CycleDelivery.FOLLOW_UP
     """How a message during a run is treated if its delivery is neither STEER nor FOLLOW_UP."""
 
     def step(self, so_far: Projection, event: CycleEvent) -> Projection:
-        """Return the projection after one more event; `so_far` is unchanged.
-
-        Raises ProtocolError if `strict` is set and the event is impossible at this place.
-        """
+        """Apply one more event. Raises ProtocolError if `strict` is set and the event is impossible here."""
         taken = msgspec.structs.replace(so_far, count=so_far.count + 1)
         match event:
             case CycleUserMessage():
@@ -271,7 +235,7 @@ class Projector(Struct, frozen=True):
 
 
 def project(events: Iterable[CycleEvent], *, strict: bool = False) -> tuple[RequestCycle, ...]:
-    """Return the cycles of an event list. Raises ProtocolError for an impossible event if `strict` is set."""
+    """The cycles of an event list. Raises ProtocolError for an impossible event if `strict` is set."""
     return Projector(strict=strict).project(events).cycles
 
 
@@ -290,10 +254,7 @@ def _close(taken: Projection, cycle: RequestCycle, stop: CycleRunStop) -> Projec
 
 
 def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
-    """Return the cycle of a run, given only that run's events; None if they do not begin with a user message.
-
-    The kind of the cycle is FOLLOW_UP if that message was queued during an earlier run, otherwise DIRECT.
-    """
+    """The cycle of a run, from that run's events alone; None if they do not begin with a user message."""
     following = iter(events)
     root = next(following, None)
     if not isinstance(root, CycleUserMessage):
@@ -304,18 +265,17 @@ def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
 
 
 def events_in(cycle: RequestCycle) -> tuple[CycleEvent, ...]:
-    """Return all events of a cycle, from the root message to the run-stop (if any), in the form `cycle_of` accepts."""
+    """All events of a cycle, from the root message to the run-stop (if any), in the form `cycle_of` accepts."""
     return (cycle.root, *cycle.events, *((cycle.stop,) if cycle.stop else ()))
 
 
 def events_of(
     notifications: Iterable[Notification], groups: Mapping[str, ToolGroup], times: Iterable[int] = repeat(0)
 ) -> Iterator[CycleEvent]:
-    """Convert a conversation's durable notifications into input events, one by one.
+    """Convert durable notifications into input events.
 
-    `groups` maps the names of tools to their groups; all other tools are in the group OTHER. `times` are the times at
-    which the notifications were stored, in milliseconds since the epoch. The event of a follow-up (a message that waits
-    for the end of the run) comes when the message is queued, not again when its run begins.
+    `groups` maps tools to their groups (default: OTHER), `times` are in ms since the epoch. A follow-up has its event
+    when it is queued, not when its run begins.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):
@@ -334,10 +294,7 @@ def events_of(
 
 
 def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
-    """Yield the input events of one message.
-
-    Only messages of people and of parent agents are user messages; reminders, notices and summaries are not.
-    """
+    """Reminders, notices and summaries are not user messages; those of people and of parent agents are."""
     if message.type is MessageType.USER and not message.meta:
         delivery = _DELIVERIES.get(message.delivery, CycleDelivery.DIRECT)
         yield CycleUserMessage(message.id, delivery, text_of(message.content), message.created_at)
@@ -371,10 +328,7 @@ _DELIVERIES = {Delivery.STEER.value: CycleDelivery.STEER, Delivery.FOLLOW_UP.val
 
 
 def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
-    """Return the model requests of a cycle with their inputs and outputs.
-
-    Tool results after the last model request are left out.
-    """
+    """The model requests of a cycle. Tool results after the last request are left out."""
     done: list[InferenceRound] = []
     inputs: list[CycleUserMessage | ToolResult] = [cycle.root]
     for event in cycle.events:
@@ -389,7 +343,7 @@ def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
 
 
 def steps(cycle: RequestCycle) -> tuple[Step, ...]:
-    """Return the steps of a cycle for display: user messages, and the agent's texts with their grouped tool calls."""
+    """The steps of a cycle for display: user messages, and the agent's texts with their grouped tool calls."""
     results = {event.tool_call_id: event for event in cycle.events if isinstance(event, ToolResult)}
     done: list[Step] = [UserStep(StepKind.NON_STEER, cycle.root)]
     for event in cycle.events:
@@ -431,5 +385,5 @@ _SEED_GROUPS = {
 
 
 def group_of(tool: str) -> ToolGroup:
-    """Return the group that the specification gives a tool, for event lists that name no groups; OTHER if unknown."""
+    """The group that the specification gives a tool, for event lists that name no groups; OTHER if unknown."""
     return _SEED_GROUPS.get(tool, ToolGroup.OTHER)

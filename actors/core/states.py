@@ -11,8 +11,8 @@ from actors.core.content import Image, SystemKind, ToolResult, ToolUse, Usage
 from actors.core.context import Generation, Mode, Suggested
 from actors.core.errors import ErrorKind, LlmFailure
 
+# The version of the stored JSON. A state with an unknown version is restored as Idle, and logged as an alarm.
 STATE_VERSION = 1
-"""The version of the stored JSON. A state with an unknown version is restored as Idle, and logged as an alarm."""
 
 
 class QueuedInput(Struct, frozen=True, omit_defaults=True):
@@ -23,7 +23,6 @@ class QueuedInput(Struct, frozen=True, omit_defaults=True):
     images: tuple[Image, ...]
     at: int
     generation: Generation | None = None
-    """Settings for the run that a follow-up begins."""
     output_schema: str = ""
     """The JSON Schema of the output of the run that a follow-up begins, as JSON; "" for none."""
 
@@ -51,7 +50,6 @@ class BackgroundJob(Struct, frozen=True, omit_defaults=True):
 
     handle: str
     tool_use_id: str
-    """The id of the tool call that started the job."""
     command: str
     """The beginning of the command, on one line."""
     status: JobStatus = JobStatus.RUNNING
@@ -77,12 +75,9 @@ class Question(Struct, frozen=True, omit_defaults=True):
     place: int
     """The number of the question among those of its tool call, by which the tool runner identifies the question."""
     asker: str
-    """The name of the MCP server that asks."""
     message: str
     since: int
-    """When the question was asked, in milliseconds since the epoch."""
     deadline: int
-    """Until when an answer is accepted, in milliseconds since the epoch."""
     schema: str = ""
     """For a form: the JSON Schema of the answer, as JSON."""
     url: str = ""
@@ -90,14 +85,12 @@ class Question(Struct, frozen=True, omit_defaults=True):
 
 
 class PastQuestion(Struct, frozen=True):
-    """How an earlier question ended."""
-
     number: int
     status: QuestionStatus
 
 
+# How many ended questions are remembered, so that the refusal of a late answer can say how the question ended.
 MAX_PAST_QUESTIONS = 8
-"""How many ended questions are remembered, so that the refusal of a late answer can say how the question ended."""
 
 
 class Ledger(Struct, frozen=True, omit_defaults=True):
@@ -128,33 +121,20 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     max_turns: int = 0
     """For sub-agents: the limit of `turns`, without the last request (see `grace`); 0 for the default limit."""
     nudges: int = 0
-    """For sub-agents: the number of consecutive answers without a tool call.
-
-    In a run with an output schema: the number of answers that tried to end the run without a valid value.
-    """
+    """Sub-agents: consecutive answers without a call. Runs with an output schema: attempts to end without a valid
+    value."""
     grace: bool = False
     """For sub-agents: whether the turn limit is reached; the running request is then the last one."""
     last_text: str = ""
-    """For sub-agents: the model's last text.
-
-    If the sub-agent fails, its parent gets this text as the partial result.
-    """
+    """For sub-agents: the model's last text, which the parent gets as partial result of a failure."""
     used_tokens: int = 0
     """The number of tokens in the context window after the last response."""
     total_usage: Usage = Usage()
-    """The token usage of the whole conversation, for budgets and display."""
     run_usage: Usage = Usage()
-    """The token usage of the latest run."""
     aside_usage: Usage = Usage()
-    """The token usage of side queries (small requests beside the conversation, such as for its title).
-
-    It counts towards the conversation's budget, but not towards a run's budget.
-    """
+    """Tokens of side queries, such as for the title. They count for the conversation's budget, not for a run's."""
     run_mode: Mode | None = None
-    """The mode in which the latest run began. It decides which tools of clients are offered during the whole run.
-
-    None if the conversation has no tools that clients run.
-    """
+    """The mode at the beginning of the latest run, which decides on client tools. None if there are none."""
     generation: Generation | None = None
     """Settings for the requests of the latest run, from the message that began it."""
     output_schema: str = ""
@@ -174,10 +154,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     budget_warned: bool = False
     """Whether the latest run got the notice that most of the budget is spent."""
     hidden_from: str | None = None
-    """The model that has had the notice that it does not see the images of the history.
-
-    "" if the latest image is newer than that, or the model sees it; None if there are no images.
-    """
+    """The model that was told that it does not see the images; "" if none was since the latest image, None without
+    images."""
     narrowed: int = 0
     """Results of tools up to this message are shorter in requests, because a provider found a request too long."""
     jobs: tuple[BackgroundJob, ...] = ()
@@ -185,28 +163,21 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
 
     @property
     def running_jobs(self) -> tuple[BackgroundJob, ...]:
-        """The background jobs whose end has not been recorded."""
         return tuple(job for job in self.jobs if job.status is JobStatus.RUNNING)
 
 
 class LlmPhase(StrEnum):
-    """Phase of an attempt of a model request."""
-
     CONNECTING = "connecting"
     STREAMING = "streaming"
     BACKOFF = "backoff"
 
 
 class ToolPhase(StrEnum):
-    """Phase of an attempt of a tool call."""
-
     RUNNING = "running"
     BACKOFF = "backoff"
 
 
 class LlmReason(StrEnum):
-    """Why the next request to the model is due."""
-
     USER_MESSAGE = "user_message"
     TOOL_RESULTS = "tool_results"
     DENIED = "denied"
@@ -242,18 +213,13 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
     retry_at: int = 0
     """In backoff: when the next attempt is due, ms since the epoch."""
     continuations: int = 0
-    """How many requests, including this one, continue the same unfinished text (end_turn=false).
-
-    0 if this request continues no text.
-    """
+    """How many requests so far, this one included, continue the same unfinished text."""
     last_error: LlmFailure | None = None
     model: str = ""
     """The model of the first attempt; later attempts use the same model."""
 
 
 class ApprovalKind(StrEnum):
-    """What a person is asked to approve: a tool call, or a change to a mode with more rights."""
-
     TOOL = "tool"
     MODE_UPGRADE = "mode_upgrade"
 
@@ -267,9 +233,7 @@ class AwaitingToolApproval(Struct, frozen=True, omit_defaults=True, tag="awaitin
     undecided: tuple[str, ...]
     kind: ApprovalKind
     request_id: str
-    """Id of the request that the response answered."""
     since: int
-    """When the approvals were requested, in milliseconds since the epoch."""
     suggestions: tuple[Suggested, ...] = ()
 
 
@@ -282,7 +246,6 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
     completed_results: tuple[ToolResult, ...]
     """Copies of the results of the calls that have ended. The results are already stored as messages."""
     calls: tuple[ToolUse, ...]
-    """All calls of the response, with their raw inputs."""
     execution_id: int
     attempt: int = 1
     phase: ToolPhase = ToolPhase.RUNNING
@@ -298,10 +261,7 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
 
 
 class AgentTask(Struct, frozen=True):
-    """The task of a sub-agent.
-
-    The transition that starts the sub-agent sets `agent_id`; the event that requests it contains the other fields.
-    """
+    """The task of a sub-agent. The transition that starts it sets `agent_id`."""
 
     agent_id: str
     task: str
@@ -310,25 +270,18 @@ class AgentTask(Struct, frozen=True):
     max_turns: int
     timeout_ms: int
     read_first: tuple[str, ...] = ()
-    """Paths of files whose content the sub-agent gets with its task."""
     given: str = ""
     """The content of the files in `read_first`, in the form in which the sub-agent reads it after its task."""
 
 
 class PendingAgent(Struct, frozen=True):
-    """A sub-agent that has not ended yet."""
-
     agent_id: str
     index: int
-    """The index of the sub-agent's task among the tasks of the call."""
     task: str
     deadline: int
-    """The latest time at which the sub-agent may end, in milliseconds since the epoch."""
 
 
 class AgentSucceeded(Struct, frozen=True, tag="succeeded"):
-    """The sub-agent submitted a result."""
-
     result: str
 
 
@@ -341,8 +294,6 @@ class AgentFailed(Struct, frozen=True, tag="failed"):
 
 
 class AgentTimedOut(Struct, frozen=True, tag="timed_out"):
-    """The sub-agent did not end before its deadline."""
-
     partial_result: str = ""
 
 
@@ -350,8 +301,6 @@ AgentOutcome: TypeAlias = AgentSucceeded | AgentFailed | AgentTimedOut
 
 
 class AgentReport(Struct, frozen=True):
-    """The outcome of one sub-agent."""
-
     agent_id: str
     index: int
     task: str
@@ -359,8 +308,6 @@ class AgentReport(Struct, frozen=True):
 
 
 class AwaitingSubAgents(Struct, frozen=True, tag="awaiting_sub_agents"):
-    """The conversation waits until its sub-agents have ended."""
-
     ledger: Ledger
     pending: tuple[PendingAgent, ...]
     completed_results: tuple[AgentReport, ...]
@@ -373,13 +320,10 @@ class AwaitingSubAgents(Struct, frozen=True, tag="awaiting_sub_agents"):
 
     @property
     def pending_ids(self) -> tuple[str, ...]:
-        """The ids of the sub-agents that have not ended yet."""
         return tuple(agent.agent_id for agent in self.pending)
 
 
 class CancelKind(StrEnum):
-    """The kind of work that has to stop before a cancel is complete."""
-
     LLM = "llm"
     """Stop a model request. A state of this kind never lasts: the event FinishCancel follows in the same commit."""
     AGENTS = "agents"
@@ -420,11 +364,8 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
     retry_at: int = 0
     last_error: LlmFailure | None = None
     model: str = ""
-    """The model of the first attempt; later attempts use the same model."""
     before: Idle | Error | None = None
-    """The state, without its ledger, to which a failure leads back: the context is not full, a command asked for the
-    summary. None: the context is full.
-    """
+    """Where a failed summary by command leads back to, without its ledger; None if the context is full."""
     unanswered: bool = False
     """Whether the run ends without an answer, because the provider found its request too long."""
 
@@ -468,21 +409,18 @@ State: TypeAlias = (
 )
 
 TERMINAL = (ContextExhausted, Completed, Failed)
-"""The terminal states, out of which no event leads."""
 
 INACTIVE = (Idle, Error, *TERMINAL)
-"""States in which nothing runs."""
 
 
 def name_of(state: State) -> str:
-    """Return the state's snake_case name, as in the `state` column of the database."""
     tag = type(state).__struct_config__.tag
     assert isinstance(tag, str)  # noqa: S101 -- every state above has a literal tag
     return tag
 
 
 def open_calls(state: State) -> tuple[str, ...]:
-    """Return the ids of tool calls without a result, in the order of the response."""
+    """The ids of tool calls without a result, in the order of the response."""
     match state:
         case AwaitingToolApproval():
             return tuple(call.id for call in state.calls)

@@ -37,24 +37,18 @@ HEADING_CHARS = 200
 
 
 class AgentSummary(Struct, frozen=True, omit_defaults=True):
-    """A running sub-agent."""
-
     id: str
     index: int
-    """The index of the sub-agent's task among the tasks of the call."""
     heading: str
     """The first line of the task; the full task is the first message of the sub-agent's own conversation."""
     deadline: int
-    """The latest time at which the sub-agent may end, in milliseconds since the epoch."""
 
 
 class StateSummary(Struct, frozen=True, omit_defaults=True):
     """The state of a conversation for clients. Fields that do not apply to this `kind` of state keep their defaults."""
 
     kind: str
-    """The state's snake_case name."""
     run: str = ""
-    """The id of the open run; "" if no run is open."""
     busy: bool = False
     request_id: str = ""
     attempt: int = 0
@@ -67,30 +61,23 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     completed_count: int = 0
     undecided: tuple[ToolUse, ...] = ()
     suggestions: tuple[Suggested, ...] = ()
-    """The approval rules that are suggested for the undecided calls."""
     approval_kind: str = ""
     since: int = 0
-    """When the approvals were requested, in milliseconds since the epoch."""
     pending_agents: tuple[AgentSummary, ...] = ()
     error_kind: ErrorKind | None = None
     error_message: str = ""
     result: str = ""
-    """The result of a completed sub-agent."""
     partial_result: str = ""
-    """The last text of a failed sub-agent."""
     deadline: int = 0
     """Until when a client may answer `current_call`, in ms since the epoch; 0 if no client runs it."""
     questions: tuple[Question, ...] = ()
-    """The unanswered questions that `current_call` asks a person."""
 
 
 def run_id(conversation_id: str, run: int) -> str:
-    """Return the id of the run (request cycle) with this number."""
     return f"{conversation_id}:{run}"
 
 
 def summarize(state: State, context: ConvContext) -> StateSummary:
-    """Return the summary of `state`."""
     ledger = state.ledger
     run = run_id(context.conversation_id, ledger.run) if ledger.live else ""
     kind, busy = name_of(state), not isinstance(state, INACTIVE)
@@ -145,12 +132,11 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
 
 
 def summarize_agent(agent: PendingAgent) -> AgentSummary:
-    """Return the summary of a running sub-agent."""
     return AgentSummary(agent.agent_id, agent.index, heading(agent.task), agent.deadline)
 
 
 def heading(task: str) -> str:
-    """Return the first non-empty line of a task, cut to 200 characters."""
+    """The first non-empty line of a task, cut to 200 characters."""
     line = next(filter(None, map(str.strip, task.splitlines())), "")
     return line if len(line) <= HEADING_CHARS else line[: HEADING_CHARS - 1] + "…"
 
@@ -181,7 +167,6 @@ _PHASES = {
 
 
 def project(state: State) -> ContextState:
-    """Return the state of the diagram that corresponds to a state of the state machine."""
     match state:
         case Idle() | Completed():
             return ContextState.IDLE
@@ -213,6 +198,7 @@ _BUSY = tuple(
     if state not in (ContextState.IDLE, ContextState.FAILED, ContextState.CONTEXT_EXHAUSTED)
 )
 
+# The transitions of the specified diagram; its initial state is Idle.
 DIAGRAM_EDGES: frozenset[Edge] = frozenset(
     {
         (ContextState.IDLE, ContextState.PROCESSING_USER_MESSAGE),
@@ -238,8 +224,12 @@ DIAGRAM_EDGES: frozenset[Edge] = frozenset(
         (ContextState.TRANSIENT_FAILURE, ContextState.FAILED),
     }
 )
-"""The transitions of the specified diagram; its initial state is Idle."""
 
+# The transitions that Bedrock adds to the specified diagram. They lead to Idle or Cancelling (after a cancel, a
+# restart, the round limit or a spent budget), directly to Failed (after an error that is not retried, or when a
+# sub-agent was cancelled or submitted an error), to ContextExhausted, from one tool to the next, from an unfinished
+# text to its continuation or to the summary request, from a failed run to the next one, and from the command
+# SpawnSubAgents to its sub-agents.
 EXTENSION_EDGES: frozenset[Edge] = (
     frozenset((state, ContextState.IDLE) for state in _BUSY)
     | frozenset((state, ContextState.CANCELLING) for state in _BUSY if state is not ContextState.CANCELLING)
@@ -255,19 +245,12 @@ EXTENSION_EDGES: frozenset[Edge] = (
         (ContextState.PROCESSING_USER_MESSAGE, ContextState.EXECUTING_TOOLS),
     }
 ) - DIAGRAM_EDGES
-"""The transitions that Bedrock adds to the specified diagram.
-
-They lead to Idle or Cancelling (after a cancel, a restart, the round limit or a spent budget), directly to Failed
-(after an error that is not retried, or when a sub-agent was cancelled or submitted an error), to ContextExhausted, from
-one tool to the next, from an unfinished text to its continuation or to the summary request, from a failed run to the
-next one, and from the command SpawnSubAgents to its sub-agents.
-"""
 
 EDGES = DIAGRAM_EDGES | EXTENSION_EDGES
 
 
 def stray_edge(walk: Iterable[ContextState], start: ContextState = ContextState.IDLE) -> Edge | None:
-    """Return the first step of the path that is not in EDGES, as (from, to); None if every step is allowed."""
+    """The first step of the path that is not in EDGES, as (from, to); None if every step is allowed."""
     here = start
     for there in walk:
         if (here, there) not in EDGES:
@@ -282,10 +265,7 @@ class ChatContext(Struct, frozen=True):
     state: ContextState = ContextState.IDLE
 
     def handle_event(self, fsm_path: tuple[ContextState, ...]) -> ChatContext:
-        """Follow the path of one transition and return the new context.
-
-        Raises ValueError if a step is neither in the specified diagram nor among Bedrock's additions.
-        """
+        """Follow the path of one transition. Raises ValueError for a step that is no edge of the diagram."""
         stray = stray_edge(fsm_path, self.state)
         if stray:
             raise ValueError(f"{stray[0]} --> {stray[1]} is not a transition of the Context Manager FSM")

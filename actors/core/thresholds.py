@@ -10,42 +10,36 @@ from actors.core.states import Ledger
 
 
 def delay(attempt: int, limits: Limits) -> int:
-    """Return the wait before this attempt in ms: by default 1 s before the second one, doubled for each further one.
-
-    The wait is never longer than `limits.max_retry_after_ms`.
-    """
+    """The wait before this attempt, in ms: 1 s before the second, then doubled, up to `max_retry_after_ms`."""
     return min(limits.retry_base_ms << (attempt - 2), limits.max_retry_after_ms)
 
 
 def too_long(retry_after_ms: int | None, limits: Limits) -> bool:
-    """Return whether the provider demands a longer wait than the limit; such a request fails at once."""
+    """Whether the provider demands a longer wait than the limit; such a request fails at once."""
     return retry_after_ms is not None and retry_after_ms > limits.max_retry_after_ms
 
 
 def delay_with(retry_after_ms: int | None, attempt: int, limits: Limits) -> int:
-    """Return the longer of the scheduled delay and the provider's Retry-After, which must not be `too_long`; in ms."""
+    """The longer of the scheduled delay and the provider's Retry-After, which must not be `too_long`; in ms."""
     return max(delay(attempt, limits), retry_after_ms or 0)
 
 
 def attempts_left(attempt: int, limits: Limits) -> bool:
-    """Return whether another attempt is allowed after this one."""
     return attempt < limits.max_attempts
 
 
+# A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models.
 BYTES_PER_TOKEN = 4
-"""A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models."""
+# The tokens of an image of the largest size that is sent to models: its longer side has 1,568 pixels.
 IMAGE_TOKENS = 1_600
-"""The tokens of an image of the largest size that is sent to models: its longer side has 1,568 pixels."""
 _PROSE = bytes(byte for byte in range(128) if chr(byte).isalpha() or chr(byte).isspace())
 
 
 def utf8_size(text: str) -> int:
-    """Return the number of bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def tokens_of(size: int) -> int:
-    """Estimate the tokens of a text of `size` bytes."""
     return -(-size // BYTES_PER_TOKEN)
 
 
@@ -57,10 +51,10 @@ def content_tokens(content: Iterable[Content], *, images: bool = True) -> int:
 
 
 def most_tokens(text: str) -> int:
-    """Estimate generously how many tokens a text takes, for output of programs, which may have few bytes per token.
+    """An upper estimate of the tokens of a program's output, which may have few bytes per token.
 
-    A third per letter and blank, one for every other byte. That is at least half of what byte-level tokenizers count,
-    whatever the text: of digits, for example, each is a token to many.
+    At least half of what byte-level tokenizers count, whatever the text: of digits, for example, each is a token to
+    many.
     """
     data = text.encode("utf-8", "replace")
     rest = len(data.translate(None, _PROSE))
@@ -83,32 +77,29 @@ def _texts(block: Content) -> Iterator[str]:
 
 
 def near_full(used: int, context: ConvContext) -> bool:
-    """Return whether `used` tokens reach the warning threshold (by default 80 % of the usable window)."""
+    """Whether `used` tokens reach the warning threshold (by default 80 % of the usable window)."""
     return _reaches(used, context.limits.warn_ratio, context.usable_window)
 
 
 def full(used: int, context: ConvContext) -> bool:
-    """Return whether `used` tokens reach the limit at which a summary is due (by default 90 % of the usable window)."""
+    """Whether `used` tokens reach the limit at which a summary is due (by default 90 % of the usable window)."""
     return _reaches(used, context.limits.exhaust_ratio, context.usable_window)
 
 
 def _reaches(used: int, ratio: float, usable: int) -> bool:
-    """Return whether `used` is at least `ratio` (rounded to 1/1000) of `usable`; False if `usable` is unknown (0)."""
+    """Whether `used` is at least `ratio` (rounded to 1/1000) of `usable`; False if `usable` is unknown (0)."""
     return usable > 0 and used * 1_000 >= round(ratio * 1_000) * usable
 
 
 def spent(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
-    """Return the limit of which this part is used up, as a text such as "5000 tokens per run"; "" if there is none."""
+    """The limit of which this part is used up, as a text such as "5000 tokens per run"; "" if there is none."""
     if 0 < budget.run_tokens * ratio <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger, ratio)
 
 
 def spent_for_good(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
-    """Return the limit of the whole conversation of which this part is used up, as a text such as "$1.50", or "".
-
-    A new run does not reset these limits.
-    """
+    """Like `spent`, for the limits that a new run does not reset."""
     whole = ledger.total_usage + ledger.aside_usage
     if 0 < budget.conversation_tokens * ratio <= whole.context_tokens:
         return f"{budget.conversation_tokens} tokens"
@@ -118,10 +109,7 @@ def spent_for_good(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
 
 
 def share(budget: Budget, ledger: Ledger, among: int) -> Budget:
-    """Return the budget for each of `among` sub-agents: an equal part of what is left of the parent's budget.
-
-    Call this only while `spent` returns "".
-    """
+    """An equal part of what is left of the parent's budget. Call this only while `spent` returns ""."""
     whole = ledger.total_usage + ledger.aside_usage
     limits = (
         (budget.run_tokens, ledger.run_usage.context_tokens),

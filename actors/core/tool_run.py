@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolOutcomeEvent
 
+# How long the next tool waits for the processes of an aborted tool, in milliseconds.
 QUIESCE_MS = 2_000
-"""How long the next tool waits for the processes of an aborted tool, in milliseconds."""
 
 
 class KillReceipt(Struct, frozen=True):
-    """A report on how the processes of a tool call ended. Its content becomes the notification ToolTreeReaped."""
+    """How the processes of a tool call ended; becomes the notification ToolTreeReaped."""
 
     tool_use_id: str
     execution_id: int
@@ -40,15 +40,11 @@ class KillReceipt(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """No tool runs."""
-
     ended: KillReceipt | None = None
     """The receipt of the last execution, kept until AbortTool requests it."""
 
 
 class Running(Struct, frozen=True, tag="running"):
-    """One tool runs."""
-
     call: ExecuteTool
 
 
@@ -105,10 +101,7 @@ class ReportOutcome(Struct, frozen=True, tag="report_outcome"):
 
 
 class ReportReceipt(Struct, frozen=True, tag="report_receipt"):
-    """Output of `advance`: send the receipt of a cancelled call to the conversation.
-
-    The processes of the call have ended, or count as leaked.
-    """
+    """Output of `advance`: send the receipt of a cancelled call, whose processes have ended or count as leaked."""
 
     receipt: KillReceipt
 
@@ -117,8 +110,6 @@ Output: TypeAlias = StartTool | KillTool | ReportOutcome | ReportReceipt
 
 
 class RunStep(Struct, frozen=True):
-    """The runner's next state and its outputs."""
-
     run: ToolRun
     outputs: tuple[Output, ...] = ()
 
@@ -147,10 +138,7 @@ def _when_ready(run: Ready, event: Input) -> RunStep:
 
 
 def _when_running(run: Running, event: Input) -> RunStep:
-    """Handle an input while a tool runs.
-
-    A request for another tool means that the conversation has abandoned the running one.
-    """
+    """A request for another tool means that the conversation has abandoned the running one."""
     match event:
         case ExecuteTool():
             return RunStep(Quiescing(run.call, event), (_kill(run.call),))

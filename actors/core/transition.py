@@ -180,7 +180,6 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
 
 
 def _record(state: State, context: ConvContext, event: UsageReported | McpRestarted | JobChanged) -> TransitionResult:
-    """Apply an event that changes nothing but the ledger."""
     match event:
         case UsageReported():
             return add_reported_usage(state, context, event)
@@ -215,7 +214,7 @@ def _dispatch(state: State, context: ConvContext, event: GridEvent) -> Transitio
 
 
 def settle_event(state: State, at: int) -> Settle | None:
-    """Return the event that must follow in the same commit if `state` must not last; None if it may last."""
+    """The event that must follow in the same commit if `state` must not last; None if it may last."""
     match state:
         case AwaitingLlm():
             return BeginLlm(at)
@@ -245,7 +244,7 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
 
 
 def stream_text(state: State, context: ConvContext, chunk: LlmStreamChunk) -> tuple[TextDelta, ...] | None:
-    """Return what clients are told of streamed text while `state` is the published one: nothing if the attempt is over.
+    """What clients are told of streamed text while `state` is the published one: nothing if the attempt is over.
 
     None means that the text must wait, because the start of its stream has not been committed.
     """
@@ -257,7 +256,6 @@ def stream_text(state: State, context: ConvContext, chunk: LlmStreamChunk) -> tu
 
 
 def context_after(context: ConvContext, effects: tuple[Effect, ...]) -> ConvContext:
-    """Return the context as it is after these effects: with the new mode, if they change the mode."""
     for effect in effects:
         if isinstance(effect, PersistMode):
             context = replace(context, mode=effect.mode)

@@ -38,13 +38,11 @@ class ChainCheck:
     def __init__(self) -> None:
         self._sequence = 0
         self._chained = 0
-        """The sequence number of the last agent or tool message so far; every later model request contains it."""
         self._calls: set[str] = set()
         self._open: list[str] = []
 
     @property
     def open_calls(self) -> tuple[str, ...]:
-        """Ids of the calls without a result, in the order of the calls."""
         return tuple(self._open)
 
     def feed(self, message: Message) -> tuple[str, ...]:
@@ -96,7 +94,7 @@ class ChainCheck:
 
 
 def violations(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Return a description of each violation in a stored history; () if the history is valid.
+    """A description of each violation in a stored history; () if the history is valid.
 
     Sequence numbers must be 1, 2, 3, … and tool call ids unique. Each call must have exactly one result; the results
     directly follow the message with the calls, in the same order. Calls at the end may lack results: see `open_calls`.
@@ -106,10 +104,7 @@ def violations(messages: Iterable[Message]) -> tuple[str, ...]:
 
 
 def open_calls(messages: Sequence[Message]) -> tuple[ToolUse, ...]:
-    """Return the calls that have no result, in the order of the calls.
-
-    `messages` must be a valid history: only the last agent message and those after it are read.
-    """
+    """The calls without a result. The history must be valid: only what follows the last agent message is read."""
     answered: set[str] = set()
     for message in reversed(messages):
         answered.update(block.tool_use_id for block in message.content if is_tool_result(block))
@@ -119,11 +114,9 @@ def open_calls(messages: Sequence[Message]) -> tuple[ToolUse, ...]:
 
 
 SUMMARIES = (SystemKind.SUMMARY, SystemKind.SUMMARY_FALLBACK)
-"""The kinds of summaries that end a conversation whose context is full."""
 
 
 def copied_message(message: Message, origin: str, fork: str) -> Message:
-    """Return a copy of the origin's message for the fork: the same content with new ids."""
     run = _renamed(message.run, origin, fork)
     return replace(
         message,
@@ -134,17 +127,16 @@ def copied_message(message: Message, origin: str, fork: str) -> Message:
 
 
 def copied_stop(stop: RunStop, origin: str, fork: str) -> RunStop:
-    """Return a copy of the event that ended the origin's run, with the id of the fork's copy of that run."""
     return replace(stop, run=_renamed(stop.run, origin, fork))
 
 
 def run_number(run: str) -> int:
-    """Return the number of a run in its conversation, given the run's id; 0 for "", which means no run."""
+    """The number of a run in its conversation, given the run's id; 0 for "", which means no run."""
     return int(run.rpartition(":")[2] or 0)
 
 
 def used_tokens(messages: Sequence[Message]) -> int:
-    """Return how many tokens of the context window were in use after the last answer; 0 if unknown."""
+    """How many tokens of the context window were in use after the last answer; 0 if unknown."""
     answers = (message.usage for message in reversed(messages) if message.type is MessageType.AGENT and message.usage)
     return next((usage.context_tokens for usage in answers), 0)
 
@@ -152,17 +144,10 @@ def used_tokens(messages: Sequence[Message]) -> int:
 def first_ledger(
     context: ConvContext, messages: Sequence[Message], last_run: str, notices: tuple[Notice, ...], date: str
 ) -> Ledger:
-    """Return the ledger (counters and queues) with which a fork begins.
+    """The ledger of a fork.
 
-    The numbers of runs, requests and messages continue after the copied ones, so that no id is used twice. The fork's
-    usage begins at zero.
-
-    Args:
-        context: The context of the fork.
-        messages: The messages that were copied to the fork.
-        last_run: The id of the last copied run.
-        notices: What the model learns at the fork's first request.
-        date: The date that the model knows, as YYYY-MM-DD.
+    Numbers of runs, requests and messages continue after the copied ones, so that no id is used twice; usage begins at
+    zero. `date` is the date that the model knows, as YYYY-MM-DD.
     """
     used = used_tokens(messages)
     return Ledger(
@@ -180,14 +165,9 @@ def first_ledger(
 def first_notices(
     mode: Mode, copied: Sequence[Message], ended: StopReason, later: Iterable[Message | Notice], at: int
 ) -> tuple[Notice, ...]:
-    """Return what the model is told at the fork's first request: what is missing or outdated in the copied history.
+    """What is missing or outdated in the copied history, for the fork's first request.
 
-    Args:
-        mode: The mode of the fork.
-        copied: The copied messages.
-        ended: How the last copied run ended.
-        later: What the origin's model was told after the copied part: later messages and waiting notices.
-        at: The time, in milliseconds since the epoch.
+    `ended` is how the last copied run ended; `later` are messages and notices of the origin after the copied part.
     """
     after = tuple(later)
     return (
@@ -198,10 +178,7 @@ def first_notices(
 
 
 def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Iterator[Notice]:
-    """If the last copied run was interrupted, yield the notice about that from the origin.
-
-    The notice is written only when the next run begins, so it is not among the copied messages.
-    """
+    """A notice about an interruption is written when the next run begins, so it is not among the copied messages."""
     if ended is not StopReason.INTERRUPTED:
         return
     for each in after:
@@ -213,10 +190,10 @@ def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Itera
 
 
 def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message | Notice], at: int) -> Iterator[Notice]:
-    """Yield a notice that names the fork's mode, unless the copied history already tells the model the right mode.
+    """A notice that names the fork's mode, unless the history names it already.
 
-    The system prompt names the first mode, and a notice follows every change. If there is no such notice, neither in
-    the copy nor in the origin after it, the mode that the system prompt names is still valid.
+    The system prompt names the first mode and a notice each change. Without a notice, neither in the copy nor in the
+    origin after it, the prompt still holds.
     """
     told = next((message.kind for message in reversed(copied) if message.kind in KINDS.values()), None)
     changed = told is not None or any(each.kind in KINDS.values() for each in after)
@@ -230,5 +207,6 @@ def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
 
 
 def _request_number(message: Message) -> int:
-    """Return the request number in a request id such as "c:r12"; 0 if the message answers no request."""
+    """The request number in a request id such as "c:r12"; 0 if the message answers no request."""
     return int(message.request_id.rpartition(":r")[2] or 0)
+    # The sequence number of the last agent or tool message so far; every later model request contains it.

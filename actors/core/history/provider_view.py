@@ -33,8 +33,8 @@ from actors.core.history.result_budget import UNLIMITED, Room, bounded, cut_text
 from actors.core.steps import texts
 from actors.core.thresholds import content_tokens
 
+# The text that asks a model to continue an unfinished answer if there is no new message.
 CONTINUE = "Continue."
-"""The text that asks a model to continue an unfinished answer if there is no new message."""
 
 
 class Turn(Struct, frozen=True, gc=False):
@@ -43,10 +43,7 @@ class Turn(Struct, frozen=True, gc=False):
     role: str
     """"user" or "assistant"."""
     content: tuple[Content, ...]
-    """The blocks of the turn.
-
-    User turns have tool results first, then text and images; assistant turns keep the model's order.
-    """
+    """User turns have tool results first, then text and images; assistant turns keep the model's order."""
 
 
 class Prefix(NamedTuple):
@@ -70,11 +67,9 @@ class ProviderView(Struct, frozen=True):
 
     @property
     def prefix(self) -> Prefix:
-        """Identifies the first `settled` turns, so that `begins_with` of a later view can recognise them."""
         return Prefix(self.settled, self.lineage)
 
     def begins_with(self, prefix: Prefix) -> bool:
-        """Return whether the view begins with the turns that `prefix`, taken from an earlier view, identifies."""
         return not prefix.settled or (prefix.lineage is self.lineage and prefix.settled <= self.settled)
 
 
@@ -93,7 +88,6 @@ def provider_view(
 
 
 def turns_of(placed: Iterable[Message], protocol: str, model: str) -> tuple[Turn, ...]:
-    """Build the turns of messages that `ProviderOrder` has ordered; the last turn is always the user's."""
     turns = TurnBuilder()
     for message in placed:
         if message.type is MessageType.AGENT:
@@ -123,32 +117,26 @@ class TurnBuilder:
         self._turns.append((role, blocks))
 
     def closed(self) -> tuple[Turn, ...]:
-        """Return the turns, ending with a user turn: one that asks the model to continue is added if necessary."""
+        """The turns, ending with a user turn: one that asks the model to continue is added if necessary."""
         if self._turns and self._turns[-1][0] == "assistant":
             self._turns.append(("user", [Text(CONTINUE)]))
         return tuple(Turn(role, tuple(blocks)) for role, blocks in self._turns)
 
 
 class ProviderOrder:
-    """Puts messages into the provider's order one by one: each answer directly follows the messages that it answers.
-
-    Messages that were stored while the model was answering follow that answer and its tool results.
-    """
+    """Puts each answer directly after the messages that it answers; what was stored meanwhile follows its results."""
 
     def __init__(self) -> None:
         self._placed: list[Message] = []
         self._late: list[Message] = []
         self._unanswered = 0
-        """Number of tool calls of the last answer that have no result."""
         self._answer = 0
-        """Index of the last answer in `_placed`."""
 
     @property
     def placed(self) -> list[Message]:
         return self._placed + self._late
 
     def add(self, message: Message) -> None:
-        """Insert the next message of the history."""
         if message.type is MessageType.ERROR:
             return
         if message.type is MessageType.AGENT:
@@ -164,10 +152,7 @@ class ProviderOrder:
             self._late = []
 
     def pop_settled(self) -> list[Message]:
-        """Remove and return the messages before the last answer.
-
-        Their order is final: no later answer is placed there.
-        """
+        """Remove and return the messages before the last answer, whose order is final."""
         settled, self._placed = self._placed[: self._answer], self._placed[self._answer :]
         self._answer = 0
         return settled
@@ -183,7 +168,7 @@ class ProviderOrder:
 
 
 def in_provider_order(messages: Iterable[Message], through_sequence: int) -> list[Message]:
-    """Return the messages up to number `through_sequence`, in the order that `ProviderOrder` describes."""
+    """The messages up to number `through_sequence`, in the order that `ProviderOrder` describes."""
     order = ProviderOrder()
     for message in messages:
         if message.sequence > through_sequence:
@@ -193,12 +178,12 @@ def in_provider_order(messages: Iterable[Message], through_sequence: int) -> lis
 
 
 def is_blank(block: Content) -> bool:
-    """Return whether a block is a text without a visible character; requests contain no such blocks."""
+    """Whether a block is a text without a visible character; requests contain no such blocks."""
     return isinstance(block, Text) and not block.text.strip()
 
 
 def answer_content(message: Message, protocol: str, model: str) -> tuple[Content, ...]:
-    """Return an answer's blocks, without reasoning that another protocol or model produced; "" stands for any."""
+    """An answer's blocks, without reasoning that another protocol or model produced; "" stands for any."""
     return tuple([
         block
         for block in message.content
@@ -208,17 +193,14 @@ def answer_content(message: Message, protocol: str, model: str) -> tuple[Content
 
 
 def user_content(message: Message) -> tuple[Content, ...]:
-    """Return the blocks with which a message appears in a user turn.
-
-    The text of a system message is put inside a tag, and that tag is escaped in all other messages.
-    """
+    """The blocks for a user turn. System messages stand in a tag, which is escaped everywhere else."""
     if message.type is not MessageType.SYSTEM or message.kind is SystemKind.CONTINUE:
         return tuple(map(_escaped, message.content))
     return (Text(texts.notice(text_of(message.content))),)
 
 
 def _escaped(block: Content) -> Content:
-    """Return the block with Bedrock's tags escaped. Most blocks contain none; then the same object is returned."""
+    """The block with Bedrock's tags escaped. Most blocks contain none; then the same object is returned."""
     match block:
         case Text():
             text = texts.escape(block.text)
@@ -242,15 +224,11 @@ class GrowingView:
         self._model = model
         self._room = room
         self._used = room.fixed
-        """The tokens of the settled turns, and of what precedes them in a request."""
         self._lineage = object()
         self._order = ProviderOrder()
-        """Orders the messages from the last answer on, whose turns may still change."""
         self._settled: list[Turn] = []
         self._calls: set[str] = set()
-        """Ids of the tool calls in the settled turns (those that no longer change)."""
         self.sequence = 0
-        """The number of the last added message in its conversation; 0 before the first one."""
 
     def add(self, message: Message) -> None:
         self._order.add(message)
@@ -259,13 +237,11 @@ class GrowingView:
             self._settle()
 
     def view(self) -> ProviderView:
-        """Return the view of all messages added so far."""
         placed, _ = bounded(self._order.placed, self._room, self._used)
         tail = turns_of(placed, self._protocol, self._model)
         return ProviderView((*self._settled, *tail), len(self._settled), self._lineage, self._calls)
 
     def _is_visible(self, answer: Message) -> bool:
-        """Return whether any part of the answer is in the view, so that the answer begins a turn."""
         return not all(map(is_blank, answer_content(answer, self._protocol, self._model)))
 
     def _settle(self) -> None:
@@ -275,8 +251,8 @@ class GrowingView:
         self._calls.update(block.id for turn in turns for block in turn.content if isinstance(block, ToolUse))
 
 
+# The tokens of a block below which blocks are left out instead of being cut further.
 _SMALLEST_PART = 64
-"""The tokens of a block below which blocks are left out instead of being cut further."""
 _FEWEST_PARTS = 8
 _LEFT_OUT = "[{count} parts of the conversation are left out here, because the context window has no room for them]"
 
@@ -290,14 +266,12 @@ def summary_view(
     used: int = 0,
     halved: int = 0,
 ) -> tuple[Turn, ...]:
-    """Build the turns of the summary request (REQ-BED-020), without tool blocks and reasoning blocks.
+    """Build the turns of the summary request (REQ-BED-020), with calls and results as text and without reasoning.
 
-    Calls and results are rendered as text, so that every provider accepts them without tool definitions. The last block
-    asks for the summary and names the tools in `rejected`, whose calls did not run because the context is full.
-
-    The longest blocks are cut until the history fits into `room`; it is halved for each time in `halved` that the
-    provider found it too long. `used` are the tokens in the window as the provider last counted them; where it
-    counted more than is estimated here, the estimate is corrected.
+    So every provider accepts them without tool definitions. `rejected` names the tools whose calls did not run. The
+    longest blocks are cut until the history fits `room`, which is halved for each time in `halved` that the provider
+    found it too long. Where the provider counted more tokens in the window (`used`) than are estimated here, the
+    estimate is corrected.
     """
     names, parts = dict[str, str](), list[_Part]()
     placed, _ = bounded(in_provider_order(messages, through_sequence), room, room.fixed)
@@ -321,8 +295,6 @@ def summary_view(
 
 
 class _Part(NamedTuple):
-    """A block of the history in the request for a summary."""
-
     sequence: int
     """The number of its message; 0 for a remark."""
     role: str
@@ -334,10 +306,7 @@ def _tokens(parts: Iterable[_Part], room: Room) -> int:
 
 
 def _shortened(parts: list[_Part], tokens: int, room: Room) -> list[_Part]:
-    """Return parts of at most about `tokens`: the longest are cut, and those in the middle left out if too many.
-
-    _FEWEST_PARTS of _SMALLEST_PART are left whatever `tokens` is.
-    """
+    """Cut the longest parts and drop some of the middle; _FEWEST_PARTS of _SMALLEST_PART always stay."""
     if _tokens(parts, room) <= tokens:
         return parts
     most = max(tokens // _SMALLEST_PART, _FEWEST_PARTS)
@@ -383,13 +352,12 @@ def _summary_instruction(rejected: Sequence[str]) -> str:
 
 
 MAX_IMAGES = 100
-"""Maximum images in a request."""
+# Maximum bytes of all images of a request. As base64 they take 20 MB of the 32 MB that a request may have.
 MAX_BYTES = 15_000_000
-"""Maximum bytes of all images of a request. As base64 they take 20 MB of the 32 MB that a request may have."""
 
 
 def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
-    """Return the turns with a remark in place of the oldest images, if there are too many or their total is too large.
+    """The turns with a remark in place of the oldest images, if there are too many or their total is too large.
 
     `size_of` returns the size in bytes of an image as it is sent. Many images (half the limit) are removed at a time,
     so that the beginning of requests, which providers cache, rarely changes. Which images are removed depends only on
@@ -400,24 +368,18 @@ def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tup
 
 
 class ImageBudget:
-    """Applies the image limits to the views of a growing history.
-
-    The result equals that of `within_limits`, but only new turns are processed.
-    """
+    """Applies the limits of `within_limits` to a growing history, looking at new turns only."""
 
     def __init__(self) -> None:
         self._seen = Prefix()
-        """Identifies the leading turns of the last view that no longer change."""
         self._sizes: list[int] = []
-        """The sizes in bytes of the images in the turns that no longer change."""
         self._removed = 0
         self._window = _ImageWindow()
 
     def apply(self, view: ProviderView, size_of: Callable[[Image], int]) -> ProviderView:
-        """Return the view, with its oldest images replaced by remarks if it exceeds the limits.
+        """Replace the oldest images by remarks if the view exceeds the limits.
 
-        The settled turns (those with which all later views begin) change only if more images are removed than before.
-        Raises what `size_of` raises.
+        The settled turns change only if more images are removed than before. Raises what `size_of` raises.
         """
         if not view.begins_with(self._seen):
             self._seen, self._sizes, self._removed, self._window = Prefix(), [], 0, _ImageWindow()
@@ -442,7 +404,6 @@ class _ImageWindow:
         self.turns: list[Turn] = []
         self.lineage = object()
         self._images = 0
-        """The number of images in these turns before any image was removed."""
 
     def add(self, turns: Sequence[Turn], removed: int) -> None:
         """Add turns. The oldest `removed` images of the whole history, not only of these turns, are left out."""
@@ -455,10 +416,7 @@ def _to_remove(sizes: Sequence[int]) -> int:
 
 
 def _surplus(costs: Sequence[int], limit: int) -> int:
-    """Return how many leading items must be removed so that the costs of the rest add up to at most `limit`.
-
-    More are removed than necessary: the excess is rounded up to a multiple of half the limit; see `within_limits`.
-    """
+    """How many leading items to remove: rounded up to a multiple of half the limit, see `within_limits`."""
     excess = sum(costs) - limit
     if excess <= 0:
         return 0
@@ -477,7 +435,6 @@ def _sizes(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> list[int]:
 
 
 def _without(turns: Sequence[Turn], count: int) -> Iterator[Turn]:
-    """Yield the turns, with a remark in place of each of the first `count` images."""
     for turn in turns:
         if not count:
             yield turn
@@ -499,3 +456,8 @@ def _without(turns: Sequence[Turn], count: int) -> Iterator[Turn]:
 
 def _image_remark(image: Image) -> str:
     return f"[an image, {image.media_type} {image.width}x{image.height}, that is no longer shown]"
+    # The number of the last added message in its conversation; 0 before the first one.
+    # Ids of the tool calls in the settled turns (those that no longer change).
+    # The tokens of the settled turns, and of what precedes them in a request.
+    # Index of the last answer in `_placed`.
+    # Number of tool calls of the last answer that have no result.

@@ -22,12 +22,12 @@ from actors.core.content import (
 )
 from actors.core.thresholds import IMAGE_TOKENS, content_tokens, most_tokens
 
+# The factor by which the results of a round are cut further after the provider found the request too long.
 NARROWED = 4
-"""The factor by which the results of a round are cut further after the provider found the request too long."""
+# Results of at most so many tokens are not cut further then.
 SMALLEST = 128
-"""Results of at most so many tokens are not cut further then."""
+# The results of a round may fill this part (one half) of what is left of the window.
 _SHARE = 2
-"""The results of a round may fill this part (one half) of what is left of the window."""
 
 _HINTS = {
     "bash": "print less at a time, or write the output to a file and read that in parts",
@@ -35,7 +35,6 @@ _HINTS = {
     "search": "search with a narrower pattern or path",
     "keyword_search": "search for fewer or more specific terms",
 }
-"""How to see the rest of a result, by the name of the tool."""
 _HINT = "ask for less at a time"
 
 
@@ -45,7 +44,6 @@ class Room(Struct, frozen=True):
     usable: int = 0
     """How many tokens a request may have; 0: any number, so nothing is cut."""
     fixed: int = 0
-    """The tokens of the system prompt and the tools."""
     images: bool = True
     """Whether requests contain images; if not, they contain a short text in place of each."""
     narrowed: int = 0
@@ -53,15 +51,10 @@ class Room(Struct, frozen=True):
 
 
 UNLIMITED = Room()
-"""Nothing is cut."""
 
 
 def shares(wanted: Sequence[int], total: int) -> list[int]:
-    """Divide `total` fairly: each gets what it wants, or else as much as any other gets.
-
-    The shares add up to at most `total`; what one does not want is left to the others. Raises nothing: a negative
-    `total` counts as 0.
-    """
+    """Divide `total` fairly: each gets what it wants, or else as much as any other. A negative `total` counts as 0."""
     left, given = max(total, 0), [0] * len(wanted)
     for served, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
         given[index] = min(wanted[index], left // (len(wanted) - served))
@@ -70,9 +63,9 @@ def shares(wanted: Sequence[int], total: int) -> list[int]:
 
 
 def bounded(placed: Sequence[Message], room: Room, used: int) -> tuple[list[Message], int]:
-    """Return messages in the provider's order with shorter results where they need too much, and the tokens after them.
+    """Shorten results that need too much, and count the tokens.
 
-    `used` are the tokens before these messages, which begin with the first message or with an answer.
+    `used` are those before `placed`, which begins with the first message or an answer.
     """
     if not room.usable:
         return list(placed), used
@@ -122,9 +115,9 @@ def _bounded_round(messages: Sequence[Message], room: Room, used: int) -> tuple[
 
 
 def _after(answer: Message, room: Room, used: int) -> int:
-    """Return the tokens in the window after an answer: as the provider counted them, otherwise estimated.
+    """The tokens after an answer: as counted by the provider, or as estimated.
 
-    A count beyond the window is of a request to another model, or of one whose results were not cut yet.
+    A count above the window is of a request to another model, or of one whose results were not cut.
     """
     counted = answer.usage.context_tokens if answer.usage else 0
     return counted if 0 < counted <= room.usable else used + content_tokens(answer.content, images=room.images)
@@ -153,7 +146,7 @@ def _text(block: Content) -> str:
 
 
 def _shortened(block: Content, tokens: int, names: Mapping[str, str], room: Room) -> Content:
-    """Return a result that takes about `tokens`: with as many images as fit beside half of it, and a shorter text."""
+    """A result that takes about `tokens`: with as many images as fit beside half of it, and a shorter text."""
     if _wanted(block, room) <= tokens:
         return block
     if not is_tool_result(block):
@@ -171,16 +164,12 @@ def _with_text(block: ToolResult, tokens: int, hint: str, lost: Sequence[Image] 
 
 
 def image_remark(image: Image) -> str:
-    """Return the text in place of an image for which the context window has no room."""
     size = f"{image.media_type} {image.width}x{image.height}"
     return f"[an image, {size}, is left out here, because the context window has no room for it]"
 
 
 def cut_text(text: str, tokens: int, hint: str = "") -> str:
-    """Return head and tail of a text that takes more than `tokens`, with a remark on what is left out between them.
-
-    The remark ends with `hint`, which says how to see the rest. It is there also if `tokens` has no room for it.
-    """
+    """Head and tail of a text of more than `tokens`, with a remark between them that ends with `hint` in any case."""
     if most_tokens(text) <= tokens:
         return text
     left = max(tokens - most_tokens(_remark(len(text), hint)), 0) // 2
@@ -193,7 +182,7 @@ def cut_text(text: str, tokens: int, hint: str = "") -> str:
 
 
 def _fitting(text: str, tokens: int) -> int:
-    """Return how many leading characters take at most `tokens`."""
+    """How many leading characters take at most `tokens`."""
     return bisect.bisect_right(
         range(1, min(len(text), 3 * tokens) + 1), tokens, key=lambda end: most_tokens(text[:end])
     )

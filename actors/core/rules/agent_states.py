@@ -44,7 +44,6 @@ from actors.core.steps.transition_builder import TransitionBuilder
 
 
 def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in AwaitingSubAgents. Raises Rejected for commands that this state does not accept."""
     match event:
         case SubAgentResult() | SubAgentTimeout():
             return _ended(state, context, event)
@@ -91,7 +90,6 @@ def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -
 
 
 def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in Cancelling. Raises Rejected for commands that this state does not accept."""
     match event:
         case FinishCancel():
             return _finish(state, context, event.at) if state.kind is CancelKind.LLM else ignored(state)

@@ -59,7 +59,6 @@ from actors.core.steps.transition_builder import TransitionBuilder
 
 
 def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in Idle. Raises Rejected for commands that this state does not accept."""
     match event:
         case UserMessage():
             return start_run(state, context, event)
@@ -107,7 +106,6 @@ def _start_sub_agent(state: Idle, context: ConvContext, event: StartSubAgent) ->
 
 
 def when_error(state: Error, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in Error. Raises Rejected for commands that this state does not accept."""
     match event:
         case UserMessage():
             return start_run(state, context, event)
@@ -146,10 +144,7 @@ def when_terminal(state: ContextExhausted | Completed | Failed, event: GridEvent
 
 
 def handle_fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
-    """End the run with kind UNKNOWN: abort its work and give each open tool call an error result.
-
-    Ignored in the states in which nothing runs.
-    """
+    """End the run with kind UNKNOWN: abort its work, give open calls an error result. Ignored where nothing runs."""
     if isinstance(state, INACTIVE):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

@@ -67,7 +67,6 @@ from actors.core.steps.transition_builder import TransitionBuilder
 
 
 def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in AwaitingLlm. Raises Rejected for commands that this state does not accept."""
     match event:
         case BeginLlm() if state.error:
             return fail_run(TransitionBuilder(state, context, event.at), ErrorKind.REPEATED_FAILURE, state.error)
@@ -88,7 +87,6 @@ def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent
 
 
 def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in LlmRequesting. Raises Rejected for commands that this state does not accept."""
     match event:
         case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
             return _outcome(state, context, event) if is_current(state, event) else ignored(state)
@@ -132,7 +130,6 @@ def _outcome(state: LlmRequesting, context: ConvContext, event: AttemptOutcome) 
 
 
 def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in AwaitingContinuation. Raises Rejected for commands that this state does not accept."""
     match event:
         case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
             return _summary_outcome(state, context, event) if is_current(state, event) else ignored(state)
@@ -195,7 +192,6 @@ def _summarized(builder: TransitionBuilder, state: AwaitingContinuation, event: 
 
 
 def _kind_of(event: LlmResponse) -> ErrorKind:
-    """Return the kind of failure of a response that contains no summary."""
     if event.refusal:
         return ErrorKind.CONTENT_FILTER
     return ErrorKind.CONTEXT_EXHAUSTED if event.context_full else ErrorKind.SERVER_ERROR

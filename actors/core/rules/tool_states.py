@@ -70,7 +70,6 @@ from actors.core.steps.transition_builder import TransitionBuilder
 def when_awaiting_tool_approval(
     state: AwaitingToolApproval, context: ConvContext, event: GridEvent
 ) -> TransitionResult:
-    """Handle an event in AwaitingToolApproval. Raises Rejected for commands that this state does not accept."""
     match event:
         case ApprovalResponse():
             return _answer(state, context, event)
@@ -117,7 +116,6 @@ def _ids(state: AwaitingToolApproval) -> tuple[str, ...]:
 
 
 def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in ToolExecuting. Raises Rejected for commands that this state does not accept."""
     match event:
         case ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned():
             return _outcome(state, context, event) if _concerns(state, event) else ignored(state)
@@ -236,10 +234,7 @@ def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: SetMode) -
 
 
 def ask_question(state: State, context: ConvContext, event: AskQuestion) -> TransitionResult:
-    """Notify clients of a question of the running call. Ignored if the call is not running or the question is repeated.
-
-    Sub-agents cannot ask: their questions are ignored, too.
-    """
+    """Ask clients a question of the running call. Ignored in sub-agents, for other calls, and if repeated."""
     running = _asking(state, event)
     if running is None or event.place <= running.asked or context.is_sub_agent:
         return ignored(state)
@@ -275,13 +270,12 @@ def apply_decision(state: State, context: ConvContext, event: AnswerQuestion) ->
 
 
 def open_question(state: State, number: int) -> Question | None:
-    """Return the question with this number if it waits for an answer, else None."""
     asked = state.questions if isinstance(state, ToolExecuting) else ()
     return next((question for question in asked if question.number == number), None)
 
 
 def _asking(state: State, event: AskQuestion | QuestionOver) -> ToolExecuting | None:
-    """Return `state` if the call that the event names is running on the server (not in a client), else None."""
+    """`state` if the call that the event names is running on the server (not in a client), else None."""
     if not isinstance(state, ToolExecuting) or state.phase is not ToolPhase.RUNNING or state.deadline:
         return None
     mine = (state.current_tool_id, state.execution_id) == (event.tool_use_id, event.execution_id)

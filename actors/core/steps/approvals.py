@@ -36,10 +36,7 @@ class _UpgradeInput(Struct):
 
 
 def requested_mode(call: ToolUse) -> Mode:
-    """Return the mode that a call of the tool request_mode_upgrade asks for.
-
-    This is UNRESTRICTED if the call names no mode or its input is invalid.
-    """
+    """UNRESTRICTED if the call names no mode or its input is invalid."""
     try:
         return msgspec.json.decode(call.input, type=_UpgradeInput).mode
     except (msgspec.DecodeError, UnicodeError):
@@ -47,7 +44,6 @@ def requested_mode(call: ToolUse) -> Mode:
 
 
 def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
-    """Return the traits of the tool with this name; None if the conversation is not offered such a tool."""
     for traits in context.tools:
         if traits.name == name:
             return traits
@@ -55,23 +51,19 @@ def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
 
 
 class CallVerdict(StrEnum):
-    """Whether a call runs, needs approval, or is denied."""
-
     RUN = "run"
     ASK = "ask"
     DENY = "deny"
 
 
 class Evaluation(Struct, frozen=True):
-    """The verdict on a call, with the rule that caused it."""
-
     verdict: CallVerdict
     rule: ApprovalRule | None = None
     """The rule that denies the call or demands approval; None if no rule does."""
 
 
 def evaluate(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Evaluation:
-    """Return whether a call runs, needs approval or is denied.
+    """Whether a call runs, needs approval or is denied.
 
     A rule that denies takes precedence over one that asks; a rule that allows overrules only the approval policy. A
     call also needs approval if a rule might deny it, but only running the call would show whether the rule matches.
@@ -95,7 +87,7 @@ def evaluate(context: ConvContext, call: ToolUse, subject: CallSubject | None) -
 
 
 def always_asks(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether a person must approve this call whatever the policy and the rules say."""
+    """Whether a person must approve this call whatever the policy and the rules say."""
     traits = traits_of(context, call.name)
     return call.name == REQUEST_MODE_UPGRADE or (traits is not None and traits.always_asks)
 
@@ -113,20 +105,18 @@ def _allowed(context: ConvContext, call: ToolUse, subject: CallSubject | None) -
 
 
 def left_out(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether the model has called request_mode_upgrade although the conversation is not offered that tool."""
+    """Whether the model has called request_mode_upgrade although the conversation is not offered that tool."""
     if call.name != REQUEST_MODE_UPGRADE or context.is_sub_agent or context.rules < Rules.OWN_TOOLS:
         return False
     return traits_of(context, call.name) is None
 
 
 def denial(rule: ApprovalRule) -> str:
-    """Return the reason of a denial by this rule, as text for the call's result."""
     origin = "of the server" if rule.origin is Origin.OPERATOR else "of this conversation"
     return f"a rule {origin} denies {describe(rule)}"
 
 
 def approval_kind(call: ToolUse) -> ApprovalKind:
-    """Return whether approval of the call changes the mode or only lets the tool run."""
     return ApprovalKind.MODE_UPGRADE if call.name == REQUEST_MODE_UPGRADE else ApprovalKind.TOOL
 
 
@@ -137,9 +127,9 @@ def ask(
     subjects: Mapping[str, CallSubject],
     request_id: str,
 ) -> TransitionResult:
-    """Request approval for each call with the verdict ASK; none of `calls` runs before all requests are answered.
+    """Request approval for each call with the verdict ASK.
 
-    `calls` are all tool calls of the response to `request_id`.
+    `calls` are all of the response; none runs before all are decided.
     """
     builder.place_state()
     questions = tuple(call for call in calls if evaluated[call.id].verdict is CallVerdict.ASK)
@@ -172,11 +162,9 @@ def _about(
 def resolve_question(
     builder: TransitionBuilder, tool_use_id: str, decision: ApprovalDecision, reason: str = ""
 ) -> None:
-    """Notify clients that the approval request for this call is decided."""
     builder.notify(ApprovalResolved(tool_use_id, decision, reason))
 
 
 def withdraw_questions(builder: TransitionBuilder, tool_use_ids: Iterable[str]) -> None:
-    """Notify clients that these approval requests no longer need an answer."""
     for tool_use_id in tool_use_ids:
         resolve_question(builder, tool_use_id, ApprovalDecision.WITHDRAWN)

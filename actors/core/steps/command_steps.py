@@ -47,10 +47,9 @@ Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgent
 
 
 def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
-    """Return the error for a refused command, with `reason` or a more specific reason.
+    """The error for a refused command: `reason`, or a more specific one.
 
-    More specific are the reasons that this kind of conversation never accepts the command, that a sub-agent has already
-    started, and that no approval is awaited.
+    That is: this kind of conversation never accepts it, the sub-agent has started, or no approval is awaited.
     """
     match event:
         case ApprovalResponse():
@@ -72,9 +71,9 @@ def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> 
 
 
 def spawn_from_command(state: Idle | Error, context: ConvContext, event: SpawnSubAgents) -> TransitionResult:
-    """Begin a run that starts sub-agents without a model request. Its first message lists the tasks.
+    """Begin a run that starts sub-agents without a model request.
 
-    Raises Rejected in a sub-agent, and InvalidTransition if there are no tasks.
+    Raises Rejected in a sub-agent, InvalidTransition without tasks.
     """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
@@ -97,15 +96,14 @@ def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerCon
 
 
 def after_failure(state: Idle | Error) -> tuple[ContextState, ...]:
-    """Return the states of the Context Manager diagram between `state` and the next run: Idle after Error, or none."""
+    """The states of the Context Manager diagram between `state` and the next run: Idle after Error, or none."""
     return (ContextState.IDLE,) if isinstance(state, Error) else ()
 
 
 def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Reason) -> TransitionResult:
-    """Queue a message that arrives during a run: for this run (a steer) or for a later one (a follow-up).
+    """Queue a message for the open run (steer) or a later one (follow-up).
 
-    Raises Rejected: with `busy` for a message that does not allow queueing, with QUEUE_FULL if the queue is full, with
-    SUB_AGENT in a sub-agent.
+    Raises Rejected: `busy` if it may not be queued, QUEUE_FULL, or SUB_AGENT.
     """
     if context.is_sub_agent or event.delivery is Delivery.REJECT:
         raise refusal(context, event, busy)
@@ -124,10 +122,7 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
 
 
 def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
-    """Remove a message from the queue, so that the agent never gets it.
-
-    Raises Rejected(UNKNOWN_OR_DECIDED) if the message is not in the queue.
-    """
+    """Remove a message from the queue. Raises Rejected(UNKNOWN_OR_DECIDED) if it is not there."""
     ledger = state.ledger
     waiting = next((one for one in (*ledger.steers, *ledger.follows) if one.message_id == event.message_id), None)
     if waiting is None:
@@ -147,10 +142,7 @@ def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage)
 def spawn_agents(
     builder: TransitionBuilder, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
 ) -> TransitionResult:
-    """Start sub-agents and wait for all of them.
-
-    `call` is the state whose running tool call starts the sub-agents; None if a command starts them.
-    """
+    """Start sub-agents and wait for all. `call`: the state whose running call starts them; None for a command."""
     builder.place_state()
     pending = tuple(_start_agents(builder, task, index) for index, task in enumerate(tasks))
     state = AwaitingSubAgents(builder.ledger, pending, ())
@@ -170,11 +162,7 @@ def spawn_agents(
 def record_outcome(
     builder: TransitionBuilder, state: AwaitingSubAgents, agent: PendingAgent, outcome: AgentOutcome
 ) -> TransitionResult:
-    """Record the outcome of a sub-agent.
-
-    After the last one, the text about all outcomes becomes the result of the tool call, or a system message if a
-    command started the sub-agents.
-    """
+    """After the last outcome, the text about all becomes the result of the call, or else a system message."""
     ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)
     pending = tuple(other for other in state.pending if other is not agent)
@@ -198,12 +186,11 @@ def record_outcome(
 
 
 def aggregate(reports: tuple[AgentReport, ...]) -> str:
-    """Return the text that the model reads about its sub-agents, in the order of their tasks."""
+    """The text that the model reads about its sub-agents, in the order of their tasks."""
     return "\n\n".join(f'Task: "{done.task}"\n{_outcome_text(done.outcome)}' for done in reports)
 
 
 def find_agent(pending: tuple[PendingAgent, ...], agent_id: str) -> PendingAgent | None:
-    """Return the pending sub-agent with this id, or None."""
     return next((agent for agent in pending if agent.agent_id == agent_id), None)
 
 

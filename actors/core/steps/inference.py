@@ -19,10 +19,9 @@ from actors.core.summary import ContextState
 
 
 def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:
-    """Start the next model request of the run, or end the run if its budget or its round limit is reached.
+    """Deliver notices and steers, then start the next model request, or end the run at its budget or round limit.
 
-    Queued notices and steers (messages that join the run) are added to the history first. `continuations` counts the
-    requests, including this one, that continue the same unfinished text; 0 if this one continues no text.
+    `continuations` counts the requests, this one included, that continue the same unfinished text.
     """
     if spent := _spent(builder):
         return _stop_for_budget(builder, spent, *through)
@@ -48,10 +47,7 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
 
 
 def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> TransitionResult:
-    """Start the next attempt with the same request id and model; steers (messages that join the run) are added first.
-
-    End the run instead if the budget is used up. (Logs of versions without this check are replayed without it.)
-    """
+    """Add steers and start the next attempt with the same request id and model, unless the budget is used up."""
     spent = _spent(builder)
     if spent and builder.context.rules >= Rules.INTERRUPTIONS:
         return _stop_for_budget(builder, spent)
@@ -71,10 +67,10 @@ def begin_summary(
     before: Idle | Error | None = None,
     unanswered: bool = False,
 ) -> TransitionResult:
-    """Start the model request without tools that asks for a summary of the conversation (REQ-BED-020).
+    """Start the tool-less request for a summary (REQ-BED-020).
 
-    `rejected` are the names of tools whose calls did not run because the context is full; `before` is the state to
-    which a failure leads back, None if the context is full; `unanswered`: the run ends without an answer.
+    `rejected` names the tools whose calls did not run; `before` is where a failure leads back, None if the context is
+    full; `unanswered`: the run ends without an answer.
     """
     deliver_notices(builder)
     notice_hidden_images(builder)
@@ -90,7 +86,6 @@ def begin_summary(
 
 
 def retry_summary(builder: TransitionBuilder, state: AwaitingContinuation) -> TransitionResult:
-    """Start the next attempt of the summary request."""
     seq = builder.ledger.seq
     builder.place_state()
     builder.add_effect(RequestContinuation(state.request_id, state.attempt, state.model, seq, state.rejected))
@@ -127,7 +122,7 @@ def _count_turn(builder: TransitionBuilder) -> None:
 
 
 def _spent(builder: TransitionBuilder) -> str:
-    """Return the message about a used-up budget of the conversation, or quota of its principal; "" if there is none."""
+    """The message about a used-up budget of the conversation, or quota of its principal; "" if there is none."""
     context = builder.context
     if spent := thresholds.spent(context.budget, builder.ledger):
         return texts.budget_reached(spent)
@@ -135,10 +130,7 @@ def _spent(builder: TransitionBuilder) -> str:
 
 
 def _notice_limits(builder: TransitionBuilder) -> None:
-    """Add a notice once most of the budget is spent, and once most of the run's requests are made. People read it, too.
-
-    The notice about the budget comes once in a run.
-    """
+    """Add notices, once a run, when most of the budget or of the requests is used up. People read them, too."""
     context, ledger = builder.context, builder.ledger
     ratio = context.limits.warn_ratio
     if context.rules < Rules.NOTHING_LOST:

@@ -30,8 +30,8 @@ from actors.core.steps import texts
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, traits_of
 from actors.core.steps.transition_builder import TransitionBuilder
 
+# The kinds of notices that clients do not display: people saw the interruption when it happened.
 _MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})
-"""The kinds of notices that clients do not display: people saw the interruption when it happened."""
 
 
 def queue_notice(builder: TransitionBuilder, kind: SystemKind, text: str, replacing: Collection[SystemKind]) -> None:
@@ -42,7 +42,6 @@ def queue_notice(builder: TransitionBuilder, kind: SystemKind, text: str, replac
 
 
 def drop_notices(builder: TransitionBuilder, kinds: Collection[SystemKind]) -> None:
-    """Remove the queued notices of these kinds."""
     kept = tuple(notice for notice in builder.ledger.pending_notices if notice.kind not in kinds)
     if len(kept) != len(builder.ledger.pending_notices):
         builder.ledger = replace(builder.ledger, pending_notices=kept)
@@ -59,9 +58,9 @@ def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = 
 
 
 def notice_hidden_images(builder: TransitionBuilder) -> None:
-    """Add the notice that the model of the next request does not see the history's images, unless it had it before.
+    """Tell the next request's model once that it does not see the images.
 
-    People read it, too. Until its provider refuses an image, a model may count as one that takes images.
+    A model takes images until a provider refuses one.
     """
     hidden_from = "" if builder.context.takes_images else builder.context.model_id
     if builder.ledger.hidden_from in (None, hidden_from):
@@ -77,7 +76,6 @@ def queue_cancel_notice(builder: TransitionBuilder) -> None:
 
 
 def queue_restart_notice(builder: TransitionBuilder) -> None:
-    """Queue the notice that a stop of the server interrupted the open run."""
     _queue_interruption(builder, texts.RUN_CUT_OFF)
 
 
@@ -87,10 +85,7 @@ def deliver_interruption_notice(builder: TransitionBuilder) -> None:
 
 
 def notice_date(builder: TransitionBuilder) -> None:
-    """Add the date to the history if it is not the one that the model knows. Call this before a message of a person.
-
-    The date in the system prompt stays as it is, because a provider's cache holds only for an unchanged beginning.
-    """
+    """Add a changed date as a notice: providers cache only an unchanged beginning, so the prompt keeps its date."""
     date = builder.context.date
     if date in ("", builder.ledger.date or builder.context.prompt_date):
         return
@@ -99,10 +94,7 @@ def notice_date(builder: TransitionBuilder) -> None:
 
 
 def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) -> TransitionResult:
-    """Queue the notice that MCP servers lost what they kept in memory.
-
-    The event is ignored in sub-agents, and in all states but Idle and Error.
-    """
+    """MCP servers lost what they kept in memory. Ignored in sub-agents, and in all states but Idle and Error."""
     if not isinstance(state, (Idle, Error)) or context.is_sub_agent:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
@@ -113,9 +105,9 @@ def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) 
 
 
 def change_job(state: State, context: ConvContext, event: JobChanged) -> TransitionResult:
-    """Record that a background job began or has ended, and notify clients. Accepted in every state.
+    """Accepted in every state.
 
-    Ignored if that is recorded already. The end of a job counts even if its beginning was not recorded.
+    Ignored if recorded already; the end of a job counts even if its beginning was not recorded.
     """
     job, jobs = event.job, state.ledger.jobs
     known = next((each for each in jobs if (each.handle, each.tool_use_id) == (job.handle, job.tool_use_id)), None)
@@ -131,7 +123,6 @@ def change_job(state: State, context: ConvContext, event: JobChanged) -> Transit
 
 
 def _deliver_job_ends(builder: TransitionBuilder) -> None:
-    """Add one message about all background jobs that have ended to the history."""
     ended = tuple(job for job in builder.ledger.jobs if job.status is not JobStatus.RUNNING)
     if ended:
         builder.ledger = replace(builder.ledger, jobs=builder.ledger.running_jobs)
@@ -151,7 +142,6 @@ def _queue_interruption(builder: TransitionBuilder, text: str) -> None:
 
 
 def _step(state: State) -> str:
-    """Describe, as text for the model, how far the run had come in `state`."""
     match state:
         case LlmRequesting(phase=LlmPhase.STREAMING):
             return texts.WHILE_ANSWERING
@@ -174,14 +164,13 @@ KINDS = {
     Mode.WORKSPACE: SystemKind.MODE_WORKSPACE,
     Mode.UNRESTRICTED: SystemKind.MODE_UNRESTRICTED,
 }
-"""The kind of the notice about each mode."""
 
 
 def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionResult:
     """Change the mode by command.
 
-    The notice to the agent is persisted at once, or queued while a tool call has no result. Ignored if the mode is
-    already set. Raises Rejected in a sub-agent, and for a mode that is not available.
+    The notice is persisted at once, or queued while a call has no result. Ignored if the mode is set. Raises Rejected
+    in a sub-agent, and for a mode that is not available.
     """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
@@ -202,10 +191,7 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
 
 
 def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
-    """Change the mode while tool calls have no result yet, and queue the notice. The next call starts in the new mode.
-
-    Raises Rejected if the mode is not available.
-    """
+    """Change the mode between calls of a round and queue the notice. Raises Rejected if the mode is not available."""
     if builder.context.mode is mode:
         return
     _check_available(builder.context, mode)
@@ -222,7 +208,7 @@ def grant(builder: TransitionBuilder, mode: Mode) -> None:
 
 
 def available(context: ConvContext, mode: Mode) -> bool:
-    """Return whether the conversation may use the mode, and the machine that runs the server can enforce it."""
+    """Whether the conversation may use the mode, and the machine that runs the server can enforce it."""
     match mode:
         case Mode.RESTRICTED:
             return context.restriction_available
@@ -238,7 +224,7 @@ def _check_available(context: ConvContext, mode: Mode) -> None:
 
 
 def round_is_open(state: State) -> bool:
-    """Return whether a tool call has no result yet; no other message may be persisted before that result."""
+    """Whether a tool call has no result yet; no other message may be persisted before that result."""
     if isinstance(state, AwaitingSubAgents):
         return bool(state.tool_use_id)
     return isinstance(state, (AwaitingToolApproval, ToolExecuting))

@@ -56,13 +56,13 @@ AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | Ll
 
 
 def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
-    """Return whether an outcome belongs to the running attempt; other outcomes come too late and are ignored."""
+    """Whether an outcome belongs to the running attempt; other outcomes come too late and are ignored."""
     identity = (event.request_id, event.attempt)
     return state.phase is not LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
 def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> bool:
-    """Return whether the event belongs to the wait (backoff) that the state is in; other timers are out of date."""
+    """Whether the event belongs to the wait (backoff) that the state is in; other timers are out of date."""
     identity = (event.request_id, event.attempt)
     return state.phase is LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
 
@@ -77,10 +77,7 @@ def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingCo
 def stream_chunk(
     builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk
 ) -> TransitionResult:
-    """Notify clients of streamed text.
-
-    Only the first chunk of an attempt changes the state, so that chunks cost no database writes.
-    """
+    """Only the first chunk of an attempt changes the state, so that chunks cost no database writes."""
     delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
     if state.phase is LlmPhase.STREAMING:
         builder.notify(delta)
@@ -93,10 +90,9 @@ def stream_chunk(
 def cancel_request(
     state: LlmRequesting | AwaitingContinuation, context: ConvContext, event: UserCancel
 ) -> TransitionResult:
-    """Abort the request and cancel the run, without waiting for confirmation of the abort.
+    """Abort the request and cancel the run without waiting for the abort.
 
-    A conversation passes through the state Cancelling and becomes idle in the same commit. For sub-agents, and for
-    requests in backoff (the wait for the next attempt), the run ends directly, without that state.
+    A conversation passes through Cancelling in the same commit; sub-agents, and requests in backoff, do not.
     """
     builder = TransitionBuilder(state, context, event.at)
     if context.is_sub_agent or state.phase is LlmPhase.BACKOFF:
@@ -119,9 +115,9 @@ def cancel_request(
 def request_failed(
     builder: TransitionBuilder, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
 ) -> TransitionResult:
-    """Retry if the failure is retryable and the limits allow it; otherwise end the run, or sum up a full context.
+    """Retry if failure and limits allow, else end the run, or sum up a full context.
 
-    `retry_after_ms` is the wait that the provider asked for.
+    `retry_after_ms`: the provider's wish.
     """
     if may_retry(builder, state, failure, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)
@@ -140,7 +136,6 @@ def may_retry(
     failure: LlmFailure,
     retry_after_ms: int | None,
 ) -> bool:
-    """Return whether to retry: the failure is retryable, attempts are left, and the wait is within the limit."""
     limits = builder.context.limits
     return (
         failure.retryable
@@ -155,7 +150,6 @@ def back_off(
     failure: LlmFailure,
     retry_after_ms: int | None,
 ) -> TransitionResult:
-    """Enter the backoff (the wait before the next attempt) and notify clients of it."""
     limits, attempt = builder.context.limits, state.attempt + 1
     wait = thresholds.delay_with(retry_after_ms, attempt, limits)
     builder.place_state()
@@ -175,7 +169,7 @@ def back_off(
 
 
 def error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
-    """Return the message for people about a request that failed and is not retried."""
+    """The message for people about a request that failed and is not retried."""
     limits = builder.context.limits
     if failure.kind is ErrorKind.AUTH:
         return texts.authentication_failed(failure.message)
@@ -193,17 +187,13 @@ _PROCESSING = ContextState.PROCESSING_LLM_RESPONSE
 
 
 class Answer(Struct, frozen=True):
-    """A response, with the facts that decide the next state."""
-
     event: LlmResponse
     calls: tuple[ToolUse, ...]
     text: str
     full: bool
-    """Whether the response fills the context window up to the limit."""
 
     @property
     def call_ids(self) -> tuple[str, ...]:
-        """The ids of the tool calls, in the order of the response."""
         return tuple(call.id for call in self.calls)
 
     @property
@@ -338,7 +328,7 @@ def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> Tran
 
 
 def _is_cut_reasoning(builder: TransitionBuilder, answer: Answer) -> bool:
-    """Return whether the answer was cut off before its text began. It then ends the run: nothing can be continued."""
+    """Whether the answer was cut off before its text began. It then ends the run: nothing can be continued."""
     cut = answer.event.truncated and not answer.text and not answer.calls
     return cut and not builder.context.is_sub_agent and builder.context.rules >= Rules.NOTHING_LOST
 

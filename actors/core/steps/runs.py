@@ -50,10 +50,7 @@ from actors.core.summary import ContextState
 
 
 def open_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
-    """Open the next run. The mode at its beginning decides which tools of clients are offered until its end.
-
-    `generation` and `output_schema` come from the message that begins the run.
-    """
+    """Open the next run. `generation` and `output_schema` come from the message that begins it."""
     ledger, context = builder.ledger, builder.context
     mode = context.mode if any(traits.client for traits in context.tools) else None
     builder.ledger = replace(
@@ -89,11 +86,10 @@ def close_run(
     output: str = "",
     drop_queue: bool = False,
 ) -> None:
-    """Return queued steers (messages for this run) to their senders, persist the state, and stop the run if it is open.
+    """Return steers to their senders, persist the state, and stop the run if it is open.
 
-    Queued follow-ups (messages for later runs) stay queued until PromoteFollowUp. They are discarded with `drop_queue`,
-    or if the policy starts them only after a completed run and this run did not complete. Each discarded follow-up is
-    recorded as a run that was never executed.
+    Follow-ups stay queued until PromoteFollowUp. With `drop_queue`, or if the policy starts them only after a completed
+    run and this one did not complete, they are discarded, each recorded as a run that was never executed.
     """
     return_steers(builder)
     builder.place_state()
@@ -107,7 +103,7 @@ def close_run(
 
 
 def return_steers(builder: TransitionBuilder) -> None:
-    """Return queued steers (messages that were to join the run) to their senders; they never enter the history."""
+    """Return queued steers to their senders; they never enter the history."""
     for steer in builder.ledger.steers:
         builder.notify(QueueChanged(steer, "steer", Fate.RETURNED))
     if builder.ledger.steers:
@@ -115,10 +111,7 @@ def return_steers(builder: TransitionBuilder) -> None:
 
 
 def deliver_steers(builder: TransitionBuilder) -> None:
-    """Add queued steers (messages that join the run) to the history as user messages, the oldest first.
-
-    What failed before a steer does not count as a repetition of what fails after it.
-    """
+    """Add queued steers to the history, the oldest first; they end a series of equal failures."""
     steers = builder.ledger.steers
     if steers:
         builder.ledger = replace(builder.ledger, steers=(), failure="", repeats=0)
@@ -129,7 +122,6 @@ def deliver_steers(builder: TransitionBuilder) -> None:
 
 
 def begin_follow_up(builder: TransitionBuilder) -> None:
-    """Begin the next run with the oldest queued follow-up as its first message."""
     deliver_interruption_notice(builder)
     notice_date(builder)
     _open_with(builder, builder.ledger.follows[0], Fate.DELIVERED)
@@ -158,7 +150,6 @@ def become_idle(
     output: str = "",
     drop_queue: bool = False,
 ) -> TransitionResult:
-    """Close the run, with its output if there is one, and become Idle."""
     close_run(builder, reason, detail, output=output, drop_queue=drop_queue)
     return builder.finish(Idle(builder.ledger), *through)
 
@@ -189,7 +180,6 @@ def fail_sub_agent(
 
 
 def complete_sub_agent(builder: TransitionBuilder, result: str, *through: ContextState) -> TransitionResult:
-    """End a sub-agent with the result it submitted."""
     close_run(builder, StopReason.COMPLETED)
     builder.add_effect(NotifyParent(AgentSucceeded(result)))
     return builder.finish(Completed(builder.ledger, result), *through)
@@ -205,10 +195,7 @@ def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResu
 
 
 def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
-    """End a run that a restart or shutdown of the server interrupted.
-
-    Queued messages are dropped and nothing resumes by itself.
-    """
+    """End a run that a restart or shutdown interrupted: the queue is dropped, nothing resumes by itself."""
     if builder.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
         return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
@@ -247,20 +234,16 @@ SUBMIT_OUTPUT = "submit_output"
 
 
 class SubmitResult(Struct, frozen=True):
-    """Input of submit_result."""
-
     result: str
     success: bool = True
 
 
 class SubmitError(Struct, frozen=True):
-    """Input of submit_error."""
-
     error: str
 
 
 def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
-    """Return the submission if the only call of the response is a complete and valid submission, else None."""
+    """The submission if the only call of the response is a complete and valid submission, else None."""
     if truncated or len(calls) != 1 or calls[0].name not in SUBMISSIONS:
         return None
     try:
@@ -272,7 +255,6 @@ def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResul
 
 
 def has_submission(calls: tuple[ToolUse, ...]) -> bool:
-    """Return whether a submission call is among the calls."""
     return any(call.name in SUBMISSIONS for call in calls)
 
 
@@ -291,7 +273,6 @@ def accept_submission(
 
 
 def has_output_call(calls: tuple[ToolUse, ...]) -> bool:
-    """Return whether a call of submit_output is among the calls."""
     return any(call.name == SUBMIT_OUTPUT for call in calls)
 
 
@@ -327,10 +308,9 @@ def accept_output(builder: TransitionBuilder, calls: tuple[ToolUse, ...]) -> Non
 
 
 def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_window: bool) -> None:
-    """Add the tokens of a response to the totals. Notify clients when the context window becomes nearly full.
+    """Add a response's tokens to the totals, and warn clients when the window becomes nearly full.
 
-    `fills_window` is False for failed attempts and summary requests: their tokens cost money, but do not fill the
-    context window of a later request.
+    `fills_window` is False for failed attempts and summaries: they cost money, but no later request contains them.
     """
     if usage is None:
         return
@@ -350,10 +330,10 @@ def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_wind
 
 
 def add_reported_usage(state: State, context: ConvContext, event: UsageReported) -> TransitionResult:
-    """Add tokens that no response accounts for: those of aborted requests, side queries and sub-agents.
+    """Add the tokens of aborted requests, side queries and sub-agents, in every state.
 
-    This is accepted in every state, terminal ones included, and never counts towards the context window. Only the usage
-    of sub-agents is added to the run's total: an aborted request reports its usage after its run has ended.
+    They never count for the window. Only those of sub-agents count for the run: an aborted request reports after its
+    run has ended.
     """
     builder = TransitionBuilder(state, context, event.at)
     ledger = builder.ledger

@@ -12,12 +12,12 @@ from functools import cache
 from actors.core.context import Mode
 from actors.core.states import BackgroundJob, JobStatus
 
+# The tag that surrounds a system message, which is sent to the model as part of a user's turn.
 NOTICE = "system-notice"
-"""The tag that surrounds a system message, which is sent to the model as part of a user's turn."""
+# Tag of a file of the repository in the system prompt.
 REPOSITORY_FILE = "repository-file"
-"""Tag of a file of the repository in the system prompt."""
+# Tags of tool calls and tool results when they are rendered as text.
 CALL, RESULT = "tool-call", "tool-result"
-"""Tags of tool calls and tool results when they are rendered as text."""
 
 # A fixed list instead of `unicodedata`, whose categories change with the Python version: text that a model has seen
 # must stay the same.
@@ -26,16 +26,13 @@ _FORMAT = (
     r"\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+# Characters that a model may ignore inside a tag: white space, control and format characters.
 _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
-"""Characters that a model may ignore inside a tag: white space, control and format characters."""
 
 
 @cache
 def _opening(*names: str) -> re.Pattern[str]:
-    """Return a pattern that matches the `<` of tags with these names, opening or closing, with any spacing and case.
-
-    The pattern is compiled at its first use, because compiling takes as long as importing a whole package.
-    """
+    # Compiled at the first use: that takes as long as importing a whole package.
     spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
     return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)
 
@@ -51,7 +48,6 @@ def escape_calls(text: str) -> str:
 
 
 def notice(text: str) -> str:
-    """Wrap a system message's text in the notice tag."""
     return f"<{NOTICE}>\n{escape(text)}\n</{NOTICE}>"
 
 
@@ -69,6 +65,7 @@ CANNOT_ASK = NOT_EXECUTED + "it needs approval, and sub-agents cannot ask"
 NOT_OFFERED = NOT_EXECUTED + "this conversation is not offered that tool"
 NOT_IN_MODE = {mode: f"{NOT_EXECUTED}in {mode.value} mode only read-only tools of clients are called" for mode in Mode}
 NO_SUCH_WAIT = "no call of this id waits for an answer"
+# For each way in which a question can end: the text that refuses a late answer to it.
 NO_SUCH_QUESTION = {
     "answered": "this question has been answered",
     "declined": "this question has been declined",
@@ -76,7 +73,6 @@ NO_SUCH_QUESTION = {
     "withdrawn": "this question was withdrawn: its tool no longer wants an answer",
     "unknown": "no question of this name waits for an answer",
 }
-"""For each way in which a question can end: the text that refuses a late answer to it."""
 BAD_OUTPUT = NOT_EXECUTED + "submit_output must be the only call in the response"
 OUTPUT_ACCEPTED = "accepted"
 OUTPUT_MISSING = "there is no value"
@@ -101,8 +97,8 @@ MODES = {
     Mode.UNRESTRICTED: "The mode is now unrestricted: tools may change files and run any command.",
 }
 
+# The notice of restricted mode for an agent that is not offered request_mode_upgrade.
 RESTRICTED_FOR_GOOD = "The mode is now restricted: tools can read but not change anything, and have no network."
-"""The notice of restricted mode for an agent that is not offered request_mode_upgrade."""
 
 STOPPED_FOR_MODE = {
     mode: f"Stopped by user: the mode is now {mode.value}. What the call had done until then was not undone."
@@ -155,11 +151,11 @@ SUB_AGENT_BUDGET = "budget reached before result submission"
 REPEATED = "Note: this is the second failure of this kind in a row. Do something else: the third ends the run."
 AGENT_TIMED_OUT = "no result before the deadline"
 
+# The fallback before `Rules.NOTHING_LOST`.
 FIRST_FALLBACK_SUMMARY = (
     "The context is used up and no summary could be written. The whole history stays readable here; "
     "continue in a new conversation and say what matters from this one."
 )
-"""The fallback before `Rules.NOTHING_LOST`."""
 FALLBACK_SUMMARY = (
     "The context is used up and no summary could be written. The whole history can still be read here. To go on, "
     "continue this conversation in a new one (`bedrock continue`, or ContinueConversation), and say there what matters "
@@ -186,31 +182,24 @@ def while_running(tool: str) -> str:
 
 
 def jobs_ended(jobs: Iterable[BackgroundJob]) -> str:
-    """Return the notice of background jobs that have ended."""
     lines = (f"- {job.handle}: {_JOB_ENDS[job.status].format(code=job.exit_code)}: {job.command}" for job in jobs)
     return "\n".join(("Background jobs have ended:", *lines, "Call bash with `peek` and a handle to see the output."))
 
 
 def denied(reason: str) -> str:
-    """Return the result of a denied call, with the person's reason if there is one."""
     return f"{DENIED}: {reason}" if reason else DENIED
 
 
 def client_silent(seconds: int) -> str:
-    """Return the result of a call that no client answered within its time."""
     return f"The client did not answer within {seconds} s. Whether it did what the call asked for is unknown."
 
 
 def denied_by(rule: str) -> str:
-    """Return the result of a call that an approval rule denies; `rule` describes that rule."""
     return f"Denied: {rule}. Do not try it in another way; say what you need it for."
 
 
 def repeated(count: int, tool: str, result: str) -> str:
-    """Return the message for a run that ended because its calls failed in the same way over and over.
-
-    `tool` and `result` are those of the first of these calls; `tool` is "" if it does not matter which it was.
-    """
+    """`tool` and `result` are those of the first call; `tool` is "" if it does not matter which it was."""
     lines = result.splitlines() or [""]
     cause = lines[0] if len(lines[0]) <= 200 else f"{lines[0][:200]}…"
     named = f"{tool}: {cause}" if tool else cause
@@ -221,12 +210,10 @@ def repeated(count: int, tool: str, result: str) -> str:
 
 
 def output_misfit(problem: str) -> str:
-    """Return the result of a submit_output call whose value does not match the schema."""
     return f"Not accepted: {problem}. Call submit_output again with a value that fits its schema."
 
 
 def output_nudge(problem: str) -> str:
-    """Return the reminder to a model that ended its turn without a valid value."""
     return (
         f"This run ends with a value that fits a JSON Schema, and your answer has none: {problem}. "
         "Call submit_output with the value if there is that tool; otherwise answer with the JSON of the value, and "
@@ -235,57 +222,48 @@ def output_nudge(problem: str) -> str:
 
 
 def output_invalid(problem: str) -> str:
-    """Return the message for a run that failed because no value matched its output schema."""
     return f"The run has no output that fits its schema. Of the last attempt: {problem}. Send a message to try again."
 
 
 def sub_agent_cancelled(reason: str) -> str:
-    """Return the error of a cancelled sub-agent, with the reason of the cancel if there is one."""
     cancelled = "cancelled before result submission"
     return f"{cancelled}: {reason}" if reason else cancelled
 
 
 def round_cap(rounds: int) -> str:
-    """Return the message for a run that reached the limit of model requests."""
     return f"Stopped after {rounds} requests to the model in one run. Send a message to go on."
 
 
 def round_cap_nears(rounds: int, cap: int) -> str:
-    """Return the notice that a run has made most of the model requests that it may."""
     return f"This run has made {rounds} of {cap} requests to the model; it stops at {cap}."
 
 
 def budget_nears(ratio: float, what: str) -> str:
-    """Return the notice that most of a budget is spent; `what` describes the budget."""
     return f"At least {ratio * 100:.0f} % of the budget of {what} is spent; the run stops when all of it is."
 
 
 def budget_reached(what: str) -> str:
-    """Return the message for a run that was ended because its budget is used up."""
     return f"Stopped: the budget of {what} is spent. Raise it to go on."
 
 
 def quota_reached(what: str) -> str:
-    """Return the message for a run that ended because a quota of its principal is used up."""
     return f"Stopped: {what}, is used up. `bedrock quota` says when it is counted anew."
 
 
 def failed_after(attempts: int, cause: str) -> str:
-    """Return the message for a request or tool that failed on its last attempt."""
     return f"Failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {cause}"
 
 
 def summary_failed(cause: str) -> str:
-    """Return the message for a summary that a command asked for and that was not written."""
+    """The message for a summary that a command asked for and that was not written."""
     return f"No summary was written, and the conversation is as it was before: {cause}"
 
 
 def authentication_failed(cause: str) -> str:
-    """Return the message for an authentication error; it begins with the same words for every provider."""
+    """The message for an authentication error; it begins with the same words for every provider."""
     begin = "Authentication failed"
     return cause if cause.startswith(begin) else f"{begin}: {cause}"
 
 
 def retry_after_too_long(seconds: int, limit: int, cause: str) -> str:
-    """Return the message for a provider that demands a longer wait than the limit."""
     return f"The provider asks to wait {seconds} s (Retry-After), more than the {limit} s Bedrock waits: {cause}"

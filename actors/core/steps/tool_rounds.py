@@ -53,13 +53,11 @@ def add_call_result(builder: TransitionBuilder, call: ToolUse, result: ToolResul
 
 
 def skip_calls(builder: TransitionBuilder, call_ids: Iterable[str], text: str) -> None:
-    """Add an error result with `text` to each of these calls, none of which runs."""
     for call_id in call_ids:
         add_result(builder, skipped_result(call_id, text))
 
 
 def skipped_result(call_id: str, text: str) -> ToolError:
-    """Return the result of a call that the state machine did not run."""
     return ToolError(call_id, text, ToolOutcome.SKIPPED)
 
 
@@ -77,7 +75,6 @@ def cancel_undecided(builder: TransitionBuilder, call_ids: Iterable[str]) -> Non
 
 
 def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
-    """Add a result to each call that a restart of the server interrupted."""
     for call_id in call_ids:
         add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
 
@@ -106,7 +103,7 @@ def end_wait(state: State, context: ConvContext, event: ToolDeadline) -> Transit
 
 
 def waiting_call(state: State) -> ToolExecuting | None:
-    """Return the state if its current call waits for a client's answer, else None."""
+    """The state if its current call waits for a client's answer, else None."""
     return state if isinstance(state, ToolExecuting) and state.deadline else None
 
 
@@ -133,11 +130,10 @@ def run_next_call(
     *through: ContextState,
     refused: tuple[str, ...] = (),
 ) -> TransitionResult:
-    """Start the first of the remaining calls; if none remains, the next step is a model request.
+    """Start the first of the remaining calls, or the next model request.
 
-    These calls get an error result instead of running: in a sub-agent those that need approval (`refused`), because
-    there is no person to ask; calls of client tools that the mode forbids, or whose input is invalid; and
-    request_mode_upgrade if the conversation is not offered it.
+    Calls get an error result instead: in a sub-agent those that need approval (`refused`), those of client tools that
+    the mode forbids or whose input is invalid, and request_mode_upgrade where it is not offered.
     """
     by_id = {call.id: call for call in calls}
     while remaining:
@@ -150,10 +146,7 @@ def run_next_call(
 
 
 def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether the call is refused by a version of the rules before `Rules.OWN_TOOLS`.
-
-    In those versions, whether a sub-agent's call needs approval is decided only when its turn to run comes.
-    """
+    """Before `Rules.OWN_TOOLS`, whether a sub-agent's call needs approval is decided when its turn comes."""
     asks = context.is_sub_agent and context.rules < Rules.OWN_TOOLS
     return asks and evaluate(context, call, None).verdict is CallVerdict.ASK
 
@@ -167,7 +160,7 @@ def end_round(builder: TransitionBuilder, failures: tuple[Failure, ...], *throug
 
 
 def failures_of(calls: Iterable[ToolUse], results: Iterable[ToolResult]) -> tuple[Failure, ...]:
-    """Return how the calls of a response failed; () if one of them did not fail."""
+    """How the calls of a response failed; () if one of them did not fail."""
     by_id = {call.id: call for call in calls}
     failures = []
     for result in results:
@@ -275,7 +268,6 @@ def stop_call(builder: TransitionBuilder, state: ToolExecuting) -> None:
 
 
 def end_waiting(builder: TransitionBuilder, state: ToolExecuting, status: CallStatus) -> None:
-    """Notify clients how the wait for their answer to the current call ended."""
     builder.notify(ClientToolCall(current_call(state), status, state.deadline))
 
 
@@ -286,7 +278,6 @@ def withdraw_asked(builder: TransitionBuilder, state: ToolExecuting) -> None:
 
 
 def end_question(builder: TransitionBuilder, state: ToolExecuting, question: Question, status: QuestionStatus) -> None:
-    """Notify clients how a question of the current call ended, and record that in the ledger."""
     past = (*builder.ledger.past_questions, PastQuestion(question.number, status))[-MAX_PAST_QUESTIONS:]
     builder.ledger = replace(builder.ledger, past_questions=past)
     builder.notify(QuestionChanged(current_call(state), question, status))
@@ -299,5 +290,4 @@ def complete_call(builder: TransitionBuilder, state: ToolExecuting, result: Tool
 
 
 def current_call(state: ToolExecuting) -> ToolUse:
-    """Return the tool call that is running."""
     return next(call for call in state.calls if call.id == state.current_tool_id)

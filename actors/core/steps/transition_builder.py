@@ -48,7 +48,6 @@ class TransitionBuilder:
 
     @property
     def run(self) -> str:
-        """Id of the open run, or ""."""
         return run_id(self.context.conversation_id, self.ledger.run) if self.ledger.live else ""
 
     def add_message(
@@ -103,11 +102,9 @@ class TransitionBuilder:
         self.add_message(MessageType.USER, *images, *words, message_id=message_id, delivery=delivery)
 
     def add_system_message(self, kind: SystemKind, text: str, *, meta: bool = False) -> None:
-        """Persist a system message, from Bedrock to the agent."""
         self.add_message(MessageType.SYSTEM, Text(text), system_kind=kind, meta=meta)
 
     def notify(self, data: Durable | TextDelta) -> None:
-        """Add the effect that sends a notification to clients."""
         self.effects.append(NotifyClient(data))
 
     def add_effect(self, effect: ActEffect | PersistMode) -> None:
@@ -119,15 +116,15 @@ class TransitionBuilder:
         self._mark = len(self.effects)
 
     def finish(self, state: State, *through: ContextState) -> TransitionResult:
-        """Return the result of the transition, which passes `through` these states of the Context Manager diagram."""
+        """The result of the transition, which passes `through` these states of the Context Manager diagram."""
         return self._result(state, (*through, project(state)))
 
     def stay(self, state: State) -> TransitionResult:
-        """Return the result of a transition that stays in the same state and changes details that clients see."""
+        """The result of a transition that stays in the same state and changes details that clients see."""
         return self._result(state, ())
 
     def stay_silently(self, state: State) -> TransitionResult:
-        """Return the result of a transition that stays in the same state and changes only what clients do not see."""
+        """The result of a transition that stays in the same state and changes only what clients do not see."""
         return self._result(state, None)
 
     def _result(self, state: State, path: tuple[ContextState, ...] | None) -> TransitionResult:
