@@ -57,7 +57,6 @@ class CreateConversationCommand(Struct, frozen=True):
     budget: Budget = Budget()
     profile: Profile = Profile()
     refuse_unoffered_tools: bool = False
-    """Whether to refuse client tools that the conversation's mode does not offer to the agent."""
     request_id: str = ""
     body_hash: str = ""
 
@@ -71,7 +70,6 @@ class SendMessageCommand(Struct, frozen=True):
     expected_run: str = ""
     generation: Generation | None = None
     output_schema: str = ""
-    """The JSON Schema, as JSON, of the value that the run must end with; "" for none."""
     request_id: str = ""
     body_hash: str = ""
 
@@ -83,9 +81,9 @@ class SendMessageResult(Struct, frozen=True):
     disposition: str
     """One of "direct" (it began a run), "steer_queued" (for the open run) and "follow_up_queued" (for a later run)."""
     run: str
-    """The id of the run that gets the message; "" if the message waits in the queue of follow-ups."""
+    """The run that gets the message; "" for a follow-up."""
     revision: int
-    """The number of the conversation's latest event before the command; the message causes only later events."""
+    """The latest event before the command; the message causes only later events."""
     message: Message | None = None
     queued: QueuedInput | None = None
     duplicate: bool = False
@@ -108,11 +106,8 @@ class CancelConversationResult(Struct, frozen=True):
     state_entered_at: int
     """When the conversation entered `state`, in milliseconds since 1970."""
     recorded: bool = True
-    """Whether the cancel is stored.
-
-    If not, the work named in the other fields was stopped, but the store cannot save the cancel now. The commit is
-    retried, `state` is the state before the cancel, and queued messages are neither returned nor discarded yet.
-    """
+    """Whether the cancel is stored. If not, the work was stopped, `state` is the one before, and the commit is retried;
+    queued messages are neither returned nor discarded yet."""
     run: str = ""
     revision: int = 0
     """The number of the conversation's latest event after the cancel."""
@@ -124,9 +119,8 @@ class CancelConversationResult(Struct, frozen=True):
     """The queued messages that the cancel returned to their senders or discarded."""
     settled_at: int = 0
     ended_jobs: tuple[str, ...] = ()
-    """The handles of the background jobs that were killed. A notification reports the exit of each job."""
     surviving_jobs: tuple[str, ...] = ()
-    """The handles of the background jobs that continue to run."""
+    """Jobs that continue to run."""
 
 
 class ResolveApprovalCommand(Struct, frozen=True):
@@ -144,7 +138,6 @@ class CreateApprovalRuleCommand(Struct, frozen=True):
     """Create an approval rule. The result is the rule as it is stored."""
 
     rule: ApprovalRule
-    """The new rule's action, and the calls to which it applies; the server sets its other fields."""
     principal: str
     request_id: str = ""
     body_hash: str = ""
@@ -158,8 +151,6 @@ class DeleteApprovalRuleCommand(Struct, frozen=True):
 
 
 class SubmitToolResultCommand(Struct, frozen=True):
-    """Submit the result of a call of a client tool (a tool that a client runs, not the server)."""
-
     tool_use_id: str
     result: ToolSuccess | ToolError
     request_id: str = ""
@@ -181,7 +172,6 @@ class AnswerQuestionCommand(Struct, frozen=True):
     """The question's number in its conversation; 0 if the name that the client gave for the question is invalid."""
     accept: bool
     content: str = ""
-    """The values that the person entered into the question's form, as a JSON object; "" for none."""
     request_id: str = ""
     body_hash: str = ""
 
@@ -191,7 +181,7 @@ class SetModeCommand(Struct, frozen=True):
 
     mode: Mode
     stop_running: bool = False
-    """Whether to stop the tool calls, background jobs and MCP programs with more rights than the new mode gives."""
+    """Whether to stop the calls, jobs and MCP programs with more rights than the new mode gives."""
 
 
 class SetModeResult(Struct, frozen=True):
@@ -199,24 +189,16 @@ class SetModeResult(Struct, frozen=True):
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
-    """The handles of the background jobs that continue to run with more rights than the mode gives."""
+    """These, the calls and the MCP servers continue to run with more rights than the mode gives."""
     surviving_calls: tuple[str, ...] = ()
-    """The ids of the tool calls that continue to run with more rights than the mode gives."""
     ended_jobs: tuple[str, ...] = ()
-    """The handles of the background jobs that were killed. A notification reports the exit of each job."""
     stopped_calls: tuple[str, ...] = ()
-    """The ids of the tool calls that were stopped."""
     surviving_mcp_servers: tuple[str, ...] = ()
-    """The names of the MCP servers whose programs continue to run with more rights than the mode gives."""
     stopped_mcp_servers: tuple[str, ...] = ()
-    """The names of the MCP servers whose programs were killed."""
 
 
 class TriggerContinuationCommand(Struct, frozen=True):
-    """Summarize this conversation now, so that a new conversation can continue from the summary.
-
-    The result is the ConversationRecord.
-    """
+    """Summarize this conversation now. The result is the ConversationRecord."""
 
 
 class UpdateConversationCommand(Struct, frozen=True):
@@ -228,7 +210,7 @@ class UpdateConversationCommand(Struct, frozen=True):
     model: str | None = None
     labels: dict[str, str] | None = None
     some_labels: dict[str, str | None] = {}
-    """Labels to set; a label whose value is None is removed. Labels that are not named stay."""
+    """Labels to set; None removes one. Labels that are not named stay."""
     approval_policy: ApprovalPolicy | None = None
     follow_up_policy: FollowUpPolicy | None = None
     budget: Budget | None = None
@@ -245,17 +227,15 @@ class UpdateConversationCommand(Struct, frozen=True):
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):
-    """Set a title that a model wrote, unless the title was changed in the meantime.
+    """Set a title that a model wrote ("" for none), unless it was changed meanwhile.
 
     The result is the ConversationRecord.
     """
 
     title: str
-    """The new title; "" if the model wrote none, so that only the tokens used are recorded."""
     instead_of: str
     """The title that may be replaced; if the current title differs, it stays."""
     usage: Usage | None = None
-    """The tokens that the model used for the title; None if unknown."""
 
 
 class ArchiveConversationCommand(Struct, frozen=True):
@@ -265,10 +245,7 @@ class ArchiveConversationCommand(Struct, frozen=True):
 
 
 class ContinueConversationCommand(Struct, frozen=True):
-    """Create the conversation that continues this one, whose context is full, or find it if it exists already.
-
-    The result is the ConversationRecord of the continuing conversation.
-    """
+    """Create the successor of an exhausted conversation, or find it. The result is its ConversationRecord."""
 
     include_summary: bool = False
     request_id: str = ""
@@ -276,16 +253,11 @@ class ContinueConversationCommand(Struct, frozen=True):
 
 
 class ForkConversationCommand(Struct, frozen=True):
-    """Create a conversation with the history of another one up to the end of a run.
-
-    The result is the ConversationRecord of the new conversation.
-    """
+    """Copy a conversation up to the end of `run` ("": the last one). The result is the copy's ConversationRecord."""
 
     principal: str
     origin: str
-    """The id of the conversation to fork."""
     run: str = ""
-    """The id of the last run that the fork contains; "": the last run that has ended."""
     slug: str = ""
     title: str = ""
     """The title; "": the title of the original conversation."""
@@ -309,21 +281,15 @@ class SpawnSubAgentsTask(Struct, frozen=True):
 
     task: str
     model: str = ""
-    """The model; "": the conversation's model."""
     max_turns: int = 0
-    """The maximum number of turns; 0: the server's default."""
     timeout_ms: int = 0
-    """The time limit in milliseconds; 0: the server's default."""
     read_first: tuple[str, ...] = ()
     working_directory: str = ""
-    """The working directory; "": the conversation's working directory."""
     given: str = ""
     """The contents of the files listed in `read_first`; filled in by the server before the actor gets the command."""
 
 
 class SpawnSubAgentsCommand(Struct, frozen=True):
-    """Begin a run that starts sub-agents."""
-
     tasks: tuple[SpawnSubAgentsTask, ...]
     request_id: str = ""
     body_hash: str = ""
@@ -333,17 +299,13 @@ class SpawnSubAgentsResult(Struct, frozen=True):
     """The run and its sub-agents. Stored as JSON, so that a repeated request gets the same answer."""
 
     message: Message
-    """The first message of the run."""
     run: str
     sub_agents: tuple[str, ...]
-    """The ids of the sub-agents' conversations, in the order of the tasks."""
     revision: int
     """The number of the conversation's latest event before the command."""
 
 
 class WithdrawMessageCommand(Struct, frozen=True):
-    """Remove a user message that is still queued. The result is a WithdrawMessageResult."""
-
     message_id: str
 
 
@@ -355,7 +317,6 @@ class WithdrawMessageResult(Struct, frozen=True):
 
 
 CreatingCommand: TypeAlias = CreateConversationCommand | ForkConversationCommand
-"""Commands that create a conversation."""
 
 ConversationCommand: TypeAlias = (
     SendMessageCommand
@@ -375,11 +336,9 @@ ConversationCommand: TypeAlias = (
     | CreateApprovalRuleCommand
     | DeleteApprovalRuleCommand
 )
-"""Commands for an existing conversation."""
 
 
 def etag_of(record: ConversationRecord) -> str:
-    """Return the etag of a conversation: a hash of its settings, mode and archive time."""
     settings = (
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
         record.follow_up_policy, record.budget, record.archived_at, record.mode, record.profile.client_tools,
@@ -399,15 +358,13 @@ class UnknownApprovalRuleError(Exception):
 
 
 class InvalidFieldError(Exception):
-    """A field of the command has an invalid value."""
-
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
         self.field = field
 
 
 class DeadlineExceededError(Exception):
-    """The deadline of the command passed before it was applied."""
+    """The command's deadline passed before it was applied."""
 
 
 class EtagMismatchError(Exception):
@@ -420,7 +377,6 @@ class TaskRefusedError(Rejected):
     def __init__(self, index: int, reason: Reason, text: str) -> None:
         super().__init__(reason, text)
         self.index = index
-        """The position of the refused task among the tasks of the command, from 0."""
 
 
 @dataclass(frozen=True)
@@ -429,7 +385,6 @@ class EffectOutcome:
 
     event: Event
     urgent: bool = False
-    """Whether the mailbox delivers this message before all normal messages."""
     origin: CommandOrigin | None = None
     """Who requested the event; set only for a cancel that the store could not save at first."""
 
@@ -490,16 +445,12 @@ class Forked(Struct, frozen=True, tag="forked"):
     at: int
     principal: str
     origin: str
-    """The id of the original conversation."""
     run: str
     """The id of the last copied run in the original conversation (the copy has another id)."""
     ledger: Ledger
-    """The ledger (counters and queues) with which the fork begins."""
 
 
 class SettingsChanged(Struct, frozen=True, tag="settings_changed"):
-    """A command changed these settings of the conversation."""
-
     at: int
     fields: tuple[str, ...]
 

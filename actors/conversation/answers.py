@@ -47,11 +47,10 @@ if TYPE_CHECKING:
         | AnswerQuestionCommand
         | CreateApprovalRuleCommand
     )
-    """A command to an existing conversation that may have a request id."""
 
 
 def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
-    """Return how a message was accepted: as the first message of a run, or queued."""
+    """How a message was accepted: as the first message of a run, or queued."""
     after, before = unit.record, unit.before
     run = run_id(after.id, after.state.ledger.run)
     for added in unit.find(MessageAdded):
@@ -64,7 +63,6 @@ def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
 
 
 def answered(unit: UnitOfWork, tool_use_id: str) -> SubmitToolResultResult:
-    """Return the message with the result of a tool call that a client has answered."""
     return next(
         SubmitToolResultResult(added.message)
         for added in unit.find(MessageAdded)
@@ -73,7 +71,6 @@ def answered(unit: UnitOfWork, tool_use_id: str) -> SubmitToolResultResult:
 
 
 def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
-    """Return the result of a SpawnSubAgents command, with the ids of the sub-agents that it started."""
     after = unit.record
     root = next(added.message for added in unit.find(MessageAdded) if added.message.id == message_id)
     agents = tuple(effect.task.agent_id for effect in unit.effects if isinstance(effect, SpawnSubAgent))
@@ -83,7 +80,7 @@ def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
 def cancelled(
     unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
 ) -> CancelConversationResult:
-    """Return the result of a cancel: what was stopped, which background jobs survived, and whether it was stored."""
+    """The result of a cancel: what was stopped, which background jobs survived, and whether it was stored."""
     now = unit.record if recorded else unit.before
     summary = summarize(now.state, unit.context)
     if unit.empty:
@@ -120,6 +117,7 @@ def cancelled(
     )
 
 
+# For each outcome of a tool call: the machine-readable cause and the text with which a late answer is refused.
 _CAUSES = {
     ToolOutcome.OK: ("answered", "a client has answered this call"),
     ToolOutcome.ERROR: ("answered", "this call has its result"),
@@ -128,11 +126,10 @@ _CAUSES = {
     ToolOutcome.SKIPPED: ("withdrawn", "this call was never made"),
     ToolOutcome.DENIED: ("withdrawn", "this call was denied"),
 }
-"""For each outcome of a tool call: the machine-readable cause and the text with which a late answer is refused."""
 
 
 def late_answer(history: Sequence[Message], request: SubmitToolResultCommand) -> SubmitToolResultResult:
-    """Return the stored result of a finished call if the client has sent the same result again, else raise Rejected."""
+    """The stored result of a finished call if the client has sent the same result again, else raise Rejected."""
     for message in reversed(history):
         for block in message.content:
             if isinstance(block, ToolUse) and block.id == request.tool_use_id:
@@ -158,21 +155,17 @@ def _is_of_client(history: Sequence[Message], tool_use_id: str) -> bool:
 
 
 def _same(stored: ToolSuccess | ToolError, answer: ToolSuccess | ToolError) -> bool:
-    """Return whether the stored result equals the client's answer, apart from the fields that the server adds."""
+    """Whether the stored result equals the client's answer, apart from the fields that the server adds."""
     return replace(stored, duration_ms=0) == replace(answer, tool_use_id=stored.tool_use_id, duration_ms=0)
 
 
 MAX_CONTENT_BYTES = 64 << 10
-"""The maximum number of bytes of the answer to a form, as JSON."""
 
 CONTENT = "content"
 
 
 def filled_in(question: Question, request: AnswerQuestionCommand) -> str:
-    """Return the values that the answer gives for the question's form, as JSON; "" if there are none.
-
-    Raises InvalidFieldError if they do not match the form.
-    """
+    """The values of the form, as JSON; "" if there are none. Raises InvalidFieldError if they do not match it."""
     if not request.accept:
         return ""
     if question.url:
@@ -192,7 +185,7 @@ def known_command(
     conversation_id: str,
     request: RepeatableCommand,
 ) -> CommandRecord | None:
-    """Return the stored record of this command if it was accepted before; None otherwise, or without a request id.
+    """The stored record of this command if it was accepted before; None otherwise, or without a request id.
 
     Raises Rejected if the request id was used for a different command, or StoreError.
     """
@@ -201,13 +194,13 @@ def known_command(
 
 
 def known_create(store: Store, request: CreatingCommand) -> CommandRecord | None:
-    """Return the stored record of this Create or Fork command if it was accepted before; see `known_command`."""
+    """The stored record of this Create or Fork command if it was accepted before; see `known_command`."""
     known = store.create_command(request.principal, request.request_id) if request.request_id else None
     return _known(known, request.body_hash)
 
 
 def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
-    """Return the conversation that an accepted command created. Raises UnknownConversationError or StoreError."""
+    """The conversation that an accepted command created. Raises UnknownConversationError or StoreError."""
     record = store.load(known.answer.decode())
     if record is None:
         raise UnknownConversationError("the conversation that this request_id created has been deleted")
@@ -215,7 +208,7 @@ def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
 
 
 def command_record(request: RepeatableCommand, answer: bytes, at: int) -> CommandRecord | None:
-    """Return the record to store for an accepted command; None without a request id."""
+    """The record to store for an accepted command; None without a request id."""
     return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
 
 

@@ -77,8 +77,7 @@ if TYPE_CHECKING:
 class CommandDispatch:
     """Handles the commands of one conversation. Actor's thread only.
 
-    Every method may raise StoreError, Rejected or an error of actors.messages. After the latter two, nothing
-    has changed.
+    Methods raise StoreError, Rejected or an error of actors.messages; after the latter two, nothing has changed.
     """
 
     def __init__(self, pipeline: ConversationPipeline, titles: Titles) -> None:
@@ -87,10 +86,7 @@ class CommandDispatch:
         self._services = pipeline.services
 
     def carry_out(self, request: CreatingCommand | CreateSubAgent | Wake | ConversationCommand) -> object:
-        """Handle a command and return its answer.
-
-        The answer is None for Wake, and for Delete, which `delete` completes later.
-        """
+        """The answer is None for Wake, and for Delete, which `delete` answers later."""
         match request:
             case Wake():
                 self._pipeline.load()
@@ -141,11 +137,9 @@ class CommandDispatch:
                 return None
 
     def delete(self, origin: CommandOrigin | None) -> None:
-        """Delete the conversation, which must be idle, and the state that tools keep for it.
+        """Delete the idle conversation and the state that tools keep for it. Raises StoreError: nothing was deleted.
 
-        `origin` is who requested the deletion; it is stored apart from the log, because the log is deleted, too.
-
-        Raises StoreError; then nothing was deleted.
+        `origin` asked for it, and is stored apart from the log, which is deleted, too.
         """
         conversation_id, services = self._pipeline.conversation_id, self._services
         children = services.store.children(conversation_id)
@@ -253,11 +247,10 @@ class CommandDispatch:
         return answer
 
     def cancel_conversation(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
-        """Cancel the open run; `event` is the request as an event of the state machine.
+        """Cancel the open run.
 
-        Background jobs are killed first, since that does not need the store. If the cancel cannot be stored, the work
-        is stopped nevertheless, and the result says so. Raises StoreUnavailableError if the conversation is not in
-        memory and cannot be loaded.
+        Jobs are killed first, which needs no store. If the cancel cannot be stored, the work is stopped nevertheless,
+        and the result says so. Raises StoreUnavailableError if the conversation cannot be loaded.
         """
         loaded = self._pipeline.load()
         ended: tuple[str, ...] = ()
@@ -280,7 +273,6 @@ class CommandDispatch:
         return WithdrawMessageResult(withdrawn, event.at)
 
     def _set_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
-        """Change the mode. The rights of tools are narrowed first: none starts in a wider mode during the change."""
         self._pipeline.executor.read_history(loaded.record)
         rights, mode = self._pipeline.executor.rights, request.mode
         if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
@@ -362,10 +354,9 @@ class CommandDispatch:
         return loaded.record
 
     def _stop(self, force: bool) -> UserCancel | None:
-        """Cancel the run and stop all work, before the conversation is deleted; return the cancel if it is not stored.
+        """Stop all work before a deletion, and return the cancel if the store has no room for it.
 
-        A full disk has no room for the cancel, but the deletion makes some. Raises Rejected if a run is open and
-        `force` is False.
+        Raises Rejected unless `force`.
         """
         unstored = None
         if not self._pipeline.idle:
@@ -393,7 +384,6 @@ class CommandDispatch:
 
 
 def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
-    """Return a cancel command as an event of the state machine."""
     return UserCancel(
         at,
         run_id=request.run_id,
@@ -404,7 +394,7 @@ def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
 
 
 def _client_call_beyond(loaded: LoadedConversation, mode: Mode) -> tuple[str, ...]:
-    """Return the id of the call that a client is running but that this mode would not allow; () if there is none."""
+    """The id of the call that a client is running but that this mode would not allow; () if there is none."""
     waiting = waiting_call(loaded.state)
     if waiting is None or mode is not Mode.RESTRICTED:
         return ()

@@ -124,10 +124,7 @@ class ConversationActor(Actor):
 
     @property
     def settled(self) -> bool:
-        """Whether the actor has nothing to do: no run is active (or it waits for a person) and all changes are stored.
-
-        A pending deletion is also something to do.
-        """
+        """Whether no run is active, or one waits for a person, and all changes and deletions are stored."""
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return self._stored and (self._pipeline.idle or waits_for_people)
@@ -147,18 +144,12 @@ class ConversationActor(Actor):
         return loaded.state.ledger if loaded is not None else None
 
     def in_flight(self, run: str) -> InFlightWork | None:
-        """Return the work that a cancel of this run would stop, such as a model request; None if there is no such work.
-
-        If `run` is "", any run is meant. Safe to call from any thread.
-        """
+        """The work that a cancel of this run ("": of any) would stop; None if there is none. Any thread."""
         work = self._executor.in_flight
         return work if work is not None and run in ("", work.run) else None
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work` at once, on the caller's thread. The mailbox must already contain the cancel command.
-
-        Safe to call from any thread.
-        """
+        """Stop `work` on the caller's thread. The mailbox must already contain the cancel. Any thread."""
         self._executor.cancel_now(work)
 
     def cancel_run_now(self, run: str) -> None:
@@ -219,7 +210,6 @@ class ConversationActor(Actor):
             telemetry.command_ended(self.conversation_id)
 
     def _answer(self, asked: Request) -> Any:
-        """Carry out a command, and return its answer or a future for it."""
         if refusal := self._refusal(asked):
             return failed(refusal)
         try:
@@ -263,10 +253,10 @@ class ConversationActor(Actor):
         return None
 
     def _carry_out(self, request: Any, origin: CommandOrigin | None) -> object:
-        """Carry out a command once the entries of the retry queue are committed.
+        """Carry out a command once the retry queue is committed.
 
-        A cancel, and a deletion by force, do not wait for them: they stop the work. If the store fails now, the same
-        cancel is retried before everything else; otherwise the aborted work would be handled as a failure and tried
+        A cancel, and a deletion by force, do not wait for it: they stop the work. If the store fails now, the same
+        cancel is retried before everything else; otherwise the aborted work would count as a failure and be tried
         again.
         """
         match request:
@@ -295,10 +285,7 @@ class ConversationActor(Actor):
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
     def _commit_outcomes(self, outcome: EffectOutcome) -> None:
-        """Commit an outcome together with the outcomes that follow it in the mailbox.
-
-        Then handle the messages among them which report that a sub-agent's actor has stopped.
-        """
+        """Commit an outcome with those behind it in the mailbox, then handle the ends of sub-agents' actors."""
         outcomes = [outcome]
         stopped: list[str] = []
         while may_share_commit(outcome) and (envelope := self.mailbox.get_if(_may_follow)) is not None:
@@ -323,10 +310,7 @@ class ConversationActor(Actor):
     # --- faults -----------------------------------------------------------------------------------------------
 
     def on_fault(self, message: Any, error: BaseException) -> BaseException:
-        """Handle an exception that a message caused: a bug, or a failure of the store.
-
-        The message was applied either completely or not at all.
-        """
+        """Handle a bug or a failure of the store. The message was applied either completely or not at all."""
         if isinstance(error, NotOwnerError):
             return self._lose(error)
         if isinstance(error, StoreDamagedError):
@@ -347,10 +331,9 @@ class ConversationActor(Actor):
         return error
 
     def _lose(self, lost: NotOwnerError) -> NotOwnerError:
-        """Stop all work of this conversation and drop its copy, because another server owns the conversation.
+        """Stop all work and drop the copy, because another server owns the conversation.
 
-        Callers that wait for an answer get this error, so that they can ask the owner. The actor ends once its tools
-        have ended.
+        Callers get this error and can ask the owner. The actor ends once its tools have ended.
         """
         if self._pipeline.loaded is not None:
             log.warning(
@@ -376,7 +359,6 @@ class ConversationActor(Actor):
             self._lifecycle.confirm_shutdown()
 
     def _remind(self, message: object, milliseconds: int) -> None:
-        """Send this actor a message after a delay; the timer does not keep the actor in memory."""
         self._services.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
 
 

@@ -63,16 +63,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_TITLE = 80
-"""The maximum characters of a sub-agent's title, which is the beginning of its task."""
 
 
 def new_conversation(
     services: Services, conversation_id: str, request: CreateConversationCommand, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """Return the record of a new conversation and the commit that creates it.
+    """A new conversation's record and commit.
 
-    Raises Rejected (for the working directory, model, generation settings, mode, client tools or MCP servers) or
-    InvalidFieldError (for built-in tools, client tools or MCP servers).
+    Raises Rejected (for the directory, model, generation, mode, tools or MCP servers) or InvalidFieldError (for tools
+    or MCP servers).
     """
     profile = settings.checked_profile(services, request.profile)
     cwd = working_directory(services, request.working_directory, request.principal)
@@ -115,10 +114,7 @@ def new_conversation(
 def new_successor(
     services: Services, unit: UnitOfWork, request: ContinueConversationCommand, summary: str, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """Return the conversation that continues the unit's conversation, and the commit that creates it.
-
-    The unit of work gets a link to the new conversation; the caller must write both in one commit.
-    """
+    """The successor's record and commit. The unit gets a link to it, so the caller must write both in one commit."""
     parent = unit.record
     info = served_model(services, parent.model).info
     surroundings = services.workspace.surroundings(parent.cwd, services.permissions(parent.principal).roots)
@@ -154,15 +150,12 @@ _LEFT_OVER = (
 )
 
 
+# These messages fill one fourth of the usable window at most.
 _PART_LEFT_OVER = 4
-"""These messages fill one fourth of the usable window at most."""
 
 
 def _unanswered(services: Services, unit: UnitOfWork, most_tokens: int) -> str:
-    """Return the user messages after the last answer of the exhausted conversation, as a list in Markdown, or "".
-
-    The longest are cut if they need more than `most_tokens`.
-    """
+    """The user messages after the last answer, as a list in Markdown, cut to `most_tokens`; "" for none."""
     last = unit.record.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
@@ -179,10 +172,9 @@ def _unanswered(services: Services, unit: UnitOfWork, most_tokens: int) -> str:
 def new_sub_agent(
     services: Services, parent: ConversationRecord, task: AgentTask, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """Return the record of a sub-agent that its parent requested, and the commit that creates it.
+    """A sub-agent's record and commit. Raises Rejected (for the budget, working directory or model).
 
-    The mode is restricted wherever the server can enforce that, whatever the parent's mode, because no user watches a
-    sub-agent. Raises Rejected (for the budget, working directory or model).
+    Its mode is restricted wherever the server can enforce that, because no user watches a sub-agent.
     """
     cwd = working_directory(services, task.cwd, parent.principal)
     info = served_model(services, task.model).info
@@ -218,10 +210,7 @@ def new_sub_agent(
 
 
 def _share(parent: ConversationRecord) -> Budget:
-    """Return a sub-agent's budget: what the parent has left, divided equally among the sub-agents started together.
-
-    Raises Rejected if the parent has nothing left.
-    """
+    """What the parent has left, divided among the sub-agents started together. Raises Rejected if nothing is left."""
     ledger, state = parent.state.ledger, parent.state
     if spent := thresholds.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")
@@ -231,7 +220,7 @@ def _share(parent: ConversationRecord) -> Budget:
 def _created(
     record: ConversationRecord, warning: str = "", summary: str = "", *, command: CommandRecord | None = None
 ) -> tuple[ConversationRecord, Commit]:
-    """Return the record, whose history begins with the texts that are not "", and the commit that creates it."""
+    """The record, whose history begins with the texts that are not "", and the commit that creates it."""
     begin = [(kind, text) for kind, text in ((SystemKind.NONE, warning), (SystemKind.SUMMARY, summary)) if text]
     messages = tuple(
         Message(f"{record.id}:0:{n}", n, MessageType.SYSTEM, (Text(text),), record.created_at, kind=kind)
@@ -258,9 +247,9 @@ def _created(
 def spawn_from_command(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: SpawnSubAgentsCommand, at: int
 ) -> tuple[UnitOfWork, SpawnSubAgentsResult]:
-    """Return a unit of work that begins a run with the requested sub-agents, and the result of the command.
+    """Begin a run with these sub-agents, whose files have been read.
 
-    The caller must have read the files that the tasks name. Raises Rejected, InvalidFieldError or TaskRefusedError.
+    Raises Rejected, InvalidFieldError or TaskRefusedError.
     """
     record = loaded.record
     try:
@@ -289,14 +278,14 @@ def create_sub_agent(pipeline: ConversationPipeline, request: CreateSubAgent) ->
     return record
 
 
+# How many generated slugs are tried before creation fails because all of them are taken.
 SLUG_TRIES = 10
-"""How many generated slugs are tried before creation fails because all of them are taken."""
 
 
 def create(pipeline: ConversationPipeline, request: CreatingCommand) -> ConversationRecord:
-    """Create the conversation of this pipeline, or return the one that the same request created before.
+    """Create the conversation, or return the one that the same request created before. Actor's thread only.
 
-    Actor's thread only. Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
+    Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
     """
     services = pipeline.services
     counted = not services.quotas.limits_stored
@@ -347,9 +336,9 @@ def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> t
 def continue_exhausted(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand
 ) -> ConversationRecord:
-    """Create the conversation that continues this one, whose context is full, or return it if it exists already.
+    """Create the successor of an exhausted conversation, or return it if it exists. Actor's thread only.
 
-    Actor's thread only. Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
+    Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
     """
     store = pipeline.services.store
     known = known_command(store, pipeline.conversation_id, request)
@@ -383,10 +372,10 @@ def _create_successor(
 def perform_outcomes(
     pipeline: ConversationPipeline, loaded: LoadedConversation, unit: UnitOfWork, *, urgent: bool
 ) -> None:
-    """Commit outcomes as `pipeline.perform` does.
+    """Commit outcomes as `pipeline.perform` does. Actor's thread only. Raises StoreError.
 
-    If they use up the context of a conversation that continues by itself, the same commit creates the successor, so
-    that there is exactly one however the server ends. Actor's thread only. Raises StoreError.
+    If they exhaust a conversation that continues by itself, the same commit creates the successor, so that there is
+    exactly one however the server ends.
     """
     services = pipeline.services
     successor = _own_successor(services, unit)

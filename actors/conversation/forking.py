@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from actors.ports import Store
     from actors.runtime.services import Services
 
+# How many runs or messages are read from the store at a time.
 PAGE = 200
-"""How many runs or messages are read from the store at a time."""
 
 USED_UP = "the context was used up in this request cycle: fork at an earlier one"
 
@@ -45,7 +45,7 @@ USED_UP = "the context was used up in this request cycle: fork at an earlier one
 def forked_conversation(
     services: Services, conversation_id: str, request: ForkConversationCommand, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """Return the record of a fork and the commit that creates it.
+    """A fork's record and commit.
 
     Raises Rejected (SUB_AGENT, CYCLE_RUNNING, NOT_FORKABLE), InvalidFieldError, UnknownConversationError or StoreError.
     """
@@ -80,10 +80,9 @@ def forked_conversation(
 
 
 def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[StoppedRun, ...]:
-    """Return the ended runs up to the run `wanted`; if it is "", up to the last run at which a fork is possible.
+    """The ended runs up to `wanted`, or to the last run at which a fork is possible if that is "".
 
-    Raises Rejected if no fork is possible there, for example because the run is still open, or InvalidFieldError if
-    the run does not exist.
+    Raises Rejected if none is possible there, such as at an open run, or InvalidFieldError for an unknown run.
     """
     if wanted and wanted == live_run(origin):
         raise Rejected(Reason.CYCLE_RUNNING)
@@ -105,7 +104,6 @@ def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[
 
 
 def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRun]:
-    """Yield the runs that had ended when the origin's record was read, in order."""
     after, end = 0, origin.last_seq + 1
     while page := services.store.stopped_runs(origin.id, after=after, before=end, limit=PAGE):
         yield from page
@@ -113,10 +111,7 @@ def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRu
 
 
 def _summary_at(services: Services, origin: ConversationRecord) -> int:
-    """Return the sequence number of the summary message that ended the conversation whose context became full.
-
-    If the conversation has not ended, return the sequence number that its next message will get.
-    """
+    """The number of the summary that ended the conversation, or of the message that comes next if it has not ended."""
     before = origin.state.ledger.seq + 1
     if not isinstance(origin.state, ContextExhausted):
         return before
@@ -129,10 +124,7 @@ def _summary_at(services: Services, origin: ConversationRecord) -> int:
 
 
 def _check_room(services: Services, origin: ConversationRecord, messages: Sequence[Message]) -> None:
-    """Raise Rejected if the copied history fills the context window of the origin's model.
-
-    Nothing is raised if the size of the history or of the window is unknown.
-    """
+    """Raise Rejected if the copied history fills the model's window, as far as both sizes are known."""
     if services.models.get(origin.model) is None:
         return
     if thresholds.full(chain.used_tokens(messages), services.context_of(origin)):
@@ -155,7 +147,6 @@ def _copied_run(run: StoppedRun, origin: str, conversation_id: str) -> StoppedRu
 def _record(
     services: Services, origin: ConversationRecord, conversation_id: str, request: ForkConversationCommand, at: int
 ) -> ConversationRecord:
-    """Return the record of the fork, with the settings of its origin and no history yet."""
     return msgspec.structs.replace(
         origin,
         id=conversation_id,
@@ -186,10 +177,7 @@ def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[st
 
 
 def stored_bytes(store: Store, commit: Commit) -> int:
-    """Return how many bytes of its principal's storage quota a new conversation needs.
-
-    For a fork, this reads the attachments that are copied. Raises StoreError.
-    """
+    """How many bytes of its principal's quota a new conversation needs, with copied attachments. Raises StoreError."""
     content = sum(len(msgspec.json.encode(message.content)) for message in commit.messages)
     profile = len(msgspec.json.encode(commit.record.profile))
     if commit.fork is None:

@@ -81,11 +81,9 @@ class Lifecycle:
 
     @property
     def shutting_down(self) -> bool:
-        """Whether `shut_down` has been called."""
         return self._shutdown is not None
 
     def touch(self) -> None:
-        """Restart the idle timeout."""
         self._last_activity = self._services.clock.monotonic()
 
     def on_idle_check(self) -> None:
@@ -93,7 +91,7 @@ class Lifecycle:
         self._idle_check_due = False
 
     def stop_if_idle(self) -> None:
-        """If no run is active, end its last tools, then (once nothing is left) stop the actor when it is due.
+        """End the last tools of an inactive conversation, then stop the actor when it is due.
 
         Called after every message.
         """
@@ -111,15 +109,11 @@ class Lifecycle:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the conversation is an ended sub-agent, so that the state that tools keep for it can be dropped."""
         loaded = self._pipeline.loaded
         return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
-        """Stop the actor now if it is shutting down, not loaded or in a terminal state, else after the idle timeout.
-
-        While a background job runs, the actor stays, because it records the end of the job.
-        """
+        """Stop now if shutting down, not loaded or terminal, else after the idle timeout, but not while a job runs."""
         loaded = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self.shutting_down:
@@ -147,10 +141,9 @@ class Lifecycle:
             log.error("recovered at the next start", extra={"conversation": self._pipeline.conversation_id})
 
     def report_end(self) -> None:
-        """Drop the state that tools keep for a conversation that has ended or that another server owns.
+        """Drop the tools' state of a conversation that has ended or has another owner, and report a sub-agent's end.
 
-        Report a sub-agent's end to its parent if the sub-agent's last commit did not start an effect that reports it,
-        and this server still owns both conversations.
+        An end that the last commit reports, or whose parent has another owner, is not reported again.
         """
         if self._has_ended or self.lost:
             self._services.toolbox.forget(self._pipeline.conversation_id)
@@ -163,13 +156,12 @@ class Lifecycle:
         self._sub_agents.report_end(parent, self._pipeline.conversation_id, outcome_of(state), usage)
 
     def confirm_shutdown(self) -> None:
-        """Complete the future of `shut_down`, because the actor has stopped."""
         if self._shutdown is not None and not self._shutdown.done():
             self._shutdown.set_result(None)
 
 
+# How long a deletion waits for processes to exit, in milliseconds.
 DELETE_WAIT_MS = QUIESCE_MS
-"""How long a deletion waits for processes to exit, in milliseconds."""
 
 LEFTOVER_PROCESSES = (
     f"Some processes of its tools could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
@@ -189,19 +181,14 @@ class _PendingDeletion:
     answer: Future[tuple[str, ...]] = field(default_factory=Future)
     """The answer to all Delete commands: warnings."""
     overdue: bool = False
-    """Whether DELETE_WAIT_MS have passed."""
     leaked: bool = False
-    """Whether some processes could not be confirmed dead."""
 
 
 class ConversationDeletion:
-    """Deletes one conversation once everything that it runs has exited. Actor's thread only, except for `pending`.
+    """Deletes one conversation once all that it runs has exited. Actor's thread only, except for `pending`.
 
-    Args:
-        commands: Deletes the rows, and the state that tools keep for the conversation.
-        executor: Reports whether anything is still running.
-        retry_queue: Gets a VerifyUncertainCommit if the store fails.
-        remind: Sends the actor a message after a number of milliseconds.
+    `commands` deletes rows and tools' state, `retry_queue` gets a VerifyUncertainCommit if the store fails, and
+    `remind` sends the actor a message after a number of milliseconds.
     """
 
     def __init__(
@@ -223,7 +210,7 @@ class ConversationDeletion:
         return self._pending is not None
 
     def admits(self, command: object) -> bool:
-        """Return whether a command may be carried out now: during a deletion, only commands that start nothing may."""
+        """Whether a command may be carried out now: during a deletion, only commands that start nothing may."""
         return self._pending is None or isinstance(command, (CancelConversationCommand, DeleteConversationCommand))
 
     def begin(self, origin: CommandOrigin | None) -> Future[tuple[str, ...]]:
@@ -244,10 +231,7 @@ class ConversationDeletion:
             self._pending.leaked = True
 
     def finish_if_quiesced(self) -> None:
-        """If a deletion is pending and all processes have exited, delete the conversation and answer.
-
-        Raises NotOwnerError if another server owns the conversation.
-        """
+        """Delete and answer if a deletion is pending and all processes have exited. Raises NotOwnerError."""
         pending = self._pending
         if pending is None:
             return

@@ -68,7 +68,6 @@ class LoadedConversation:
         return self.record.state
 
     def begin(self) -> UnitOfWork:
-        """Return an empty unit of work on the current state."""
         # These are read each time: the window of the model may become known while the conversation is loaded, the
         # provider may refuse images, other conversations of the principal use up its quotas, and a new day begins.
         services, model, known = self._services, self.record.model, self.context
@@ -92,9 +91,9 @@ class LoadedConversation:
     def commit(
         self, unit: UnitOfWork, *others: Commit, command: CommandRecord | None = None, urgent: bool = False
     ) -> tuple[ActEffect, ...]:
-        """Commit a unit together with commits of other conversations, and publish the unit's events.
+        """Commit a unit with commits of other conversations, publish its events, and return the effects to start.
 
-        Returns the effects to start. Raises StoreError or QuotaExceededError; then this object is unchanged.
+        Raises StoreError or QuotaExceededError; then this object is unchanged.
         """
         faults = self._services.faults
         if not unit.empty:
@@ -111,9 +110,9 @@ class LoadedConversation:
     def _commit_within_quotas(
         self, unit: UnitOfWork, others: tuple[Commit, ...], command: CommandRecord | None, *, urgent: bool
     ) -> None:
-        """Commit the unit, and count its run and its tokens against the quotas of the conversation's principal.
+        """Commit, counting run and tokens against the principal's quotas.
 
-        Raises QuotaExceededError if no further run may begin.
+        Raises QuotaExceededError before a run too many.
         """
         quotas, record = self._services.quotas, unit.record
         counted = unit.begins_run and quotas.begin_run(record.principal, record.id)
@@ -145,7 +144,7 @@ class LoadedConversation:
             )
 
     def _stored(self, unit: UnitOfWork) -> ConversationRecord | None:
-        """Return the stored record if the unit is stored: its log rows are the only ones after those before it."""
+        """The stored record if the unit is stored: its log rows are the only ones after those before it."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]
@@ -174,17 +173,14 @@ class ConversationPipeline:
         self.executor = executor
         self.conversation_id = conversation_id
         self.loaded: LoadedConversation | None = None
-        """The conversation in memory; None before the first `load`, and after the copy was dropped or deleted."""
         self.deleted: ConversationRecord | None = None
-        """The conversation as it was when it was deleted; None if it has not been deleted."""
         self.origin: CommandOrigin | None = None
         """Who sent the command that is being carried out; None while no command is."""
         self.perform_outcomes: Callable[..., None] = self.perform
-        """Commits a unit of outcomes; the actor replaces it with new_conversations.perform_outcomes."""
+        """Commits outcomes; the actor replaces it with creation.perform_outcomes."""
 
     @property
     def idle(self) -> bool:
-        """Whether no run is active, or no conversation is loaded."""
         return self.loaded is None or isinstance(self.loaded.state, INACTIVE)
 
     @contextmanager
@@ -197,11 +193,10 @@ class ConversationPipeline:
             self.origin = None
 
     def now(self) -> int:
-        """Return the time in Unix milliseconds."""
         return self.services.clock.now_ms()
 
     def load(self) -> LoadedConversation:
-        """Return the conversation. If it is not in memory, read it from the store and recover it.
+        """Read the conversation from the store and recover it, unless it is loaded.
 
         Raises UnknownConversationError or StoreError.
         """
@@ -218,10 +213,9 @@ class ConversationPipeline:
         return self.loaded
 
     def _claim(self) -> ConversationRecord | None:
-        """Claim ownership of the conversation for this server and return its stored record; None if it was deleted.
+        """Claim the conversation, its parent and sub-agents for this server; None if it was deleted. Raises StoreError.
 
-        The claim also covers the conversation's parent and sub-agents. If the owner has changed, the parent and the
-        sub-agents whose work was interrupted are woken. Raises StoreError.
+        If the owner has changed, the parent and interrupted sub-agents are woken.
         """
 
         def wake_others(taken: tuple[str, ...]) -> None:
@@ -230,10 +224,7 @@ class ConversationPipeline:
         return self.services.store.claim(self.conversation_id, wake_others)
 
     def advance(self, event: Event) -> UnitOfWork:
-        """Run an event through the whole pipeline, and return the unit of work.
-
-        Raises Rejected or StoreError, and then nothing has changed.
-        """
+        """Run an event through the whole pipeline. Raises Rejected or StoreError; then nothing has changed."""
         loaded = self.load()
         unit = loaded.begin()
         unit.run(event)
@@ -241,11 +232,11 @@ class ConversationPipeline:
         return unit
 
     def prepare(self, outcomes: Sequence[EffectOutcome]) -> Prepared:
-        """Apply outcomes in one unit of work, and return the commit that stores them all.
+        """Apply outcomes in one unit of work and prepare its commit.
 
-        The stored rows and events are the same as if each outcome had a unit of its own. The unit ends after the first
-        outcome that starts an effect, because effects must not wait, and before an outcome that raises; if the first
-        outcome raises, this method raises the same error. Raises StoreError if the conversation cannot be loaded.
+        Rows and events are those of a unit for each outcome. The unit ends after the first outcome that starts an
+        effect, because effects must not wait, and before one that raises; if that is the first, so does this method.
+        Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())
@@ -274,11 +265,9 @@ class ConversationPipeline:
         self.perform(loaded, unit)
 
     def matches_store(self) -> bool:
-        """Return whether memory and store have the same version (step number) of the conversation.
+        """Whether memory and store have the same step number. Raises StoreError, for example NotOwnerError.
 
-        If the conversation is no longer in the store, publish its deletion.
-
-        Raises StoreError, for example NotOwnerError.
+        If the conversation is no longer stored, its deletion is published.
         """
         stored, loaded = self._claim(), self.loaded
         if stored is None:
@@ -294,10 +283,7 @@ class ConversationPipeline:
         command: CommandRecord | None = None,
         urgent: bool = False,
     ) -> None:
-        """Commit the unit together with commits of other conversations, publish its events, and start its effects.
-
-        Raises StoreError; then nothing has changed.
-        """
+        """Commit the unit, publish its events, and start its effects. Raises StoreError; then nothing has changed."""
         if self.origin is not None:
             unit.attribute(self.origin)
         self._carry_out(loaded, unit, *others, command=command, urgent=urgent)
@@ -319,7 +305,7 @@ class ConversationPipeline:
             self.executor.perform(effect, loaded.record, loaded.context)
 
     def _compute(self, unit: UnitOfWork) -> None:
-        """Add the outcome of a call that only computes, and of those that follow it, to the unit that starts it.
+        """Add the outcomes of calls that only compute to the unit that starts them.
 
         Rows and events are those of a commit for each. If the commit fails, the calls are computed again.
         """
@@ -335,9 +321,9 @@ class ConversationPipeline:
             unit.run(outcome)
 
     def reload(self, epoch: int) -> None:
-        """Drop the in-memory copy and load the conversation again, unless it was loaded elsewhere in the meantime.
+        """Load the conversation again, unless that happened since the copy of this epoch was dropped.
 
-        `epoch` is the epoch of the dropped copy; each load increments the stored epoch. Raises StoreError.
+        Raises StoreError.
         """
         self.drop()
         record = self._claim()
@@ -345,24 +331,22 @@ class ConversationPipeline:
             self.load()
 
     def drop(self) -> None:
-        """Drop the in-memory copy, and stop all work of the conversation."""
         self.executor.stop_everything()
         self.services.quotas.end_run(self.conversation_id)
         self.loaded = None
 
 
 def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
-    """Return a copy of a stored record for its new owner, with the next epoch: the previous owner's commits fail."""
+    """A stored record for its new owner, with the next epoch: the previous owner's commits fail."""
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 
 def recovering(
     loaded: LoadedConversation, at: int, alive: Collection[str] = (), *, restarted: bool = False
 ) -> UnitOfWork | None:
-    """Return the unit of work that records what ended with a conversation's owner; None if nothing did.
+    """Record what ended with a conversation's owner; None if nothing did.
 
-    That are the open run, and the background jobs but those whose handles are in `alive`. `restarted` means that the
-    server starts, which also clears the error of the last run.
+    That are the open run and the jobs not in `alive`. With `restarted`, the error of the last run is cleared, too.
     """
     lost = [job for job in loaded.state.ledger.running_jobs if job.handle not in alive]
     interrupted = restarted or _needs_recovery(loaded.record)
@@ -377,7 +361,7 @@ def recovering(
 
 
 def _needs_recovery(record: ConversationRecord) -> bool:
-    """Return whether the previous owner stopped in the middle of a run, which a Restart event has to end."""
+    """Whether the previous owner stopped in the middle of a run, which a Restart event has to end."""
     if not record.user_initiated:
         return not isinstance(record.state, TERMINAL)
     return not isinstance(record.state, INACTIVE) or record.state.ledger.live
@@ -392,9 +376,9 @@ class Recovery:
         """What is not committed yet: results of effects, and repairs of the copy in memory."""
 
     def record_fault(self) -> None:
-        """After a bug, end the run with an error; if that fails as well, reload the conversation from the store.
+        """After a bug, fail the run; if that fails as well, reload the conversation.
 
-        Raises NotOwnerError, as `reload` does.
+        Raises NotOwnerError as `reload` does.
         """
         self._pipeline.executor.stop_everything()
         if self._pipeline.loaded is None:
@@ -411,13 +395,12 @@ class Recovery:
             self.reload()
 
     def reload(self) -> None:
-        """Replace the copy in memory by what the store has; this is tried again later if the store fails."""
         epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
         self.retry_queue.clear()
         self.retry_queue.enqueue(ReloadFromStore(epoch))
 
     def _prepare(self, entries: Sequence[Uncommitted]) -> Prepared:
-        """Return the next commit of the retry queue. Raises StoreError.
+        """The next commit of the retry queue. Raises StoreError.
 
         If the conversation is not in memory, only ReloadFromStore loads it; all other entries are dropped.
         """
@@ -434,7 +417,6 @@ class Recovery:
                 return Prepared(1, self._verify_commit)
 
     def _verify_commit(self) -> None:
-        """Reload the conversation unless memory and store have the same version of it. Raises StoreError."""
         if not self._pipeline.matches_store():
             self.reload()
 

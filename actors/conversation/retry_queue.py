@@ -23,40 +23,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The pauses between attempts, in milliseconds; the last one repeats.
 PAUSES_MS = (50, 100, 200, 500, 1_000)
-"""The pauses between attempts, in milliseconds; the last one repeats."""
 
 Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Timer message: try to commit the entries of the retry queue again, because the pause is over."""
+    pass
 
 
 @dataclass(frozen=True)
 class VerifyUncertainCommit:
-    """Queue entry: compare memory with the store, because a commit that was reported as failed may have succeeded."""
+    pass
 
 
 @dataclass(frozen=True)
 class ReloadFromStore:
-    """Queue entry: drop the in-memory copy of the conversation and reload it from the store.
-
-    `epoch` is the epoch of the dropped copy; each load of a conversation increments its epoch.
-    """
+    """Queue entry: drop the in-memory copy of this epoch and reload the conversation."""
 
     epoch: int
 
 
+# What a conversation's retry queue contains: changes to commit for which no caller waits.
 Uncommitted: TypeAlias = EffectOutcome | KillReceipt | VerifyUncertainCommit | ReloadFromStore
-"""What a conversation's retry queue contains: changes to commit for which no caller waits."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The first entries of the queue, ready to be committed together."""
-
     entries: int
     commit: Callable[[], object]
     """Commits these entries. If the store cannot write now, it raises StoreUnavailableError and changes nothing."""
@@ -65,11 +60,9 @@ class Prepared:
 class RetryQueue(Generic[Entry]):
     """Entries that are to be committed in order. Actor's thread only.
 
-    Args:
-        name: The id of the conversation, for the log.
-        prepare: Returns the next commit, of one or more of the given entries. An exception concerns the first entry:
-            StoreUnavailableError if the store cannot be read now, any other exception for a bug.
-        later: Schedules a call of `retry` on the actor's thread after a delay in milliseconds.
+    `name` is the conversation's id, for the log. `prepare` returns the next commit of one or more entries; it raises
+    StoreUnavailableError if the store cannot be read now, and anything else for a bug in the first entry. `later` calls
+    `retry` after a delay in milliseconds.
     """
 
     def __init__(self, name: str, prepare: Callable[[Sequence[Entry]], Prepared], later: Callable[[int], None]) -> None:
@@ -78,11 +71,6 @@ class RetryQueue(Generic[Entry]):
         self._later = later
         self._waiting: deque[Entry] = deque()
         self._refused = 0
-        """The number of entries at the head of the queue whose last commit the store refused.
-
-        That commit may have been written nevertheless, which is recognised only if the same entries are committed
-        again.
-        """
         self._failures = 0
         self._retry_due = False
 
@@ -93,15 +81,11 @@ class RetryQueue(Generic[Entry]):
         return iter(self._waiting)
 
     def enqueue(self, *entries: Entry) -> bool:
-        """Append entries and commit the queue; return what `flush` returns."""
         self._waiting.extend(entries)
         return self.flush()
 
     def requeue(self, entry: Entry, *, first: bool = False, why: Exception | None = None) -> None:
-        """Put an entry that the store has just refused at the end of the queue, or at its head if `first`.
-
-        An entry that is queued already is not added again. `why` is the store's error, if known.
-        """
+        """Put an entry that the store has just refused at the end or the head, unless it is queued already."""
         if entry not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(entry)
             self._refused = 0 if first else self._refused
@@ -112,9 +96,9 @@ class RetryQueue(Generic[Entry]):
         self._refused = 0
 
     def flush(self) -> bool:
-        """Commit the entries in order. Return False if the store refused some, which stay queued with all later ones.
+        """Commit the entries in order; False if the store refused some, which stay queued with all later ones.
 
-        Raises any other error of a commit; the entries of that commit are dropped, and the others are retried later.
+        Raises any other error of a commit, whose entries are dropped; the others are retried later.
         """
         while self._waiting:
             try:
@@ -146,7 +130,6 @@ class RetryQueue(Generic[Entry]):
             raise
 
     def retry(self) -> None:
-        """Commit the entries of the queue, because the pause is over."""
         self._retry_due = False
         self.flush()
 
@@ -163,14 +146,14 @@ class RetryQueue(Generic[Entry]):
 
 
 def may_share_commit(entry: object) -> TypeGuard[EffectOutcome]:
-    """Return whether `entry` may share a commit with others; cancels, faults and urgent outcomes may not."""
+    """Whether `entry` may share a commit with others; cancels, faults and urgent outcomes may not."""
     if not isinstance(entry, EffectOutcome):
         return False
     return not (entry.urgent or isinstance(entry.event, (InternalFault, UserCancel)))
 
 
 def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome, ...]:
-    """Return the leading entries that may be committed together; () if the first entry must be committed alone."""
+    """The leading entries that may be committed together; () if the first entry must be committed alone."""
     shared: list[EffectOutcome] = []
     for entry in entries:
         if not may_share_commit(entry):
@@ -180,10 +163,12 @@ def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome, ...]:
 
 
 def covers_cancel(entry: object, cancel: UserCancel) -> bool:
-    """Return whether `entry` is a cancel that does everything that `cancel` would do."""
+    """Whether `entry` is a cancel that does everything that `cancel` would do."""
     return (
         isinstance(entry, EffectOutcome)
         and isinstance(entry.event, UserCancel)
         and entry.event.discard_queued >= cancel.discard_queued
         and entry.event.kill_jobs >= cancel.kill_jobs
     )
+    # The number of entries at the head whose last commit the store refused. It may have been written nevertheless,
+    # which is recognised only if the same entries are committed again.

@@ -33,16 +33,12 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "follow_up_policy", "budget")
-"""The fields of the record that an Update command may change."""
 
 MAX_LABELS = 64
 
 
 def update(services: Services, unit: UnitOfWork, request: UpdateConversationCommand, at: int) -> None:
-    """Change the settings whose requested value differs from the current one, as part of the unit of work.
-
-    Raises Rejected or InvalidFieldError.
-    """
+    """Change the settings whose value differs. Raises Rejected or InvalidFieldError."""
     record = unit.record
     wanted: dict[str, Any] = {
         name: value
@@ -74,7 +70,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
 
 
 def _wanted(record: ConversationRecord, request: UpdateConversationCommand, name: str) -> Any:
-    """Return the new value of a setting; None if it is not to be changed. Raises InvalidFieldError."""
+    """The new value of a setting; None if it is not to be changed. Raises InvalidFieldError."""
     if name == "budget" and request.some_amounts:
         return replace(record.budget, **request.some_amounts)
     if name == "labels" and request.some_labels:
@@ -96,7 +92,6 @@ def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[ClientT
 
 
 def _change_profile(unit: UnitOfWork, at: int, name: str, **fields: Any) -> None:
-    """Change a field of the profile, log the change, and notify clients; `name` is the field's name in the gRPC API."""
     profile = replace(unit.record.profile, **fields)
     unit.change(SettingsChanged(at, (name,)), at, (ConversationUpdated((name,)),), profile=profile)
 
@@ -109,7 +104,6 @@ def _require_rest(record: ConversationRecord, what: str) -> None:
 
 
 def archive(unit: UnitOfWork, archived: bool, at: int) -> None:
-    """Set or clear the archive flag."""
     change(unit, at, archived_at=at if archived else None)
 
 
@@ -122,16 +116,11 @@ def change(unit: UnitOfWork, at: int, **fields: Any) -> None:
 
 
 MAX_SCHEMA_BYTES = 16 * 1024
-"""The maximum number of bytes of a client tool's input schema, as JSON text in UTF-8."""
 MAX_TOOLS_BYTES = 512 * 1024
-"""The maximum number of bytes of all client tools of a conversation together, as JSON."""
 
 
 def checked_profile(services: Services, wanted: Profile) -> Profile:
-    """Check the profile that a new conversation should get; return it with its tools in the order the model sees.
-
-    Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED).
-    """
+    """The profile with its tools in the model's order. Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED)."""
     checked_client_tools(services, wanted.client_tools)
     check_mcp_servers(services, wanted.mcp_servers)
     if wanted.tools is None:
@@ -143,10 +132,7 @@ def checked_profile(services: Services, wanted: Profile) -> Profile:
 
 
 def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> tuple[ClientTool, ...]:
-    """Check the tools that clients run, and return them.
-
-    Raises InvalidFieldError about the first one that is invalid.
-    """
+    """Raises InvalidFieldError about the first tool that is invalid."""
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     ours.add(SUBMIT_OUTPUT)
     seen: set[str] = set()
@@ -199,15 +185,14 @@ def _schema_fault(schema: str) -> str:
     return ""
 
 
+# The maximum number of rules of a conversation; all of them are stored in the conversation's database row.
 MAX_RULES = 100
-"""The maximum number of rules of a conversation; all of them are stored in the conversation's database row."""
 
 
 def check_rule_tool(services: Services, record: ConversationRecord, tool: str) -> None:
-    """Check that the tool is a built-in tool, a tool of the conversation's clients, or a tool of any MCP server.
+    """Raise InvalidFieldError, with a similar name, unless the tool is built in, a client's, or of any MCP server.
 
-    A rule for any other name would never match: one that is meant to deny calls would deny none. Raises
-    InvalidFieldError, which suggests a similar name.
+    A rule for another name never matches: one that is meant to deny calls would deny none.
     """
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     known = ours | {each.name for each in record.profile.client_tools}
@@ -221,10 +206,9 @@ def check_rule_tool(services: Services, record: ConversationRecord, tool: str) -
 
 
 def create_rule(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int) -> ApprovalRule:
-    """Add a rule to the conversation and return it; it replaces a rule that matches the same calls.
+    """Add a rule, replacing one for the same calls, or return the same rule with the same action.
 
-    If the same rule with the same action exists already, that rule is returned. Raises InvalidFieldError; its `field`
-    names a field of the rule.
+    Raises InvalidFieldError, whose `field` is one of the rule.
     """
     try:
         prepared = services.toolbox.prepared_rule(wanted, services.permissions(unit.record.principal).roots)
@@ -247,10 +231,7 @@ def create_rule(services: Services, unit: UnitOfWork, wanted: ApprovalRule, prin
 def create_rule_with_answer(
     services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int, *, approve: bool
 ) -> None:
-    """Add the rule that a person requested along with the decision about a call: calls like it get the same decision.
-
-    Raises InvalidFieldError.
-    """
+    """Add a rule that gives calls like the decided one the same decision. Raises InvalidFieldError."""
     action = Action.ALLOW if approve else Action.DENY
     try:
         create_rule(services, unit, replace(wanted, action=action), principal, at)
@@ -259,7 +240,6 @@ def create_rule_with_answer(
 
 
 def delete_rule(services: Services, unit: UnitOfWork, rule_id: str, principal: str, at: int) -> None:
-    """Remove a rule. Raises UnknownApprovalRuleError if no rule has this id."""
     rules = unit.record.approval_rules
     kept = tuple(rule for rule in rules if rule.id != rule_id)
     if len(kept) == len(rules):
@@ -275,7 +255,7 @@ def _change_rules(
 
 
 def _new_rule_id(unit: UnitOfWork, rules: tuple[ApprovalRule, ...]) -> str:
-    """Return an id that no rule has: "r" and the number of the next log row, or the next free number."""
+    """An id that no rule has: "r" and the number of the next log row, or the next free number."""
     number, taken = unit.record.step + 1, {rule.id for rule in rules}
     while f"r{number}" in taken:
         number += 1

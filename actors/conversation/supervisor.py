@@ -54,23 +54,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The seconds that conversations get at shutdown, after the drain time, to end their runs and to stop.
 SHUTDOWN_SECONDS = 5.0
-"""The seconds that conversations get at shutdown, after the drain time, to end their runs and to stop."""
+# How many interrupted conversations are recovered in one transaction at startup.
 RECOVERY_BATCH = 200
-"""How many interrupted conversations are recovered in one transaction at startup."""
 
 
 class Supervisor:
-    """The directory of running conversation actors.
-
-    Safe to call from any thread; only start() and stop() block.
-    """
+    """The directory of running conversation actors. Any thread; only start() and stop() block."""
 
     def __init__(self, services: Services, load: Callable[[], None] | None = None) -> None:
-        """Start nothing yet. `load` is called once, on a thread, when the first conversation gets its actor.
-
-        `load` imports the modules that only agents need, so that a server that never runs an agent saves their memory.
-        """
+        """`load` runs on a thread before the first actor: it imports what a server without agents does not need."""
         self._services = services
         self._load = load
         admission = Admission(services.max_llm_requests, services.files)
@@ -88,14 +82,11 @@ class Supervisor:
         self._waking = Waking(services, self._wake_one)
 
     def start(self) -> tuple[str, ...]:
-        """Recover every conversation whose run was interrupted by a restart, and return their ids.
+        """Recover every conversation whose run a restart interrupted, before any request, and return their ids.
 
-        Call it at startup, before any request. Many conversations are recovered in one transaction. Interrupted runs
-        are ended, not resumed, so no model is called and no process started. A damaged conversation does not prevent
-        the start: it is logged as an error, and its recovery is retried at its next message. Raises StoreError if the
-        store fails.
-
-        In a cluster, the conversations are woken instead, because this server may already run actors for some of them.
+        Many are recovered in one transaction, and all end idle: no model is called and no process started. A damaged
+        one is logged and retried at its next message. In a cluster they are woken instead, because actors may run
+        already. Raises StoreError.
         """
         ids = self._services.store.unsettled()
         if self._services.cluster.me.incarnation:
@@ -110,11 +101,10 @@ class Supervisor:
         return self._accept(self._services.ids.conversation(), Request(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:
-        """Send a command to a conversation; the future may raise errors of actors.messages and core.errors.
+        """Send a command; the future may raise errors of actors.messages and core.errors.
 
-        A change of mode goes into the urgent lane of the mailbox, so that no queued tool call starts in the old mode. A
-        cancel does too, and the work in flight is then stopped without waiting for the mailbox, so that its outcome
-        cannot overtake the cancel.
+        A change of mode takes the urgent lane, so that no queued call starts in the old mode. So does a cancel, and the
+        work in flight is then stopped without the mailbox, so that its outcome cannot overtake the cancel.
         """
         if not isinstance(request, CancelConversationCommand):
             urgent = isinstance(request, SetModeCommand)
@@ -128,34 +118,23 @@ class Supervisor:
         return answer
 
     def wake(self, ids: tuple[str, ...]) -> None:
-        """Recover conversations that this server has just taken over from another server. Returns at once.
-
-        The actor of each conversation ends the run that the other server left open, and becomes idle.
-        """
+        """Recover conversations taken over from another server: their actors end the open runs. Returns at once."""
         self._waking.wake(ids)
 
     def wait_until_woken(self, seconds: float) -> bool:
-        """Wait until all conversations given to `wake` are idle or of another server; return whether they are in time.
-
-        Those that cannot be recovered, because they are damaged, are not waited for.
-        """
+        """Wait until all conversations given to `wake` are idle or of another server, except damaged ones."""
         return self._waking.wait(seconds)
 
     def live_count(self) -> int:
-        """Return the number of conversations with a running actor."""
         with self._lock:
             return len(self._live)
 
     def idle(self) -> bool:
-        """Return whether no run is open and all changes are stored."""
         with self._lock:
             return all(actor.idle for actor in self._live.values())
 
     def stop(self, drain_seconds: float) -> None:
-        """Shut down gracefully: refuse new work, let runs finish for `drain_seconds`, stop the rest, end all threads.
-
-        Blocks. Call it only once.
-        """
+        """Refuse new work, let runs finish for `drain_seconds`, stop the rest, end all threads. Blocks; only once."""
         with self._lock:
             self._refusing = True
             live = tuple(self._live.values())
@@ -188,10 +167,9 @@ class Supervisor:
     # --- port ConversationDirectory ---------------------------------------------------------------------------
 
     def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
-        """Put a message into the mailbox of the conversation's actor, and start an actor if there is none.
+        """Put a message into the actor's mailbox, starting an actor if there is none.
 
-        Returns the future for the answer; None while the supervisor stops. Raises RuntimeError if no thread can be
-        started.
+        None while the supervisor stops. Raises RuntimeError if no thread can be started.
         """
         while True:
             with self._lock:
@@ -206,7 +184,7 @@ class Supervisor:
                 return ask(actor.actor_ref, message)
 
     def live(self, conversation_id: str) -> LiveConversation | None:
-        """Return the actor of the conversation if there is one that accepts messages, else None."""
+        """The actor of the conversation if there is one that accepts messages, else None."""
         with self._lock:
             actor = self._live.get(conversation_id)
         return None if actor is None or actor.stopped else actor
@@ -256,10 +234,7 @@ class Supervisor:
         return self._ask(conversation_id, request)
 
     def _prepare(self, conversation_id: str, request: Request, *, with_files: bool) -> Future[Any]:
-        """Prepare a request on a separate thread, then deliver it.
-
-        The preparation looks up models at their providers, and reads the files of sub-agents' tasks.
-        """
+        """Look up models and read the files of sub-agents' tasks on a separate thread, then deliver the request."""
         cancel, answer = CancelToken(), Future[Any]()
         if request.deadline is not None:
             left = max(0.0, request.deadline - self._services.clock.monotonic())
@@ -296,10 +271,9 @@ class Supervisor:
                 run_in_thread(load, "bedrock-load")
 
     def _drained(self, asked: Iterable[Future[object]]) -> bool:
-        """Return whether the drain is over: all commands accepted before it are carried out, and all actors settled.
+        """Whether the drain is skipped, or all earlier commands are carried out and all actors settled.
 
-        The requests whose answers are in `asked` were put into the mailboxes behind those commands, so they are
-        answered after them. A skipped drain is over at once.
+        The requests of `asked` came into the mailboxes behind those commands, so they are answered after them.
         """
         accepted = all(answer.done() for answer in asked)
         return self._drain_skipped or (accepted and all(actor.settled for actor in self._live.values()))
@@ -329,7 +303,7 @@ class Supervisor:
         return True
 
     def _recovering_unit(self, conversation_id: str) -> UnitOfWork | None:
-        """Return the unit of work that recovers a conversation; None if it needs no recovery or is damaged."""
+        """The unit of work that recovers a conversation; None if it needs no recovery or is damaged."""
         try:
             record = self._services.store.load(conversation_id)
             if record is None:
@@ -344,19 +318,14 @@ class Supervisor:
         return None if unit is None or unit.empty else unit
 
 
+# How many conversations are woken at a time: each needs a thread, and their commits share transactions.
 AT_ONCE = 32
-"""How many conversations are woken at a time: each needs a thread, and their commits share transactions."""
+# How long to wait before waking is tried again, in milliseconds, after the store or a thread was unavailable.
 PAUSE_MS = 1_000
-"""How long to wait before waking is tried again, in milliseconds, after the store or a thread was unavailable."""
 
 
 class Waking:
-    """Wakes conversations on a separate thread. Safe to call from any thread; `wake` does not block.
-
-    Args:
-        services: Provides the thread, and the timer for another attempt.
-        wake_one: Sends a Wake message to a conversation.
-    """
+    """Wakes conversations on a separate thread, by `wake_one`. Any thread; `wake` does not block."""
 
     def __init__(self, services: Services, wake_one: Callable[[str], Future[None]]) -> None:
         self._services = services
@@ -384,10 +353,7 @@ class Waking:
             self._later(ids)
 
     def _work(self, ids: tuple[str, ...]) -> None:
-        """Wake the conversations, `AT_ONCE` at a time; those that fail are tried again later.
-
-        Runs on its own thread.
-        """
+        """Wake the conversations, `AT_ONCE` at a time; those that fail are tried again later. On its own thread."""
         left: list[str] = []
         for first in range(0, len(ids), AT_ONCE):
             asked = {id_: self._wake_one(id_) for id_ in ids[first : first + AT_ONCE]}

@@ -46,8 +46,6 @@ Found = TypeVar("Found", bound=Struct)
 
 
 class UnitOfWork:
-    """Uncommitted changes to one conversation."""
-
     def __init__(self, record: ConversationRecord, context: ConvContext, logged_context: ConvContext | None) -> None:
         self.before = record
         self.record = record
@@ -69,7 +67,6 @@ class UnitOfWork:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to store, because the events were ignored."""
         return not self.entries
 
     @property
@@ -77,14 +74,9 @@ class UnitOfWork:
         return tuple(notification for entry in self.entries for notification in entry.notifications)
 
     def find(self, kind: type[Found]) -> tuple[Found, ...]:
-        """Return the unit's notifications of one class, in order."""
         return tuple(n for n in self.notifications if isinstance(n, kind))
 
     def run(self, event: Event) -> None:
-        """Apply an event, and the events that the state machine itself adds after it (settle events).
-
-        Raises Rejected; then the unit is unchanged.
-        """
         for step in run_chain(self.record.state, self.context, event):
             self.context = step.context
             decisions = decisions_of(self.context, step.event, step.new_state, self.record.id)
@@ -93,7 +85,6 @@ class UnitOfWork:
             )
 
     def change(self, entry: Struct, at: int, notifications: tuple[Durable, ...], **fields: Any) -> None:
-        """Change the record without the state machine; `entry` is written to the log."""
         self.record = msgspec.structs.replace(self.record, **fields)
         self._log(_encode(entry), at, notifications)
 
@@ -104,7 +95,6 @@ class UnitOfWork:
                 self.entries[place] = attributed(entry, origin)
 
     def set_context(self, context: ConvContext) -> None:
-        """Set the context that later events of this unit see."""
         self.context = context
 
     def commit(self, command: CommandRecord | None = None, spending: Spending | None = None) -> Commit:
@@ -160,7 +150,7 @@ class UnitOfWork:
         )
 
     def stored_events(self) -> tuple[StoredEvent, ...]:
-        """Return the unit's events in the form in which clients' streams read them."""
+        """The unit's events in the form in which clients' streams read them."""
         return tuple(
             StoredEvent(entry.first_revision + offset, entry.at, notification)
             for entry in self.entries
@@ -176,7 +166,7 @@ def _added(used: tuple[int, int], before: Ledger, after: Ledger) -> tuple[int, i
 
 
 def attributed(entry: LogEntry, origin: CommandOrigin) -> LogEntry:
-    """Return a copy of a log entry that records who sent the command."""
+    """A copy of a log entry that records who sent the command."""
     decisions = entry.audit.decisions if entry.audit else ()
     return msgspec.structs.replace(entry, audit=LogAudit(origin, decisions))
 
@@ -187,17 +177,11 @@ class OutcomeBatch:
     def __init__(self, unit: UnitOfWork) -> None:
         self.unit = unit
         self.count = 0
-        """The number of outcomes processed so far."""
         self.urgent = False
-        """Whether one of the outcomes is a cancel."""
         self.origin: CommandOrigin | None = None
-        """Who requested the cancel of this batch; None if it has no cancel.
-
-        A batch with a cancel has no other outcome.
-        """
+        """Who requested the cancel of this batch, which then has no other outcome; None without a cancel."""
 
     def run(self, outcome: EffectOutcome) -> None:
-        """Process the next outcome. If it comes too late and is ignored, its tokens are counted nevertheless."""
         event, entries = outcome.event, len(self.unit.entries)
         self.urgent |= isinstance(event, UserCancel)
         self.origin = outcome.origin or self.origin
@@ -209,10 +193,9 @@ class OutcomeBatch:
 
 
 def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:
-    """Return, for each tool call that the transition of `event` decided about, the decision and who or what made it.
+    """Which tool calls the transition of `event` decided about, and who or what decided. `state` is the state after it.
 
-    `state` is the state after the transition. If there are no approval rules and the policy never asks, calls run
-    without a decision.
+    Without approval rules and with a policy that never asks, calls run without a decision.
     """
     match event:
         case ApprovalResponse(tool_use_id=call, approve=approve):
@@ -246,7 +229,6 @@ def _call_decisions(
 def deciding_rules(
     context: ConvContext, call: ToolUse, subject: CallSubject | None, judgement: Evaluation
 ) -> tuple[ApprovalRule, ...]:
-    """Return the rules that led to a judgement; () if no rule did."""
     if judgement.verdict is not CallVerdict.RUN:
         return (judgement.rule,) if judgement.rule else ()
     if context.approval_policy is ApprovalPolicy.AUTO:

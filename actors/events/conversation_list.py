@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How many changes are kept after all watchers have read them, because dropping them one by one would cost more.
 SPARE = 256
-"""How many changes are kept after all watchers have read them, because dropping them one by one would cost more."""
 
 
 class ListChange:
-    """The latest change of one conversation; its encoded form is added by the first watcher that sends it."""
+    """The latest change of one conversation; the first watcher that sends it adds its encoded form."""
 
     __slots__ = ("deleted", "elsewhere", "id", "number", "outdated", "record", "wire")
 
@@ -38,7 +38,6 @@ class ListChange:
         self.elsewhere = elsewhere
         """Whether the change happened on another server that shares the store."""
         self.outdated = False
-        """Whether a later change of the same conversation has replaced this one."""
         self.wire: bytes | None = None
         """The encoded response, which all watchers share; set by the first watcher that sends the change."""
 
@@ -48,10 +47,7 @@ class ListChange:
 
 
 class ListWatch:
-    """One watcher's position in the sequence of changes.
-
-    `read` runs on the watcher's thread, `wake` on the thread that publishes a change.
-    """
+    """One watcher's position among the changes. `read` runs on the watcher's thread, `wake` on a publisher's."""
 
     def __init__(self, feed: ListFeed, after: int, wake: Callable[[], None]) -> None:
         self._feed = feed
@@ -59,35 +55,27 @@ class ListWatch:
         self.wake = wake
 
     def read(self) -> list[ListChange]:
-        """Return all changes since the last read, the oldest first. Never blocks for long."""
+        """All changes since the last read, the oldest first. Never blocks for long."""
         return self._feed.read(self)
 
     def close(self) -> None:
-        """Stop watching. Idempotent."""
         self._feed.detach(self)
 
 
 class ListFeed:
-    """The changes of all conversations. Safe to use from any thread; never blocks for long.
+    """The changes of all conversations. Any thread; never blocks for long.
 
-    Watchers are woken without holding the lock, because they may call this object when they are woken.
+    Watchers are woken without the lock, because they may call this object when they are woken.
     """
 
     def __init__(self) -> None:
         self.watched = False
-        """Whether there is a watcher. May be read without the lock, because a value that is slightly old does no harm.
-
-        A new watcher reads the store after it has attached, so it finds changes there that were not published to it.
-        """
         self._lock = threading.Lock()
         self._watches: set[ListWatch] = set()
         self._unwoken: set[ListWatch] = set()
-        """The watchers to wake at the next change: those that have read since they were last woken."""
         self._latest: dict[str, ListChange] = {}
-        """The latest change of each conversation by the conversation's id, ordered by the changes' numbers."""
         self._number = 0
         self._drop_at = SPARE
-        """As soon as more changes than this are kept, the changes that all watchers have read are dropped."""
 
     def attach(self, wake: Callable[[], None]) -> ListWatch:
         """Watch the list. `wake` runs on a publisher's thread, at most once between two reads; it must not block."""
@@ -120,7 +108,7 @@ class ListFeed:
         self._put(conversation_id, record, deleted=deleted, elsewhere=True)
 
     def read(self, watch: ListWatch) -> list[ListChange]:
-        """Return the changes that this watcher has not read, the oldest first."""
+        """The changes that this watcher has not read, the oldest first."""
         with self._lock:
             unread: list[ListChange] = []
             for change in reversed(self._latest.values()):
@@ -164,3 +152,8 @@ class ListFeed:
         # The limit is doubled, because otherwise every change would search all kept changes while one watcher does not
         # read.
         self._drop_at = 2 * len(self._latest) + SPARE
+        # As soon as more changes than this are kept, the changes that all watchers have read are dropped.
+        # The latest change of each conversation by the conversation's id, ordered by the changes' numbers.
+        # The watchers to wake at the next change: those that have read since they were last woken.
+        # May be read without the lock: a new watcher attaches before it reads the store, so it finds changes there that
+        # were not published to it.

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How many characters of a tool's live output are kept for clients that connect later; older output is dropped.
 MAX_OUTPUT_CHARS = 256 * 1024
-"""How many characters of a tool's live output are kept for clients that connect later; older output is dropped."""
 
 
 class TextChunk:
@@ -53,7 +53,7 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """The live text that one watcher (a client with an open stream) has not read yet."""
+    """The live text that one watcher has not read yet."""
 
     key: str
     """The id of the model request or of the tool call."""
@@ -62,7 +62,7 @@ class LiveText:
 
 
 class Cursor(NamedTuple):
-    """How far one watcher (a client with an open stream) has read a LiveBuffer."""
+    """How far one watcher has read a LiveBuffer."""
 
     key: str = ""
     attempt: int = 0
@@ -71,26 +71,20 @@ class Cursor(NamedTuple):
 
 
 class LiveBuffer:
-    """The text that one attempt of a model request, or one tool call, has streamed so far.
-
-    Not thread-safe: callers must hold the lock of the event hub, which owns the buffers.
-    """
+    """The text streamed so far by one attempt or tool call. Not thread-safe: callers hold the hub's lock."""
 
     def __init__(self, key: str, attempt: int) -> None:
         self.key = key
         self.attempt = attempt
         self._chunks: list[TextChunk] = []
         self._dropped = 0
-        """The number of chunks dropped so far, which is also the index of the oldest chunk still kept."""
         self._lengths = {False: 0, True: 0}
-        """The number of characters written so far, of output (False) and of reasoning (True)."""
 
     def is_of(self, key: str, attempt: int) -> bool:
-        """Return whether the buffer belongs to this attempt of the model request or tool call with the id `key`."""
+        """Whether the buffer belongs to this attempt of the model request or tool call with the id `key`."""
         return (self.key, self.attempt) == (key, attempt)
 
     def add(self, text: str, *, reasoning: bool = False) -> None:
-        """Append text that the model request or tool call has written."""
         self._chunks.append(TextChunk(text, self._lengths[reasoning], reasoning=reasoning))
         self._lengths[reasoning] += len(text)
 
@@ -102,9 +96,9 @@ class LiveBuffer:
             self._dropped += 1
 
     def read(self, cursor: Cursor) -> tuple[tuple[TextChunk, ...], Cursor]:
-        """Return the chunks that `cursor` has not read, and the next cursor.
+        """Chunks and next cursor after `cursor`.
 
-        Adjacent chunks of the same kind are joined. If `cursor` belongs to another buffer, all chunks are returned.
+        Adjacent chunks of a kind are joined; a cursor of another buffer reads all.
         """
         read = cursor.chunks if self.is_of(cursor.key, cursor.attempt) else 0
         unread = self._chunks[max(0, read - self._dropped) :]
@@ -112,20 +106,14 @@ class LiveBuffer:
 
 
 def buffer_for(buffer: LiveBuffer | None, source: tuple[str, int] | None) -> LiveBuffer | None:
-    """Return the buffer for `source` (the id of a model request or tool call, and the attempt); None without a source.
-
-    The result is `buffer` if it belongs to the same source, otherwise a new buffer.
-    """
+    """`buffer` if it belongs to this source (an id and the attempt), otherwise a new one; None without a source."""
     if source is None:
         return None
     return buffer if buffer is not None and buffer.is_of(*source) else LiveBuffer(*source)
 
 
 def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | None, Cursor]:
-    """Return the text of `buffer` after the position `cursor`, and the position after that text.
-
-    The text is None if there is no buffer or no new text.
-    """
+    """The text after `cursor`, None if there is none, and the position after it."""
     if buffer is None:
         return None, cursor
     chunks, cursor = buffer.read(cursor)
@@ -144,14 +132,14 @@ def _join(run: list[TextChunk]) -> TextChunk:
     return first if len(run) == 1 else TextChunk("".join(c.text for c in run), first.offset, reasoning=first.reasoning)
 
 
+# The maximum number of events kept in memory per watched conversation.
 RING = 2_048
-"""The maximum number of events kept in memory per watched conversation."""
+# How many events are kept after all watchers have read them, because dropping them one by one would cost more.
 SPARE = 64
-"""How many events are kept after all watchers have read them, because dropping them one by one would cost more."""
 
 
 class HubEvent:
-    """A durable event; its encoded form is added by the first watcher that sends it."""
+    """A durable event; the first watcher that sends it adds its encoded form."""
 
     __slots__ = ("event", "record", "wire")
 
@@ -164,7 +152,7 @@ class HubEvent:
 
 
 class ReadPosition(NamedTuple):
-    """The position at which a read by a watcher begins. Watchers at the same position get the same batch."""
+    """Where a read begins. Watchers at the same position get the same batch."""
 
     after: int
     """The last revision that was read."""
@@ -175,10 +163,7 @@ class ReadPosition(NamedTuple):
 
 
 class EventBatch:
-    """The result of one read.
-
-    All watchers at the same position get the same object until something new is published.
-    """
+    """The result of one read, shared by all watchers at the same position until something new is published."""
 
     __slots__ = (
         "behind", "deleted", "encoded", "events", "head", "next", "output", "position", "response", "stored", "text"
@@ -202,7 +187,6 @@ class EventBatch:
         self.response: bytes | None = None
         """The encoded response, shared by all watchers; None if the batch does not fit into one response."""
         self.encoded = False
-        """Whether the first watcher that sends the batch has set `response`."""
 
 
 class _Channel:
@@ -211,21 +195,16 @@ class _Channel:
     def __init__(self) -> None:
         self.watches: set[Watch] = set()
         self.unwoken: set[Watch] = set()
-        """The watchers to wake at the next event: those that have read since they were last woken."""
         self.woken_for_text: set[Watch] = set()
-        """Watchers that were woken for live text only and have not read since; an event wakes them again."""
         self.ring: deque[HubEvent] = deque(maxlen=RING)
-        """The latest events, without gaps in their revisions."""
         self.head = 0
         self.text: LiveBuffer | None = None
         self.output: LiveBuffer | None = None
         self.deleted = False
         self._latest: EventBatch | None = None
-        """The batch that was read last; None if something was published since then."""
 
     @property
     def in_use(self) -> bool:
-        """Whether there is a watcher, or live text is kept for a future watcher."""
         return bool(self.watches or self.text or self.output)
 
     def append(self, events: tuple[StoredEvent, ...], record: ConversationRecord | None) -> None:
@@ -239,7 +218,6 @@ class _Channel:
         self.ring.extend(HubEvent(event, record) for event in events)
 
     def forget_events(self) -> None:
-        """Drop the kept events, because there is no watcher."""
         self.ring.clear()
         self._latest = None
 
@@ -250,10 +228,7 @@ class _Channel:
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
 
     def read(self, position: ReadPosition) -> EventBatch:
-        """Return the events and text after a position.
-
-        Most watchers read from the same position and get the same batch.
-        """
+        """The events and text after a position; most watchers share one, and get the same batch."""
         if self._latest is None or self._latest.position != position:
             self._latest = self._batch(position)
         return self._latest
@@ -271,14 +246,14 @@ class _Channel:
         return batch
 
     def to_wake_for_event(self) -> set[Watch]:
-        """Return the watchers to wake for an event, each only once until it reads again."""
+        """The watchers to wake for an event, each only once until it reads again."""
         self._latest = None
         to_wake = self.unwoken | self.woken_for_text
         self.unwoken, self.woken_for_text = set(), set()
         return to_wake
 
     def to_wake_for_text(self) -> set[Watch]:
-        """Return the watchers to wake for live text, each only once until it reads again."""
+        """The watchers to wake for live text, each only once until it reads again."""
         self._latest = None
         to_wake, self.unwoken = self.unwoken, set()
         self.woken_for_text |= to_wake
@@ -286,10 +261,7 @@ class _Channel:
 
 
 class Watch:
-    """One watcher's position in the events of a conversation.
-
-    `read` runs on the watcher's thread, `wake` and `wake_for_text` on a publisher's thread.
-    """
+    """One watcher's position in the events. `read` runs on the watcher's thread, the wakers on a publisher's."""
 
     def __init__(
         self,
@@ -310,10 +282,9 @@ class Watch:
         self._output_cursor = Cursor()
 
     def read(self, after: int, *, live_text: bool = True) -> EventBatch:
-        """Return the events after revision `after`, and the live text not yet read. Never blocks for long.
+        """The events after revision `after`, and the live text not yet read. Never blocks for long.
 
-        Live text belongs to the newest state that the hub has published. A watcher that has read newer events from the
-        store gets no live text, because the source of that text may have ended.
+        A watcher that has read newer events from the store gets no live text, because its source may have ended.
         """
         with self._hub.lock:
             channel = self._channel
@@ -326,10 +297,7 @@ class Watch:
             return batch
 
     def read_text(self, request_id: str, attempt: int) -> tuple[TextChunk, ...]:
-        """Return all text that this attempt of a model request has streamed so far; () if it is not streaming.
-
-        `read` then continues after that text. Never blocks for long.
-        """
+        """All text that this attempt has streamed so far; () if it does not stream. `read` continues after it."""
         with self._hub.lock:
             buffer = self._channel.text
             if buffer is None or not buffer.is_of(request_id, attempt):
@@ -343,7 +311,7 @@ class Watch:
 
 
 def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
-    """Return the events after a revision. The search goes backwards, because most watchers need only the last few."""
+    """The events after a revision. The search goes backwards, because most watchers need only the last few."""
     unread: list[HubEvent] = []
     for event in reversed(ring):
         if event.event.revision <= after:
@@ -353,9 +321,9 @@ def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
 
 
 class EventHub(EventBus):
-    """The event bus of one process. Safe to use from any thread; never blocks for long.
+    """The event bus of one process. Any thread; never blocks for long.
 
-    Watchers are woken without holding the lock, because they may call this object when they are woken.
+    Watchers are woken without the lock, because they may call this object when they are woken.
     """
 
     def __init__(self) -> None:
@@ -369,8 +337,7 @@ class EventHub(EventBus):
     ) -> Watch:
         """Watch a conversation. `wake` runs on a publisher's thread, at most once between two reads; it must not block.
 
-        `wake_for_text` runs instead of `wake` if there is only live text, which may be sent less often. An event before
-        the next read still runs `wake`.
+        For live text alone, `wake_for_text` runs instead; an event before the next read still runs `wake`.
         """
         with self.lock:
             channel = self._channels.setdefault(conversation_id, _Channel())
@@ -390,7 +357,6 @@ class EventHub(EventBus):
                 self._drop_unused(watch.conversation_id, channel)
 
     def watchers(self) -> int:
-        """Return the number of watchers of conversations, without those of the conversation list."""
         with self.lock:
             return sum(len(channel.watches) for channel in self._channels.values())
 
@@ -413,7 +379,6 @@ class EventHub(EventBus):
             self.conversation_list.changed(record)
 
     def created(self, record: ConversationRecord) -> None:
-        """Publish a new conversation to the watchers of the list."""
         if self.conversation_list.watched:
             self.conversation_list.changed(record)
 
@@ -462,11 +427,10 @@ class EventHub(EventBus):
 
 
 class TextWindow:
-    """The way of one attempt's streamed text to clients: text needs no commit while the window is open.
+    """The way of one attempt's text to clients, without commits while the window is open; see `stream_text`.
 
-    The state machine decides when it is, see `stream_text`. The runner's thread puts text in and passes it on. Text
-    that comes before the commit of its stream's start, or while another state is being published, waits here until the
-    conversation's thread reports the state that it has published. Any thread may shut the window.
+    The runner's thread passes text on. Before its stream's start is committed, or while another state is being
+    published, it waits here for the conversation's thread. Any thread may shut the window.
     """
 
     def __init__(self, bus: EventBus, clock: Clock, conversation_id: str, request_id: str, attempt: int) -> None:
@@ -494,7 +458,6 @@ class TextWindow:
             self._pass_on()
 
     def shut(self) -> None:
-        """Publish nothing more, whatever the state machine says, because the attempt is cancelled."""
         with self._lock:
             self._shut = True
 
@@ -532,3 +495,8 @@ def _call(watch: Watch, wake: Callable[[], None]) -> None:
         wake()
     except Exception:  # a failing watcher must affect neither the other watchers nor the publishing conversation
         log.exception("a watcher could not be woken", extra={"conversation": watch.conversation_id})
+        # The batch that was read last; None if something was published since then.
+        # Watchers that were woken for live text only and have not read since; an event wakes them again.
+        # The watchers to wake at the next event: those that have read since they were last woken.
+        # The number of characters written so far, of output (False) and of reasoning (True).
+        # The number of chunks dropped so far, which is also the index of the oldest chunk still kept.

@@ -74,7 +74,6 @@ class Housekeeper:
         self._thread = threading.Thread(target=self._run, name="bedrock-housekeeper", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Call this only once."""
         self._thread.start()
 
     def close(self) -> None:

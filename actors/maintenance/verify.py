@@ -39,9 +39,9 @@ TRIES = 3  # to check the events; one fails if the oldest events are pruned mean
 
 
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
-    """Return the defects of a stored conversation up to the revision of `record`, as text; () if there are none.
+    """The defects of a stored conversation, as text. Raises StoreUnavailableError.
 
-    The events are not checked if the log is pruned during each of TRIES attempts. Raises StoreUnavailableError.
+    The events are not checked if the log is pruned during each of TRIES attempts.
     """
     found = dict.fromkeys(store.verify(record.id))
     for _ in range(TRIES):
@@ -57,7 +57,7 @@ def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
 
 
 def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
-    """Yield a text for each event that breaks an invariant, and for each way in which `record` contradicts the events.
+    """Yield each event that breaks an invariant, and each contradiction with `record`.
 
     Raises RevisionTooOldError or StoreDamagedError.
     """
@@ -78,7 +78,7 @@ def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]
 
 
 def _beginning(store: StoreReader, record: ConversationRecord) -> int:
-    """Return the lowest revision after which all events are still stored; 0 if no event is missing."""
+    """The lowest revision after which all events are still stored; 0 if no event is missing."""
     try:
         store.events(record.id, after=0, limit=1)
     except RevisionTooOldError as error:
@@ -120,7 +120,6 @@ class ReplayedStep(Struct, frozen=True):
 
     step: int
     revision: int
-    """The conversation's revision (the number of its newest event) after the row."""
     event: bytes
     """The row's input (a state machine event or another log entry) as JSON."""
     state: bytes
@@ -132,8 +131,6 @@ class ReplayedStep(Struct, frozen=True):
 
 
 class Replay:
-    """Replays the log of one conversation, row by row."""
-
     def __init__(self) -> None:
         self._state: State | None = None
         self._context: ConvContext | None = None
@@ -149,7 +146,7 @@ class Replay:
         return ReplayedStep(row.step, revision, row.event, state, self._effects, differences)
 
     def end(self, record: ConversationRecord) -> str:
-        """Return how `record` differs from the state and mode that the replay has reached; "" if they are equal."""
+        """How `record` differs from the state and mode that the replay has reached; "" if they are equal."""
         found: list[str] = []
         if self._state != record.state:
             found.append(f"the stored state is another one: {_differing(self._state, record.state)}")
@@ -225,7 +222,7 @@ class Replay:
 
 
 def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
-    """Return the notifications that a log row for this transition must contain: all but streamed text."""
+    """The notifications that a log row for this transition must contain: all but streamed text."""
     found: list[Durable] = []
     for effect in result.effects:
         match effect:
@@ -239,11 +236,7 @@ def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
 
 
 def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
-    """Return the notifications that a log row with the entry TreeReaped (a call's processes have exited) must contain.
-
-    The process ids and the duration are taken from the stored notification, if there is one, because a replay cannot
-    know them.
-    """
+    """The notifications of a TreeReaped row, with the stored process ids and duration: a replay cannot know them."""
     if len(stored) == 1 and isinstance(stored[0], ToolTreeReaped) and stored[0].tool_use_id == tool_use_id:
         return (stored[0],)
     return (ToolTreeReaped(tool_use_id, (), 0),)

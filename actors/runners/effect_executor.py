@@ -77,8 +77,7 @@ class InFlightWork:
 class EffectExecutor:
     """Performs the effects of one conversation.
 
-    Only the conversation's thread may use this object, except `in_flight`, `cancel_now`, `cancel_run_now` and `rights`,
-    which are safe to use from any thread.
+    Conversation's thread only, except `in_flight`, `cancel_now`, `cancel_run_now` and `rights`: any thread.
     """
 
     def __init__(
@@ -94,18 +93,11 @@ class EffectExecutor:
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
         self._last_call: RunTool | None = None
-        """The call that was sent to the tool runner last; None once it and its processes have ended."""
         self._deadlines: list[Timer] = []
-        """The timers for answers: to a client tool call, or to the questions that a running tool call asks people."""
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
         self._cancelled_run = ""
-        """The id of the cancelled run, which must start nothing more, even before the actor has handled the cancel."""
         self.rights = ToolRights()
-        """Holds the permission mode in which tools start now; changed whenever a new mode is committed.
-
-        Safe to use from any thread.
-        """
         self.parent_notified = False
         """Whether the end of this sub-agent has been reported to its parent."""
         self.in_flight: InFlightWork | None = None
@@ -117,7 +109,6 @@ class EffectExecutor:
         return self._last_call is None and self._jobs.all_exited and self._children.all_stopped
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work` at once, and keep its run from starting anything more. Safe to call from any thread."""
         # Set before the token is cancelled, because the outcome of the cancelled work could start the run's next step.
         self._cancelled_run = work.run or self._cancelled_run
         work.token.cancel()
@@ -161,26 +152,23 @@ class EffectExecutor:
         self._services.faults.hit(f"effect.after.{point}")
 
     def compute(self, call: ExecuteTool, record: ConversationRecord, context: ConvContext) -> ToolComplete | None:
-        """Return the outcome of a call that only computes; None if it must be performed like any other effect.
+        """The outcome of a call that only computes; None if it must be performed.
 
         A call of a cancelled run is not computed, so that it ends as cancelled.
         """
         return None if live_run(record) == self._cancelled_run else computed(self._services, call, record, context)
 
     def stop_unrecorded(self, effects: Iterable[ActEffect], record: ConversationRecord, context: ConvContext) -> None:
-        """Perform only those effects of a cancel that stop something, because the store cannot save the cancel now.
+        """Stop what a cancel stops that the store cannot save now.
 
-        All effects are performed once the cancel is committed; performing these effects twice does no harm.
+        Performing its effects again at the commit does no harm.
         """
         for effect in effects:
             if isinstance(effect, (AbortLlm, AbortTool, CancelSubAgents)):
                 self.perform(effect, record, context)
 
     def on_idle(self) -> None:
-        """Cancel the remaining sub-agents and tool calls. Idempotent.
-
-        Called when the conversation has become idle.
-        """
+        """Cancel what is left of sub-agents and tool calls, when the conversation has become idle. Idempotent."""
         self.in_flight = None
         self._stop_waiting()
         self._requests.forget()
@@ -208,7 +196,7 @@ class EffectExecutor:
         self._requests.builder.read_history(record)
 
     def history(self, record: ConversationRecord) -> tuple[Message, ...]:
-        """Return all messages of the conversation. Raises StoreError."""
+        """All messages of the conversation. Raises StoreError."""
         return self._requests.builder.history_of(record).through(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, context: ConvContext, messages: Sequence[Message]) -> None:
@@ -216,10 +204,9 @@ class EffectExecutor:
         self._requests.committed(record, context, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Kill the background jobs of a conversation and return their handles.
+        """Kill the background jobs, with `wider_than` those with more rights than that mode, and return their handles.
 
-        With `wider_than`, kill only jobs with more rights than this permission mode gives. The conversation's actor
-        gets a JobExited for each job.
+        The conversation's actor gets a JobExited for each.
         """
         return self._jobs.end(conversation_id, wider_than)
 
@@ -231,7 +218,6 @@ class EffectExecutor:
         self._jobs.stop_waiting()
 
     def sub_agent_stopped(self, agent_id: str) -> None:
-        """Stop tracking a sub-agent whose actor has stopped."""
         self._children.stopped(agent_id)
 
     def tools_ended(self, call: object) -> None:
@@ -276,10 +262,7 @@ class EffectExecutor:
         self._at_deadline(effect.deadline, lambda now: QuestionOver(now, *identity, timed_out=True))
 
     def _at_deadline(self, deadline: int, event: Callable[[int], Event]) -> None:
-        """Send the conversation an event at `deadline`, in milliseconds since the epoch.
-
-        The timer does not keep the conversation in memory.
-        """
+        """Send an event at `deadline` (ms since the epoch) without keeping the conversation in memory."""
         owner, clock = self._owner, self._services.clock
 
         def report() -> None:
@@ -323,17 +306,15 @@ class BackgroundJobs:
         self._owner = owner
         self._exits_due = 0
         self._exited: set[str] = set()
-        """The ids of the tool calls that started the exited jobs; cleared when no further exits are expected."""
 
     @property
     def all_exited(self) -> bool:
         return not self._exits_due
 
     def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Kill the jobs of a conversation; return the handles of those that still ran, and were not being killed.
+        """Kill jobs, or only those with more rights than `wider_than`; return the handles of those not killed before.
 
-        With `wider_than`, kill only jobs with more rights than this permission mode gives. The conversation's actor
-        gets a JobExited for each job; a job that is killed twice reports its exit twice.
+        The conversation's actor gets a JobExited for each job, a second one for a job that is killed twice.
         """
         running = self._toolbox.jobs(conversation_id, wider_than)
         killed = self._toolbox.end_jobs(conversation_id, self._on_exit, wider_than)
@@ -356,3 +337,8 @@ class BackgroundJobs:
     def _on_exit(self, receipt: KillReceipt) -> None:
         """Report an exit to the conversation's actor. Runs on a thread of the job."""
         tell(self._owner, JobExited(receipt))
+        # The ids of the tool calls that started the exited jobs; cleared when no further exits are expected.
+        # Any thread; changed whenever a new mode is committed.
+        # The id of the cancelled run, which must start nothing more, even before the actor has handled the cancel.
+        # The timers for answers: to a client tool call, or to the questions that a running tool call asks people.
+        # The call that was sent to the tool runner last; None once it and its processes have ended.

@@ -54,49 +54,40 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How often a request for a summary is made shorter, each time by half, if the provider finds it too long.
 MAX_SUMMARY_REFUSALS = 3
-"""How often a request for a summary is made shorter, each time by half, if the provider finds it too long."""
 
+# In milliseconds; then a cancelled request's runner is replaced. Only name resolution, which nothing interrupts, takes
+# longer.
 ABORT_MS = 50
-"""How long a cancelled request may take to end, in milliseconds, before the conversation gets another runner.
-
-Only a name resolution, which nothing can interrupt, takes longer.
-"""
 
 
 @dataclass(eq=False)
 class LlmRequest:
-    """Message to an LLM runner: make this attempt of a model request."""
+    """Message to an LLM runner: make this attempt. The functions are called on the runner's thread."""
 
     request_id: str
     attempt: int
     find: Callable[[], Model]
-    """Finds the model, if necessary by asking providers. Called on the runner's thread. Raises ModelFailedError."""
+    """Finds the model, if necessary by asking providers. Raises ModelFailedError."""
     build: Callable[[Model, int], ModelRequest]
-    """Builds the request from the history, shorter if the provider has refused it as too long so many times.
-
-    Called on the runner's thread.
-
-    Raises StoreError or ImagesUnavailableError.
-    """
+    """Builds the request, shorter for each time that the provider refused it. Raises StoreError or
+    ImagesUnavailableError."""
     check_calls: Callable[[tuple[Content, ...], tuple[ToolSpec, ...]], tuple[Content, ...]]
-    """Returns the answer's content with calls that can be carried out, given the tools that the request offered.
-
-    Called on the runner's thread.
-    """
+    """Returns the answer's content with calls that can be carried out, given the tools of the request."""
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
-    """Returns what each tool call of the answer concerns (commands, paths). Called on the runner's thread."""
+    """Returns the commands and paths that each call of the answer concerns."""
     max_refusals: int
     """How often the request is made shorter and sent again if the provider finds it too long."""
     output_schema: str
     """The JSON Schema of the run's output; "" if the run has none."""
     cancel: CancelToken
     respond: Callable[[Model, ModelRequest, ModelSink, CancelToken], ModelAnswer]
-    """Makes the request. Called on the runner's thread. Raises what `Model.respond` raises."""
+    """Makes the request. Raises what `Model.respond` raises."""
     window: TextWindow
     pace: ReadPace
     on_end: Callable[[], None]
-    """Called on the runner's thread when the attempt is over."""
+    """Called when the attempt is over."""
     unclaimed: Callable[[Usage], None]
     """Called with the tokens used by an attempt whose outcome no actor accepted, because the conversation's stopped."""
     queued_at: int
@@ -107,10 +98,7 @@ class LlmRequest:
 
 
 class LlmRunner(Actor):
-    """Makes the model requests of one conversation, one after the other.
-
-    The conversation does not wait for a request that it has cancelled: it ignores its outcome.
-    """
+    """Makes the model requests of one conversation one after the other; outcomes of cancelled ones are ignored."""
 
     def __init__(self, owner: ActorRef[Any], clock: Clock) -> None:
         super().__init__()
@@ -134,7 +122,6 @@ class Attempt:
         """The event that reports the start of the stream, until it is sent to the actor; otherwise None."""
 
     def run(self) -> None:
-        """Make the request and report its outcome. Blocks."""
         try:
             self._report(self._outcome())
         finally:
@@ -150,7 +137,6 @@ class Attempt:
             self._start = LlmStreamStarted(now, request.request_id, request.attempt, request.waited_ms)
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Buffer streamed text until `flush`. The first text also counts as `started` (interface ModelSink)."""
         if text:
             self.started()
             self._text_begun = True
@@ -209,10 +195,7 @@ class Attempt:
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
 
     def _ask(self, model: Model) -> tuple[ModelRequest, ModelAnswer, int]:
-        """Return the request, its answer, and how often it was refused as too long and then made shorter.
-
-        Raises what building the request and `Model.respond` raise.
-        """
+        """The request, its answer, and how often it was made shorter. Raises what `build` and `respond` raise."""
         request, refused = self._request, 0
         built = request.build(model, refused)
         while True:
@@ -286,10 +269,9 @@ class ModelRequests:
         record: ConversationRecord,
         begin: Callable[[], CancelToken],
     ) -> None:
-        """Make one attempt of a model request on the runner's thread.
+        """Make an attempt on the runner's thread, once principal and server have a slot.
 
-        The attempt waits for its turn while the principal, or all principals together, have the maximum number of
-        requests in flight. `begin` returns the attempt's cancel token.
+        `begin` returns its cancel token.
         """
         token, quotas = begin(), self._services.quotas
         history = self.builder.history_of(record)
@@ -371,7 +353,6 @@ class ModelRequests:
             tell(self._owner, EffectOutcome(aborted))
 
     def abort(self) -> None:
-        """Cancel the current request without waiting for its end. Idempotent."""
         request, self._current = self._current, None
         if request is None:
             return
@@ -388,7 +369,6 @@ class ModelRequests:
         self._current = None
 
     def stop(self) -> None:
-        """Stop the runner; its thread ends with its current attempt."""
         with self._lock:
             self._stopped = True
             runner, self._runner = self._runner, None
@@ -397,10 +377,10 @@ class ModelRequests:
                 runner.stop(block=False)
 
     def _on_end(self, record: ConversationRecord) -> None:
-        """Release the slots that the request occupied. Called on the runner's thread.
+        """Release the slots. Called on the runner's thread.
 
-        A cancelled request may end after the conversation's actor has stopped and dropped the conversation from the
-        models' caches. The request may have filled the caches again, so the conversation is dropped once more.
+        A cancelled request may end after the conversation was dropped from the models' caches, and fill them again; so
+        it is dropped once more.
         """
         self._admission.release()
         self._services.quotas.model_slots.release(record.principal)

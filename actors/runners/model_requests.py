@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def needs_provider(services: Services, request: CreatingCommand | ConversationCommand) -> bool:
-    """Return whether providers must be asked for their models before this command can be checked. Never blocks."""
+    """Whether providers must be asked for their models before this command can be checked. Never blocks."""
     return any(name and services.models.undecided(name) for name in _models_named(services, request))
 
 
@@ -58,20 +58,16 @@ def learn_models_of(services: Services, request: CreatingCommand | ConversationC
 
 
 def learn_models(services: Services, names: Iterable[str], cancel: CancelToken) -> None:
-    """Ask those providers that may serve one of these models which models they have. Blocks.
-
-    "" and models whose provider is known are skipped.
-    """
+    """Ask the providers that may serve these models. "" and models of known providers are skipped. Blocks."""
     for name in names:
         if name and services.models.undecided(name):
             services.models.learn(name, cancel)
 
 
 def find_model(services: Services, name: str, principal: str, cancel: CancelToken) -> Model:
-    """Return the model of a conversation, and learn its limits, asking providers if necessary. Blocks.
+    """The model, with its limits, for which providers are asked if necessary. Blocks. Raises ModelFailedError.
 
-    The principal's permission for the model is checked again, because it may have changed since the model was chosen.
-    Raises ModelFailedError.
+    The principal's permission is checked again: it may have changed since the model was chosen.
     """
     if not services.permissions(principal).allows_model(name):
         text = f"This principal may not use the model {name}: give the conversation another one."
@@ -152,36 +148,31 @@ def _models_named(services: Services, request: CreatingCommand | ConversationCom
             return ()
 
 
+# How many messages are read from the store at a time.
 PAGE = 1_000
-"""How many messages are read from the store at a time."""
 
 
 class HistoryCache:
     """The messages of one conversation in memory: added when they are committed, or read from the store once.
 
-    Safe to use from any thread. Messages are never changed, so cached messages stay valid.
+    Any thread.
     """
 
     def __init__(self, store: ConversationReader, conversation_id: str) -> None:
         self._store = store
         self._conversation_id = conversation_id
         self._lock = threading.Lock()
-        """Held while messages are read or added: a cancelled request may still be reading when the next one begins."""
         self._messages: list[Message] = []
         self._views = _Views()
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Add messages that were just committed.
-
-        Messages that do not follow directly on the cached ones are ignored, and read from the store when needed.
-        """
+        """Add committed messages. Those that do not directly follow the cached ones are ignored, and read later."""
         with self._lock:
             for message in messages:
                 if message.sequence == len(self._messages) + 1:
                     self._messages.append(message)
 
     def read(self, sequence: int) -> None:
-        """Read the missing messages up to number `sequence`. Raises StoreError, also if a message does not exist."""
         with self._lock:
             while len(self._messages) < sequence:
                 after = len(self._messages)
@@ -191,24 +182,21 @@ class HistoryCache:
                 self._messages.extend(page)
 
     def through(self, sequence: int) -> tuple[Message, ...]:
-        """Return every message up to number `sequence`, in order. Raises StoreError, also if a message is missing."""
+        """Every message up to number `sequence`, in order. Raises StoreError, also if a message is missing."""
         self.read(sequence)
         return tuple(self._messages[:sequence])
 
     def view(self, sequence: int, model: ModelInfo, room: Room, size_of: Callable[[Image], int]) -> ProviderView:
-        """Return the turns of a request to `model`, built from the messages up to number `sequence`.
+        """The turns of a request up to message `sequence`.
 
-        `size_of` returns the size in bytes of an image as it is sent. Raises StoreError, or what `size_of` raises.
+        Raises StoreError, or what `size_of` (bytes of an image) raises.
         """
         self.read(sequence)
         return self._views.of(self._messages, sequence, model, room, size_of)
 
 
 class _Views:
-    """Builds the turns of each model request by adding the new messages to the turns of the previous request.
-
-    Safe to use from any thread.
-    """
+    """Builds each request's turns by adding new messages to those of the previous request. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # a cancelled request may still build its turns when the next one begins
@@ -224,7 +212,7 @@ class _Views:
         room: Room,
         size_of: Callable[[Image], int],
     ) -> ProviderView:
-        """Return the turns built from the messages up to number `sequence`. Raises what `size_of` raises."""
+        """The turns built from the messages up to number `sequence`. Raises what `size_of` raises."""
         with self._lock:
             view = self._unlimited(messages, sequence, model, room)
             return self._budget.apply(view, size_of) if model.images else view
@@ -253,17 +241,11 @@ class RequestBuilder:
         self.history_of(record).read(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Add messages that were just committed, so that they need not be read from the store.
-
-        Only the conversation's thread may call this.
-        """
+        """Add committed messages, so that they need not be read from the store. Conversation's thread only."""
         self.history_of(record).extend(messages)
 
     def history_of(self, record: ConversationRecord) -> HistoryCache:
-        """Return the cache of the conversation's messages; the first call creates it.
-
-        Only the conversation's thread may call this.
-        """
+        """The cache of the conversation's messages; the first call creates it. Conversation's thread only."""
         if self._history is None:
             self._history = HistoryCache(self._services.store, record.id)
         return self._history
@@ -278,9 +260,8 @@ class RequestBuilder:
         *,
         refused: int,
     ) -> ModelRequest:
-        """Return the model request that `effect` asks for. Called on the runner's thread.
+        """Build the request that `effect` asks for, shorter for each time that it was `refused`. Runner's thread.
 
-        `refused` is how often the provider has found this request too long; each time it gets shorter.
         Raises StoreError or ImagesUnavailableError.
         """
         images = self._services.images
@@ -330,6 +311,7 @@ class RequestBuilder:
 
 
 def _generation(record: ConversationRecord) -> Generation:
-    """Return the run's generation settings; settings that the run does not have are taken from the conversation."""
+    """The run's generation settings; settings that the run does not have are taken from the conversation."""
     own, usual = record.state.ledger.generation, record.profile.generation
     return own.over(usual) if own else usual
+    # Held while messages are read or added: a cancelled request may still be reading when the next one begins.

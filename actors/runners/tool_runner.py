@@ -96,11 +96,7 @@ class RunTool:
     context: ConvContext
     cancel: CancelToken
     rights: ToolRights
-    """Provides the permission mode of the call when the call starts.
-
-    The start may be long after this message, because the call waits until the processes of a killed call have ended;
-    the mode may change in the meantime.
-    """
+    """Provides the mode when the call starts, which may be long after this message: it waits for killed processes."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +129,7 @@ class Execution:
 
 
 class ToolRunner(Actor):
-    """Runs the tool calls of one conversation, one after the other.
-
-    After a kill, the next call waits until all processes of the killed call have ended, or until a time limit.
-    """
+    """Runs the tool calls of one conversation one after the other, each once the killed one's processes have ended."""
 
     def __init__(self, services: Services, owner: ActorRef[Any], side_queries: SideQueries) -> None:
         super().__init__()
@@ -150,7 +143,6 @@ class ToolRunner(Actor):
         """Whether to report ToolsEnded when no call is left."""
 
     def receive(self, message: Any) -> None:
-        """Handle one message; report if that was requested and no call is running or waiting."""
         match message:
             case RunTool(effect=effect):
                 self._last_call, self._ending = message, False
@@ -210,7 +202,6 @@ class ToolRunner(Actor):
                 tell(self._owner, receipt)
 
     def _report(self, event: Event) -> None:
-        """Send an event to the conversation. Safe to call from any thread."""
         tell(self._owner, EffectOutcome(event))
 
     def _start(self, execution: Execution) -> None:
@@ -260,10 +251,7 @@ class ToolRunner(Actor):
         tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._services.clock.monotonic())))
 
     def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
-        """Run the tool and return its outcome.
-
-        If the call was cancelled before the tool ended, the outcome is "aborted", whatever the tool's result.
-        """
+        """Run the tool. A call that was cancelled before its end is "aborted", whatever the tool's result."""
         cancel = execution.run.cancel
         outcome = None if cancel.cancelled else self._try(execution)
         if outcome is None or cancel.cancelled:
@@ -288,7 +276,7 @@ class ToolRunner(Actor):
         return ToolComplete(now(), *execution.identity, result, execution.ended_job)
 
     def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
-        """Return the result of the call, or the sub-agents whose reports will become its result."""
+        """The result of the call, or the sub-agents whose reports will become its result."""
         effect, started = execution.run.effect, self._services.clock.monotonic()
         services = self._services
         try:
@@ -348,10 +336,10 @@ class ToolRunner(Actor):
 def computed(
     services: Services, call: ExecuteTool, record: ConversationRecord, context: ConvContext
 ) -> ToolComplete | None:
-    """Return the outcome of a call of an instant tool; None if the tool is not instant, or the call cannot be computed.
+    """The outcome of a call of an instant tool; None for others, or if the call cannot be computed.
 
-    The same call always has the same outcome, with the time of the event before it: if a commit that the store reported
-    as failed was written, it is recognised by its rows when it is tried again.
+    The same call always has the same outcome, at the time of the event before it: if a commit that failed was written,
+    it is recognised by its rows when it is tried again.
     """
     tool = services.toolbox.get(call.name)
     if tool is None or not tool.spec.instant or services.mcp.tool(call.name, record.id) is not None:
@@ -416,10 +404,7 @@ _INTERNAL = "The tool failed because of an internal error."
 
 
 class ToolRights:
-    """The current permission mode, and the modes of the running tool calls.
-
-    Safe to use from any thread; never blocks for long.
-    """
+    """The current mode, and those of the running calls. Any thread; never blocks for long."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -428,7 +413,6 @@ class ToolRights:
 
     @property
     def mode(self) -> Mode:
-        """The mode in which calls start now."""
         return self._mode
 
     def set(self, mode: Mode) -> None:
@@ -454,7 +438,7 @@ class ToolRights:
             self._calls.pop(tool_use_id, None)
 
     def wider_than(self, mode: Mode) -> tuple[str, ...]:
-        """Return the ids of running calls with more rights than this mode gives, except calls that are being killed."""
+        """The ids of running calls with more rights than this mode gives, except calls that are being killed."""
         with self._lock:
             return tuple(
                 tool_use_id
@@ -470,23 +454,22 @@ class ToolRights:
             token.cancel()
 
 
+# The maximum number of questions of one tool call that wait for their answers at the same time.
 MAX_OPEN = 4
-"""The maximum number of questions of one tool call that wait for their answers at the same time."""
 
+# The maximum number of questions that one tool call may ask in all.
 MAX_PER_CALL = 16
-"""The maximum number of questions that one tool call may ask in all."""
 
 WITHDRAWN = PersonAnswer(QuestionStatus.WITHDRAWN)
 
 
 class OpenQuestions:
-    """The questions of one tool call. Safe to use from any thread; never blocks.
+    """The questions of one tool call. Any thread; never blocks.
 
     Every question ends: by `settle`, by `close`, or because the tool cancels it.
     """
 
     def __init__(self, call: ExecuteTool, clock: Clock, report: Callable[[Event], None]) -> None:
-        """Begin without questions. `report` sends an event to the conversation."""
         self._call = call
         self._clock = clock
         self._report = report

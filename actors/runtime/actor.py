@@ -70,10 +70,10 @@ class ActorFuture(pykka.Future[Any]):
 
 
 class Mailbox:
-    """pykka's inbox with two lanes: an urgent one, which is emptied first, and a normal one; each is FIFO.
+    """pykka's inbox with an urgent lane, which is emptied first, and a normal one; each is FIFO.
 
-    pykka's stop message, always the last one, closes the mailbox. So every accepted message is handled, whereas pykka
-    alone drops those behind the stop. `get` and `get_if` are for the actor's thread, the rest for any thread.
+    pykka's stop message, always the last one, closes the mailbox: pykka alone drops what is behind it. `get` and
+    `get_if` are for the actor's thread, the rest for any.
     """
 
     def __init__(self) -> None:
@@ -88,17 +88,14 @@ class Mailbox:
         """Whether every further message is refused."""
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Add a message: to the urgent lane if its attribute `urgent` is true, otherwise to the normal lane.
-
-        Raises ActorDeadError if the mailbox is closed.
-        """
+        """Add a message, to the urgent lane if it is `urgent`. Raises ActorDeadError if the mailbox is closed."""
         urgent = getattr(envelope.message, "urgent", False)
         self._add((envelope,), self._urgent if urgent else self._normal, last=isinstance(envelope.message, _ActorStop))
 
     def put_all(self, envelopes: Iterable[Envelope[Any]]) -> None:
         """Add messages to the normal lane in one step, so that the actor finds all of them together.
 
-        Raises ActorDeadError if the mailbox is closed.
+        Raises ActorDeadError.
         """
         self._add(envelopes, self._normal)
 
@@ -162,8 +159,7 @@ class Mailbox:
 class Actor(pykka.ThreadingActor):
     """An actor that reports every fault and survives it. Subclasses implement `receive`.
 
-    pykka's `start`, `ask`, `tell` and `stop` work as documented there, but for this: a closed mailbox refuses messages
-    (see `Mailbox`), and the answer to a request is a standard future (see `ask`).
+    Unlike pykka's, its closed mailbox refuses messages, and the answer to a request is a standard future.
     """
 
     use_daemon_thread = True
@@ -235,7 +231,6 @@ def ask(ref: ActorRef[Any], message: object) -> Future[Any]:
 
 
 def failed(error: BaseException) -> Future[Any]:
-    """Return a future that has failed."""
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
@@ -256,7 +251,7 @@ def forward(source: Future[Any], target: Future[Any]) -> None:
 
 
 def _is_wanted(envelope: Envelope[Any]) -> bool:
-    """Return whether to deliver a message; False for a cancelled request. From now on it can no longer be cancelled."""
+    """Whether to deliver a message; False for a cancelled request. From now on it can no longer be cancelled."""
     answer = cast("ActorFuture | None", envelope.reply_to)
     if answer is None or answer.future.set_running_or_notify_cancel():
         return True

@@ -15,19 +15,18 @@ if TYPE_CHECKING:
 
     from actors.ports import CancelToken, Clock
 
+# The file descriptors that a tool call needs in this process: sockets, pipes, and a handle to kill its process.
 FILES_PER_TOOL = 6
-"""The file descriptors that a tool call needs in this process: sockets, pipes, and a handle to kill its process."""
+# The file descriptors that a model request needs: one for its socket, and one for name resolution.
 FILES_PER_REQUEST = 2
-"""The file descriptors that a model request needs: one for its socket, and one for name resolution."""
+# For how many seconds a count of open files is reused: counting thousands of them takes a millisecond.
 COUNT_SECONDS = 0.05
-"""For how many seconds a count of open files is reused: counting thousands of them takes a millisecond."""
 
 
 class FileRoom:
-    """Admits new work only while enough file descriptors are free. Safe to call from any thread.
+    """Admits new work only while enough file descriptors are free. Any thread.
 
-    Some descriptors are reserved: for clients that connect in order to cancel, for reads of the store, and for running
-    work.
+    Some are reserved: for clients that connect to cancel, for reads of the store, and for running work.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class FileRoom:
         return min(max(self._limit() // 8, 32), 512)
 
     def reserve(self, files: int) -> bool:
-        """Return whether this many descriptors can be opened now; if so, they count as open until the next count."""
+        """Whether this many descriptors can be opened now; if so, they count as open until the next count."""
         with self._lock:
             now = time.monotonic()
             if now - self._counted_at >= COUNT_SECONDS:
@@ -74,14 +73,10 @@ class Admission:
 
     @property
     def in_flight(self) -> int:
-        """The number of model requests in flight now."""
         return self._in_flight
 
     def acquire(self) -> str:
-        """Admit one request until `release`.
-
-        Return "" if admitted, otherwise the reason for the refusal, without a period.
-        """
+        """Admit one request until `release`. The reason for a refusal, without a period; "" if admitted."""
         with self._lock:
             if self._in_flight == self.limit:
                 return f"{self.limit:,} model requests are in flight on this server, which is its limit"
@@ -91,7 +86,6 @@ class Admission:
             return ""
 
     def release(self) -> None:
-        """Give back the slot of a request that `acquire` admitted."""
         with self._lock:
             self._in_flight -= 1
 
@@ -105,11 +99,10 @@ class SlotRequest:
 
 
 class FairSlots:
-    """Slots with a total limit and a limit for each principal.
+    """Slots with a total limit and a limit for each principal. Any thread.
 
-    Requests wait while no slot is free. A free slot goes to the principal that has waited longest since it last got a
-    slot (or since its first waiting request), and there to the oldest request. So a principal with a thousand waiting
-    requests delays each other principal by one turn only. Safe to call from any thread.
+    A free slot goes to the principal that has waited longest since it last got one, and there to the oldest request. So
+    a thousand waiting requests delay another principal by one turn only.
     """
 
     def __init__(self, limit: int = 0, limit_of: Callable[[str], int] = lambda _principal: 0) -> None:
@@ -119,7 +112,6 @@ class FairSlots:
         self._used: Counter[str] = Counter()
         self._total = 0
         self._queues: dict[str, deque[SlotRequest]] = {}
-        """The waiting requests by principal. No queue is empty, and the principal with the next turn comes first."""
         self._waiting = 0
 
     @property
@@ -127,18 +119,17 @@ class FairSlots:
         return self._waiting
 
     def used(self, principal: str) -> int:
-        """Return how many slots a principal holds; the principal "" stands for all principals together."""
+        """How many slots a principal holds; the principal "" stands for all principals together."""
         return self._used[principal] if principal else self._total
 
     def pressure(self, principal: str) -> int:
-        """Return the number of slots that `principal` holds, times the number of principals that hold at least one."""
+        """The number of slots that `principal` holds, times the number of principals that hold at least one."""
         return self._used[principal] * len(self._used)
 
     def acquire(self, principal: str, start: Callable[[], bool]) -> SlotRequest:
-        """Call `start` when there is a slot: now, or later on the thread that releases one. Return the request.
+        """Call `start` when there is a slot: now, or later on the thread that releases one.
 
-        `start` must not raise. It returns whether it keeps the slot until `release`; if not, the slot is free again at
-        once.
+        `start` must not raise. It returns whether it keeps the slot until `release`.
         """
         place = SlotRequest(principal, start)
         with self._lock:
@@ -224,27 +215,20 @@ class FairSlots:
         return not limit or self._used[principal] < limit
 
 
+# From this many model requests in flight on, answers are read with pauses.
 MANY_STREAMS = 20
-"""From this many model requests in flight on, answers are read with pauses."""
+# The interval between two reads of one answer, in seconds: people hardly see whether text comes more often.
 READ_INTERVAL = 0.1
-"""The interval between two reads of one answer, in seconds: people hardly see whether text comes more often."""
+# How many reads without text follow one another without pauses: what opens an answer must not delay its first text.
 OPENING_READS = 8
-"""How many reads without text follow one another without pauses: what opens an answer must not delay its first text."""
 
 
 class ReadPace:
-    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Used by one thread only.
+    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. One thread only.
 
-    While there are only a few model requests in flight, there are no pauses, nor before the first text. An answer whose
-    data arrives less often than the interval is not delayed. Data that arrives during a pause waits in the socket and
-    is then read at once. Principals share the reads equally: a principal with few requests gets no pauses because of
-    another with many.
-
-    Args:
-        clock: Provides the time.
-        pressure: Returns the number of model requests in flight that counts. It is an estimate: the requests of this
-            answer's principal, multiplied by the number of principals that have any.
-        cancel: Ends a pause when cancelled.
+    With few requests in flight there are no pauses, nor before the first text; data that arrives during a pause waits
+    in the socket. Principals share the reads: `pressure` is the number of requests of this answer's principal times the
+    principals that have any. `cancel` ends a pause.
     """
 
     def __init__(self, clock: Clock, pressure: Callable[[], int], cancel: CancelToken) -> None:
@@ -262,3 +246,4 @@ class ReadPace:
             if pause > 0:
                 self._cancel.wait(pause)
         self._last_read = self._clock.monotonic()
+        # The waiting requests by principal. No queue is empty, and the principal with the next turn comes first.

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from actors.ports import ModelAnswer, ModelInfo
     from actors.ports.json_schema import NativeOutput
 
+# The maximum number of compiled schemas, and of client tool specifications, that are cached.
 SCHEMAS = 256
-"""The maximum number of compiled schemas, and of client tool specifications, that are cached."""
 
 
 _OUTPUT_DESCRIPTION = (
@@ -67,34 +67,24 @@ _OUTPUT_TRAITS = ToolTraits(SUBMIT_OUTPUT, ToolGroup.OTHER)
 
 @lru_cache(maxsize=SCHEMAS)
 def compiled(schema: str) -> JsonSchema:
-    """Return the compiled form of a schema, given as JSON text. Raises InvalidSchemaError."""
+    """The compiled form of a schema, given as JSON text. Raises InvalidSchemaError."""
     return JsonSchema(msgspec.json.decode(schema, type=dict))
 
 
 @lru_cache(maxsize=SCHEMAS)
 def spec_of(tool: ClientTool) -> ToolSpec:
-    """Return the specification of a client tool, as models get it.
-
-    The tool counts as essential, because the client chose it for the conversation. So even slow ("lean") models, which
-    get only essential tools, are offered it.
-    """
+    """The specification of a client tool, marked essential: slow models get only essential tools."""
     return ToolSpec(tool.description, msgspec.json.decode(tool.input_schema), tool.traits, essential=True)
 
 
 def for_model(model: ModelInfo, offered: tuple[ToolSpec, ...], mode: Mode | None) -> tuple[ToolSpec, ...]:
-    """Return those of the offered tools that requests to a model contain in a run that began in this mode.
-
-    A slow model gets the essential ones, one with a small window short descriptions.
-    """
+    """The offered tools for this model: a slow one gets the essential ones, a small window short descriptions."""
     specs = (spec for spec in offered if spec.traits.offered_in(mode) and (spec.essential or not model.lean))
     return tuple(brief(spec) if model.small and not spec.traits.client else spec for spec in specs)
 
 
 def brief(spec: ToolSpec) -> ToolSpec:
-    """Return a tool with a description of two sentences, and of a clause for each parameter, and without its bounds.
-
-    Calls are checked against the whole schema all the same.
-    """
+    """A tool with short descriptions and without bounds, though its calls are checked against the whole schema."""
     described = _SENTENCES.match(spec.description)
     description = described[0] if described else spec.description
     return msgspec.structs.replace(spec, description=description, input_schema=_brief_schema(spec.input_schema))
@@ -121,11 +111,10 @@ def _brief_value(key: str, value: Any) -> Any:
 def checked_calls(
     content: tuple[Content, ...], offered: tuple[ToolSpec, ...], tools: tuple[ClientTool, ...]
 ) -> tuple[Content, ...]:
-    """Return an answer's content with calls that can be carried out.
+    """An answer's content with calls that can be carried out.
 
-    What has only one meaning with the tools that the model was offered is corrected: a name with a namespace or blanks,
-    and texts that spell a number or a boolean. Calls of client tools (`tools`) get two fields set: `group`, and
-    `bad_input`, which says why the input is invalid; "" if it is valid.
+    What has only one meaning with the offered tools is corrected: a name with a namespace or blanks, and texts that
+    spell a number or a boolean. Calls of client tools (`tools`) get `group`, and `bad_input` if their input is invalid.
     """
     specs, by_name = {spec.name: spec for spec in offered}, {tool.name: tool for tool in tools}
     return tuple(
@@ -149,7 +138,7 @@ def _corrected(call: ToolUse, specs: Mapping[str, ToolSpec]) -> ToolUse:
 
 
 def _read_scalars(given: str, spec: ToolSpec) -> tuple[str, list[str]]:
-    """Return the input of a call with numbers and booleans in place of texts, and what was changed."""
+    """The input of a call with numbers and booleans in place of texts, and what was changed."""
     if _SPELLED.search(given):
         try:
             schema = compiled(msgspec.json.encode(spec.input_schema).decode())
@@ -163,7 +152,7 @@ def _read_scalars(given: str, spec: ToolSpec) -> tuple[str, list[str]]:
 
 
 def _resolve_name(name: str, names: Container[str]) -> str:
-    """Return the tool's name without blanks and namespaces around it ("functions.bash"); "" if it may be several."""
+    """The tool's name without blanks and namespaces around it ("functions.bash"); "" if it may be several."""
     parts = [part.strip() for part in _NAMESPACE.split(name.strip())]
     path = "__".join(parts)
     last = "" if parts[0] == "mcp" else parts[-1]
@@ -185,7 +174,7 @@ def _checked(call: ToolUse, by_name: Mapping[str, ClientTool]) -> ToolUse:
 
 
 def output_form(schema: str, model: ModelInfo) -> tuple[NativeOutput | None, tuple[ToolSpec, ...]]:
-    """Return what a request for a value must contain: a schema for the provider to enforce, or else a tool to call."""
+    """What a request for a value must contain: a schema for the provider to enforce, or else a tool to call."""
     value = json.loads(schema)
     if model.structured_output and (native := native_output(value)):
         return native, ()
@@ -193,9 +182,9 @@ def output_form(schema: str, model: ModelInfo) -> tuple[NativeOutput | None, tup
 
 
 def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
-    """Return an answer's value as JSON, or "" and why it is invalid; both are "" if the answer contains no value yet.
+    """An answer's value as JSON, or "" and why it is invalid; both are "" if there is none yet.
 
-    The value is the input of submit_output, if that is the only call, or the text of an answer without calls.
+    It is the input of submit_output, if that is the only call, or the text of an answer without calls.
     """
     calls = list(tool_uses(answer.content))
     text = text_of(answer.content).strip()
@@ -205,20 +194,13 @@ def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
 
 
 def check_generation(wanted: Generation, model: ModelInfo) -> None:
-    """Check that the model supports all settings that are set.
-
-    Raises Rejected (GENERATION_UNSUPPORTED), whose text names every setting that is not supported.
-    """
+    """Raise Rejected (GENERATION_UNSUPPORTED), naming every setting that the model does not support."""
     if problems := "; ".join(_problems(wanted, model)):
         raise Rejected(Reason.GENERATION_UNSUPPORTED, problems)
 
 
 def supported(wanted: Generation, model: ModelInfo) -> Generation:
-    """Return `wanted` without settings that the model does not support, and with a supported answer length.
-
-    The settings were supported when they were chosen, but the provider may since have reported that the model has
-    other abilities.
-    """
+    """`wanted` as far as the model supports it: its provider may have reported other abilities since."""
     return Generation(
         wanted.reasoning_effort if wanted.reasoning_effort in model.reasoning_efforts else None,
         wanted.temperature if model.temperature else None,

@@ -28,70 +28,54 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The quotas that are set, and their limits; costs are in millionths of a dollar.
 Limits = Mapping["Quota", int]
-"""The quotas that are set, and their limits; costs are in millionths of a dollar."""
 
 
 class Quota(StrEnum):
-    """The quotas, with the names that settings and error messages use."""
-
     CONCURRENT_RUNS = "concurrent_runs"
-    """Runs at the same time. A run is the work on a user's message, including that of sub-agents."""
+    """Runs at the same time, with their sub-agents."""
     CONCURRENT_MODEL_REQUESTS = "concurrent_model_requests"
-    """Model requests that runs and their sub-agents make at the same time. Further requests wait for their turn."""
+    """Concurrent model requests of runs and sub-agents. Further requests wait for their turn."""
     STREAMS = "streams"
-    """Open streams at the same time. A call that waits, for example for the end of a run, counts as a stream."""
+    """Open streams at the same time; calls that wait, such as for the end of a run, included."""
     CALLS_PER_SECOND = "calls_per_second"
-    """Calls per second. Calls left unused in one second are added to the next: at most twice as many at once."""
+    """Calls per second; unused ones carry over, at most twice as many at once."""
     STORED_BYTES = "stored_bytes"
-    """Bytes of stored messages, images, instructions and client tools.
-
-    The limit for all principals together applies to the size of the database instead.
-    """
+    """Bytes of messages, images, instructions and client tools; for all principals together, the size of the
+    database."""
     TOKENS_PER_DAY = "tokens_per_day"
-    """Input and output tokens per day, which begins at midnight UTC."""
     TOKENS_PER_MONTH = "tokens_per_month"
-    """Input and output tokens per calendar month, UTC."""
     COST_PER_DAY = "cost_per_day"
-    """Cost of model requests per day, which begins at midnight UTC, in millionths of a dollar."""
     COST_PER_MONTH = "cost_per_month"
-    """Cost of model requests per calendar month, UTC, in millionths of a dollar."""
 
 
+# The quotas that limit spending on model requests.
 SPENDING = (Quota.TOKENS_PER_DAY, Quota.TOKENS_PER_MONTH, Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
-"""The quotas that limit spending on model requests."""
 COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 
 
+# The maximum number of model requests that a server makes at the same time.
 MOST_MODEL_REQUESTS = 1_000
-"""The maximum number of model requests that a server makes at the same time."""
+# One divided by this is the share of concurrent model requests that, by default, no single principal can occupy.
 RESERVED_SHARE = 4
-"""One divided by this is the share of concurrent model requests that, by default, no single principal can occupy."""
 
 
 def fair_share(model_requests: int) -> int:
-    """Return how many concurrent model requests a single principal may have by default, so that others get some.
-
-    `model_requests` is the limit for all principals together; 0 stands for `MOST_MODEL_REQUESTS`.
-    """
+    """How many concurrent requests one principal may have by default, of `model_requests` (0: MOST_MODEL_REQUESTS)."""
     most = model_requests or MOST_MODEL_REQUESTS
     return max(most - max(most // RESERVED_SHARE, 1), 1)
 
 
 class QuotaSettings(Struct, frozen=True):
-    """The quotas that an operator has set. A quota that is not set means no limit."""
-
     together: Limits = {}
-    """Limits for all principals together, including the server's own user."""
     each: Limits = {}
-    """Limits for each principal to which neither `named` nor `issuers` applies."""
     named: Mapping[str, Limits] = {}
-    """Limits for single principals, by the principal's name."""
     issuers: Mapping[str, Limits] = {}
     """Limits for each principal whose tokens come from an identity provider (issuer), by issuer. `named` goes first."""
 
     def of(self, principal: str) -> Limits:
-        """Return the limits of a principal; "" stands for all principals together."""
+        """The limits of a principal; "" stands for all principals together."""
         if not principal:
             return self.together
         if principal in self.named:
@@ -100,20 +84,18 @@ class QuotaSettings(Struct, frozen=True):
         return self.issuers.get(issuer, self.each) if colon else self.each
 
     def limits(self, *quotas: Quota) -> bool:
-        """Return whether any of these quotas is set for anyone."""
+        """Whether any of these quotas is set for anyone."""
         tables = (self.together, self.each, *self.named.values(), *self.issuers.values())
         return any(quota in table for table in tables for quota in quotas)
 
 
+# The minimum number of seconds for which a measurement is valid.
 MEASURED_SECONDS = 10.0
-"""The minimum number of seconds for which a measurement is valid."""
+# A measurement is valid for at least this many times as long as it took: measuring takes at most 1 % of the time.
 COST = 100
-"""A measurement is valid for at least this many times as long as it took: measuring takes at most 1 % of the time."""
 
 
 class _Measurement:
-    """The last measurement for a principal."""
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.value = 0
@@ -122,26 +104,25 @@ class _Measurement:
 
 
 class StoredBytes:
-    """Tells how many bytes each principal has stored. Safe to call from any thread; `of` and `add` block to measure."""
+    """Measures the bytes that each principal has stored.
+
+    Any thread; `of` and `add` block to measure, and raise its errors.
+    """
 
     def __init__(self, measure: Callable[[str], int], clock: Clock) -> None:
         self._measure, self._clock = measure, clock
         self._measured: dict[str, _Measurement] = {}
 
     def of(self, principal: str) -> int:
-        """Return the stored bytes of a principal, measured again if the last measurement is too old.
-
-        Raises the errors of the function that measures.
-        """
+        """The stored bytes, measured again if the last measurement is too old."""
         last = self._measured.setdefault(principal, _Measurement())
         with last.lock:
             return self._current(principal, last)
 
     def add(self, principal: str, more: int, limit: int) -> int:
-        """Count `more` bytes as stored, unless the sum would exceed `limit`. Return how many bytes were stored before.
+        """Count `more` bytes unless the sum would exceed `limit`; return how many were stored before.
 
-        If the caller then fails to store the bytes, they still count until the next measurement. Raises the errors of
-        the function that measures.
+        If the caller then fails to store them, they count until the next measurement.
         """
         last = self._measured.setdefault(principal, _Measurement())
         with last.lock:
@@ -151,7 +132,7 @@ class StoredBytes:
             return before
 
     def _current(self, principal: str, last: _Measurement) -> int:
-        """Return the stored bytes, measured again if the last measurement is too old. The caller holds `last.lock`."""
+        """The stored bytes, measured again if the last measurement is too old. The caller holds `last.lock`."""
         now = self._clock.monotonic()
         if now >= last.due:
             last.value = self._measure(principal)
@@ -163,13 +144,13 @@ class StoredBytes:
         self._measured.pop(principal, None)
 
 
+# The name that stands for all principals together.
 TOGETHER = ""
-"""The name that stands for all principals together."""
 MILLISECONDS = 1_000
+# The suggested retry delay, in milliseconds, for quotas that have room again as soon as a run or a stream ends.
 RETRY_MS = 1_000
-"""The suggested retry delay, in milliseconds, for quotas that have room again as soon as a run or a stream ends."""
+# The minimum seconds between two queries of what all servers that share the store have spent.
 LEARN_SECONDS = 10.0
-"""The minimum seconds between two queries of what all servers that share the store have spent."""
 DAY_MS = 86_400_000
 
 
@@ -186,10 +167,10 @@ class QuotaUse(Struct, frozen=True):
 
 
 class QuotaBook:
-    """Counts what each principal uses. Safe to call from any thread; methods that may block say so.
+    """Counts what each principal uses. Any thread; methods that may block say so.
 
-    Runs, requests, streams and calls are counted in this process, because none of them outlives it. Spending (tokens
-    and money) is stored, in the same commit as the answer that caused it.
+    Runs, requests, streams and calls are counted in this process, because none outlives it. Spending (tokens and money)
+    is stored in the commit of the answer that caused it.
     """
 
     def __init__(
@@ -203,28 +184,20 @@ class QuotaBook:
         put_spending: Callable[[Spending], None] = lambda _spending: None,
         spent_by_all: Callable[[], Iterable[Spending]] | None = None,
     ) -> None:
-        """Begin with the given spending of this month. The functions among the arguments access a store, and may block.
+        """Begin with this month's `spendings`. The functions access a store, and may block.
 
-        Args:
-            settings: The quotas that the operator has set.
-            clock: Provides the time.
-            spendings: What was spent this month, by principal and day.
-            telemetry: Is notified of refusals.
-            stored_bytes: Returns how many bytes a principal has stored.
-            put_spending: Stores the spending of a deleted conversation, which no commit of the conversation can store.
-            spent_by_all: Returns what all servers that share the store have spent this month; None for a single server.
+        `put_spending` stores what no commit of a deleted conversation can; `spent_by_all` returns the month's spending
+        of all servers that share the store.
         """
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
         self._lock = threading.Lock()
         self._runs: dict[str, str] = {}
-        """The principals of the conversations that have an open run, by conversation id."""
         self._running: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._calls: dict[str, _Bucket] = {}
         self._spent: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Tokens and costs by principal, and then by quota and period."""
         self._limits_runs = settings.limits(Quota.CONCURRENT_RUNS, Quota.STORED_BYTES, *SPENDING)
         self._limits_calls = settings.limits(Quota.CALLS_PER_SECOND)
         self._limits_streams = settings.limits(Quota.STREAMS)
@@ -234,9 +207,7 @@ class QuotaBook:
             settings.together.get(Quota.CONCURRENT_MODEL_REQUESTS, 0),
             lambda principal: settings.of(principal).get(Quota.CONCURRENT_MODEL_REQUESTS, 0),
         )
-        """The slots for the model requests of runs."""
         self.limits_stored = settings.limits(Quota.STORED_BYTES)
-        """Whether anybody has a quota of stored bytes."""
         self._stored = StoredBytes(stored_bytes, clock)
         self._put_spending = put_spending
         self._spent_by_all = spent_by_all
@@ -247,10 +218,9 @@ class QuotaBook:
     # --- runs -------------------------------------------------------------------------------------------------
 
     def begin_run(self, principal: str, conversation_id: str) -> bool:
-        """Count a run (the work on a user's message) before the store commits that it begins.
+        """Count a run before its beginning is committed; True if `end_run` must undo this should the commit fail.
 
-        Returns whether the caller must undo this with `end_run` if the commit fails. Raises QuotaExceededError if too
-        many runs are open, or a quota of spending or storage is used up. May block; raises StoreError.
+        May block. Raises QuotaExceededError (runs, spending or storage) or StoreError.
         """
         if not self._limits_runs:
             return False
@@ -267,7 +237,6 @@ class QuotaBook:
             return True
 
     def end_run(self, conversation_id: str) -> None:
-        """Count the end of a run. Idempotent."""
         with self._lock:
             if (principal := self._runs.pop(conversation_id, None)) is not None:
                 _subtract(self._running, principal)
@@ -283,10 +252,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms))
 
     def reserve_bytes(self, principal: str, more: int) -> None:
-        """Count `more` bytes, because a conversation or an image of this size will be stored. May block.
-
-        Raises QuotaExceededError if there is not enough room left, and StoreError.
-        """
+        """Count bytes that will be stored. May block. Raises QuotaExceededError or StoreError."""
         for whose in (principal, TOGETHER):
             limit = self._settings.of(whose).get(Quota.STORED_BYTES, 0)
             if limit and (used := self._stored.add(whose, more, limit)) + more > limit:
@@ -302,21 +268,19 @@ class QuotaBook:
     # --- spending ---------------------------------------------------------------------------------------------
 
     def spending(self, principal: str, used: tuple[int, int], at: int) -> Spending | None:
-        """Return the record to store for `used` (tokens, millionths of a dollar); None if it need not be recorded."""
+        """The record to store for `used` (tokens, millionths of a dollar); None if it need not be recorded."""
         if not self.counts_spending or not any(used):
             return None
         return Spending(principal, day_of(at), *used)
 
     def spend(self, spending: Spending) -> None:
-        """Count spending that has been stored."""
         with self._lock:
             self._add(spending)
 
     def spend_alone(self, principal: str, used: Usage) -> None:
-        """Store and count the tokens and the cost of a request whose conversation was deleted.
+        """Store and count what a request of a deleted conversation used. May block.
 
-        No commit of the conversation can include this spending any more. May block. If it cannot be stored, it is
-        counted in memory only, until the server ends.
+        If it cannot be stored, it is counted in memory until the server ends.
         """
         spending = self.spending(principal, (used.context_tokens, used.cost_micros), self._clock.now_ms())
         if spending is None:
@@ -328,10 +292,7 @@ class QuotaBook:
         self.spend(spending)
 
     def spent(self, principal: str, more: tuple[int, int] = (0, 0)) -> str:
-        """Return a description of a spending quota that is used up; "" if there is none.
-
-        `more` (tokens, millionths of a dollar) is used, but not counted yet.
-        """
+        """A spending quota that is used up, as text; "" if there is none. `more`: used, but not counted yet."""
         if not self.counts_spending:
             return ""
         with self._lock:
@@ -339,10 +300,9 @@ class QuotaBook:
         return exceeded.described if exceeded else ""
 
     def _learn(self) -> None:
-        """Query what all servers that share the store have spent, at most once in LEARN_SECONDS.
+        """Query what all servers have spent, at most once in LEARN_SECONDS. May block; raises StoreError.
 
-        The latest spending of this server may be in memory only, so of the queried and the counted amount the larger
-        one is used. May block; raises StoreError.
+        This server's latest spending may be in memory only, so the larger of both amounts counts.
         """
         now = self._clock.monotonic()
         if self._spent_by_all is None or not self.counts_spending or now < self._learned_at + LEARN_SECONDS:
@@ -375,7 +335,6 @@ class QuotaBook:
 
     @contextmanager
     def stream(self, principal: str) -> Generator[None]:
-        """Count an open stream of a principal during the `with` block. Raises QuotaExceededError before the block."""
         if not self._limits_streams:
             yield
             return
@@ -391,10 +350,7 @@ class QuotaBook:
     # --- reports ----------------------------------------------------------------------------------------------
 
     def uses(self, principal: str) -> tuple[QuotaUse, ...]:
-        """Return the quotas of a principal and how much of each is used, in the order of `Quota`.
-
-        The principal "" stands for all principals together. May block. Raises StoreError.
-        """
+        """The use of each quota, in the order of `Quota`. May block. Raises StoreError."""
         self._learn()
         now = self._clock.now_ms()
         limits = self._settings.of(principal)
@@ -408,7 +364,7 @@ class QuotaBook:
             )
 
     def known_principals(self) -> tuple[str, ...]:
-        """Return the principals that have quotas of their own or use anything, sorted by name."""
+        """The principals that have quotas of their own or use anything, sorted by name."""
         with self._lock:
             users = self._running.keys() | self._streams.keys() | self._spent.keys()
         return tuple(sorted((users | self._settings.named.keys()) - {TOGETHER}))
@@ -435,7 +391,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(quota, whose, limit, used, RETRY_MS))
 
     def _nothing_left(self, principal: str, more: tuple[int, int] = (0, 0)) -> QuotaExceededError | None:
-        """Return the error for a spending quota that is used up; None if there is no such quota."""
+        """The error for a spending quota that is used up; None if there is no such quota."""
         now = self._clock.now_ms()
         for whose in (principal, TOGETHER):
             for quota in SPENDING:
@@ -496,7 +452,6 @@ def _exceeded(
 
 
 def _amounts(spending: Spending) -> Iterable[tuple[str, str, int]]:
-    """Yield (principal, counter key, amount) for each counter that a spending increases."""
     for whose in (spending.principal, TOGETHER):
         for quota in SPENDING:
             yield whose, _period(quota, spending.day), spending.cost_micros if quota in COSTS else spending.tokens
@@ -510,7 +465,7 @@ def _subtract(counts: Counter[str], principal: str) -> None:
 
 
 def _period(quota: Quota, day: int) -> str:
-    """Return the key of the counter for a quota and for the day or month in which `day` (days since the epoch) is."""
+    """The key of the counter for a quota and for the day or month in which `day` (days since the epoch) is."""
     if quota in {Quota.TOKENS_PER_DAY, Quota.COST_PER_DAY}:
         return f"{quota} {day}"
     date = datetime.fromtimestamp(day * DAY_MS / MILLISECONDS, UTC)
@@ -518,7 +473,7 @@ def _period(quota: Quota, day: int) -> str:
 
 
 def _resets_at(quota: Quota, now: int) -> int:
-    """Return when counting starts again for a quota, in milliseconds since the epoch; 0 if it has no period."""
+    """When counting starts again for a quota, in milliseconds since the epoch; 0 if it has no period."""
     if quota not in SPENDING:
         return 0
     day = day_of(now)
@@ -530,6 +485,7 @@ def _resets_at(quota: Quota, now: int) -> int:
 
 
 def first_day_of_month(now: int) -> int:
-    """Return the first day of the current month, in days since the epoch; `now` is in milliseconds since the epoch."""
+    """The first day of the current month, in days since the epoch; `now` is in milliseconds since the epoch."""
     date = datetime.fromtimestamp(day_of(now) * DAY_MS / MILLISECONDS, UTC)
     return int(date.replace(day=1).timestamp() * MILLISECONDS) // DAY_MS
+    # The principals of the conversations that have an open run, by conversation id.

@@ -55,23 +55,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The context window, in tokens, assumed for a model that no provider serves any more; requests to it are refused.
 UNKNOWN_MODEL_WINDOW = 8_192
-"""The context window, in tokens, assumed for a model that no provider serves any more; requests to it are refused."""
 
 
+# Easy to tell apart; as 256 is a multiple of 32, a random byte selects each equally often.
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-"""32 letters and digits that are easy to tell apart.
-
-As 256 is a multiple of 32, a random byte selects each of them equally often.
-"""
 _ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
 _NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
 _CONVERSATION_ID = re.compile(rf"[{_ALPHABET}]{{16}}(-a[0-9]+)*")
 
 
 class SystemClock:
-    """The clock of the operating system."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -80,13 +75,11 @@ class SystemClock:
 
 
 def has_form_of_id(text: str) -> bool:
-    """Return whether `text` has the form of the id of a conversation or sub-agent; slugs must not have this form."""
+    """Whether `text` has the form of the id of a conversation or sub-agent; slugs must not have this form."""
     return _CONVERSATION_ID.fullmatch(text) is not None
 
 
 class RandomIds:
-    """Creates unguessable ids, and readable slugs."""
-
     def conversation(self) -> str:
         return _token(16)
 
@@ -101,15 +94,12 @@ def _token(length: int) -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(length))
 
 
+# When the timer is due (monotonic seconds), its number, which orders timers with the same time, and its callback.
 Timer: TypeAlias = tuple[float, int, Callable[[], object]]
-"""When the timer is due (monotonic seconds), its number, which orders timers with the same time, and its callback."""
 
 
 class Timers:
-    """Runs callbacks after a delay.
-
-    Safe to call from any thread; callbacks run on the timer thread and must not block.
-    """
+    """Runs callbacks after a delay, on the timer thread: they must not block. Any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -121,10 +111,7 @@ class Timers:
         self._thread.start()
 
     def after(self, milliseconds: int, callback: Callable[[], object]) -> Timer:
-        """Run `callback` once after `milliseconds`, unless the timers are closed earlier.
-
-        Return the timer, for `cancel`.
-        """
+        """Run `callback` once after `milliseconds`, unless the timers are closed earlier."""
         timer = (self._clock.monotonic() + milliseconds / 1000, next(self._order), callback)
         with self._changed:
             if not self._closed:
@@ -168,17 +155,12 @@ class Timers:
 
 
 def unlimited() -> QuotaBook:
-    """Return a QuotaBook for a server without quotas."""
     return QuotaBook(QuotaSettings(), SystemClock())
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLimits:
-    """Limits of sub-agents.
-
-    `max_turns` is the largest number of turns that a task may ask for. The default number is in `Limits.max_turns` of
-    the state machine.
-    """
+    """Limits of sub-agents. `max_turns` is the most that a task may ask for; the default is in `core.context`."""
 
     per_call: int = 10
     """The maximum number of sub-agents that one call starts. The next call can come only after all have ended."""
@@ -186,25 +168,20 @@ class AgentLimits:
     """The maximum number of running sub-agents in the process. Any further one fails, and its parent gets an error."""
     max_turns: int = 100
     timeout_ms: int = 20 * 60_000
-    """The default time limit of a sub-agent, in milliseconds."""
     min_timeout_ms: int = 1_000
     max_timeout_ms: int = 2 * 60 * 60_000
     task_bytes: int = 16 * 1024
-    """The maximum size of a task's text in UTF-8, in bytes."""
     files: int = 10
     """The maximum number of files that a sub-agent gets at its start."""
     file_bytes: int = 64 * 1024
-    """The maximum size of all files of one sub-agent together, in bytes.
+    """The maximum bytes of a sub-agent's files together.
 
-    The files may also have no more bytes than the model's usable context window has tokens. As a token is about four
-    bytes, they fill at most about a quarter of the window.
+    They also have at most as many bytes as the usable window has tokens: about a quarter of it.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """The adapters and settings that all actors of the process share."""
-
     store: Store
     bus: EventBus
     models: ModelCatalog
@@ -225,15 +202,11 @@ class Services:
     files: FileRoom = field(default_factory=FileRoom)
     """Admits work only while enough file descriptors are free."""
     mcp: McpServers = field(default_factory=NoMcpServers)
-    """The MCP servers, whose tools conversations can use in addition to the built-in ones in `toolbox`."""
     permissions: PermissionsOf = everything
-    """A function that returns what a principal may do."""
     telemetry: Telemetry = field(default_factory=Telemetry)
-    """Observes the work of the server, for logs, metrics and traces."""
     approval_rules: tuple[ApprovalRule, ...] = ()
     """The operator's approval rules, which apply to all conversations."""
     quotas: QuotaBook = field(default_factory=unlimited)
-    """Counts how much of its quotas each principal uses."""
     titles: bool = False
     """Whether conversations without a title get one that is generated from their first message."""
     cluster: Cluster = field(default_factory=Cluster)
@@ -241,7 +214,7 @@ class Services:
     node: str = "local"
 
     def context_of(self, record: ConversationRecord) -> ConvContext:
-        """Return what the state machine needs to know about a stored conversation, e.g. settings and limits."""
+        """What the state machine needs to know about a stored conversation, e.g. settings and limits."""
         permissions = self.permissions(record.principal)
         return ConvContext(
             conversation_id=record.id,
@@ -266,20 +239,17 @@ class Services:
         )
 
     def sandbox_of(self, principal: str) -> Sandbox:
-        """Return the sandbox for programs of this principal, which enforces the principal's permissions."""
+        """The sandbox for programs of this principal, which enforces the principal's permissions."""
         permissions = self.permissions(principal)
         return self.sandbox if permissions == ALL_PERMISSIONS else ConfinedSandbox(self.sandbox, permissions)
 
     def usable_window(self, model: str) -> int:
-        """Return how many tokens of the model's context window the messages may fill.
-
-        The number changes at most once, when the provider reports the model's limits.
-        """
+        """How many tokens the messages may fill; changes at most once, when the provider reports the limits."""
         served = self.models.get(model)
         return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
 
     def window_assumed(self, model: str) -> bool:
-        """Return whether the model's context window is not known but assumed."""
+        """Whether the model's context window is not known but assumed."""
         served = self.models.get(model)
         return served is not None and not served.info.known
 
@@ -290,14 +260,14 @@ class Services:
         return fixed_tokens(record.system_prompt, tools)
 
     def takes_images(self, model: str) -> bool:
-        """Return whether requests to the model contain images; False once its provider has refused one."""
+        """Whether requests to the model contain images; False once its provider has refused one."""
         served = self.models.get(model)
         return served is None or served.info.images
 
     def offered(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Return the tools that a conversation is offered, in the order in which the model sees them.
+        """The tools offered, in the model's order.
 
-        The creator of a conversation may restrict the built-in tools; a sub-agent gets the default set.
+        The creator may restrict the built-in ones; sub-agents have a default set.
         """
         ours, chosen = self.toolbox.specs(sub_agent=not record.user_initiated), record.profile.tools
         if chosen is not None:
@@ -309,7 +279,7 @@ class Services:
 
 
 def working_directory(services: Services, path: str, principal: str) -> str:
-    """Return the real path of a directory in which the principal may work. Raises Rejected for any other directory."""
+    """The real path of a directory in which the principal may work. Raises Rejected for any other directory."""
     try:
         return services.workspace.check(path, services.permissions(principal).roots)
     except ValueError as error:
@@ -317,9 +287,9 @@ def working_directory(services: Services, path: str, principal: str) -> str:
 
 
 def offered_model(services: Services, name: str, principal: str) -> Model:
-    """Return a requested model. Raises Rejected unless the principal may use the model and a provider serves it.
+    """A requested model. Raises Rejected unless the principal may use it and a provider serves it.
 
-    If a provider lists its models itself, the caller must have read that list (see `actors.runners.model_choice`).
+    Where a provider lists its models itself, that list must have been read (`runners.model_requests.learn_models`).
     """
     if not services.permissions(principal).allows_model(name):
         raise Rejected(Reason.MODEL_UNAVAILABLE, f"this principal may not use the model {name}")
@@ -329,7 +299,7 @@ def offered_model(services: Services, name: str, principal: str) -> Model:
 
 
 def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
-    """Return why no provider serves a model. For a principal limited to some models, the text lists no models."""
+    """Why no provider serves a model. For a principal limited to some models, the text lists no models."""
     failure = services.models.refusal(name)
     if services.permissions(principal).models is None:
         return failure
@@ -337,7 +307,6 @@ def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
 
 
 def served_model(services: Services, name: str) -> Model:
-    """Return the model of a conversation. Raises Rejected if no provider serves it now."""
     model = services.models.get(name)
     if model is None:
         raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)
@@ -362,10 +331,9 @@ def check_images_in(services: Services, conversation_id: str) -> None:
 
 
 def initial_mode(services: Services, wanted: Mode | None, cwd: str, principal: str) -> Mode:
-    """Return the mode of a new conversation: `wanted` or, if that is None, the default mode.
+    """`wanted`, or else restricted where the sandbox can enforce it, otherwise unrestricted.
 
-    The default is restricted, or unrestricted if the sandbox cannot enforce restricted. Raises Rejected if
-    conversations of the principal cannot have this mode in this directory.
+    Raises Rejected if the principal's conversations cannot have this mode in this directory.
     """
     narrowest = Mode.RESTRICTED if services.sandbox.report.restriction_available else Mode.UNRESTRICTED
     mode = wanted or narrowest
@@ -374,7 +342,6 @@ def initial_mode(services: Services, wanted: Mode | None, cwd: str, principal: s
 
 
 def check_mode(services: Services, mode: Mode, cwd: str, principal: str) -> None:
-    """Raise Rejected if conversations of the principal cannot have this mode in this directory."""
     reason = services.sandbox_of(principal).mode_refusal(mode, cwd)
     if reason:
         report = services.sandbox.report
@@ -385,10 +352,7 @@ def check_mode(services: Services, mode: Mode, cwd: str, principal: str) -> None
 
 
 def tool_for(services: Services, context: ConvContext, name: str, given: str) -> tuple[Tool, Mapping[str, Any]]:
-    """Return the tool of the server that a call is for, and the arguments of the call.
-
-    Raises InvalidToolInputError if there is no such tool in this conversation, or if the input does not fit its schema.
-    """
+    """The tool and the arguments of a call. Raises InvalidToolInputError for an unknown tool or an invalid input."""
     offered = [traits.name for traits in context.tools]
     # Sub-agents get no MCP tools.
     mcp_tool = services.mcp.tool(name, context.conversation_id) if name in offered else None
@@ -403,7 +367,7 @@ def tool_for(services: Services, context: ConvContext, name: str, given: str) ->
 
 
 def with_refusals(services: Services, record: ConversationRecord, content: tuple[Content, ...]) -> tuple[Content, ...]:
-    """Return an answer's content with `bad_input` set in calls of the server's tools that cannot run."""
+    """An answer's content with `bad_input` set in calls of the server's tools that cannot run."""
     if not tool_uses(content):
         return content
     context = services.context_of(record)
@@ -432,7 +396,7 @@ def _refusal(services: Services, context: ConvContext, principal: str, call: Too
 def call_subjects(
     services: Services, record: ConversationRecord, content: tuple[Content, ...]
 ) -> tuple[CallSubject, ...]:
-    """Return what each tool call concerns (commands, paths, a mode); () if no approval of a call can depend on it."""
+    """What each tool call concerns (commands, paths, a mode); () if no approval of a call can depend on it."""
     calls = tuple(tool_uses(content))
     ruled = record.approval_policy is not ApprovalPolicy.AUTO or record.approval_rules or services.approval_rules
     if not ruled and all(call.name != REQUEST_MODE_UPGRADE for call in calls):
