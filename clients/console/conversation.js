@@ -10,7 +10,7 @@ import { Conversation } from './model.js';
 import { server } from './server.js';
 import { settings } from './settings.js';
 import { textOf, Transcript } from './transcript.js';
-import { drawWaiting } from './waiting.js';
+import { drawWaiting, showRules } from './waiting.js';
 import { VIEWS } from './views.js';
 import { history } from './events.js';
 
@@ -156,6 +156,7 @@ class Page {
       item('Fork after the last run', () => this.fork({})),
       used ? item('Continue in a new conversation', () => this.proceed()) : item('Compact: summarize and continue', () => this.compact()),
       item('Start sub-agents…', () => this.spawn()),
+      item('Approval rules…', () => showRules(conversation)),
       item('Copy the name', () => navigator.clipboard.writeText(slugOf(info)).then(() => toast('Copied'))),
       h('a', { href: `/v1/${path(name)}:export`, download: `${slugOf(info)}.jsonl` }, 'Export as lines of JSON'),
       info.archiveTime ? item('Take out of the archive', () => tried(() => post(`${path(name)}:unarchive`))) : item('Archive', () => tried(() => post(`${path(name)}:archive`))),

@@ -1,11 +1,11 @@
 // @ts-check
 // What waits for a person: approvals with what would happen and the rules to choose from, questions of tools as forms,
-// calls that a client program answers, and the queue.
+// calls that a client program answers, and the queue. And the rules that decide instead of a person.
 
-import { path, post } from './api.js';
-import { h } from './dom.js';
+import { call, get, path, post } from './api.js';
+import { fill, h } from './dom.js';
 import { callSummary, lastPart, ms, toolName, word } from './format.js';
-import { tried } from './keys.js';
+import { dialog, tried } from './keys.js';
 import { link } from './markdown.js';
 import { textOf } from './transcript.js';
 import { given } from './tool_card.js';
@@ -54,6 +54,19 @@ export function ruleText(rule) {
   if (rule.path) return `${verb} files beneath ${rule.path}`;
   if (rule.mcpServer) return `${verb} the MCP server ${rule.mcpServer}`;
   return `${verb} the tool ${toolName(rule.tool)}`;
+}
+
+/** List the rules of a conversation, its own to delete. @param {import('./model.js').Conversation} conversation */
+export async function showRules(conversation) {
+  const place = h('div');
+  const read = async () => {
+    const { approvalRules = [] } = await get(`${path(conversation.name)}/approvalRules`, { pageSize: 1000 });
+    fill(place, approvalRules.length ? h('ul.rule-list', {}, approvalRules.map((/** @type {any} */ each) => h('li', {}, h('span', {}, ruleText(each)), each.name.startsWith('approvalRules/')
+      ? h('span.badge', { title: 'From the settings of the server' }, 'operator')
+      : h('button.plain.small', { type: 'button', 'aria-label': `Delete: ${ruleText(each)}`, onclick: () => tried(() => call('DELETE', path(each.name)).then(read)) }, 'Delete'))))
+      : h('p', {}, 'There is no rule yet: choose one where the agent asks for approval.'));
+  };
+  if (await tried(() => read().then(() => true))) dialog('Approval rules', place, h('p.small', {}, 'Where several match: deny, then ask, then allow.'));
 }
 
 /** @param {any} rule @param {string} action */

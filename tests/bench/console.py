@@ -157,7 +157,7 @@ def _heap(page: Any, names: list[str]) -> list[float]:
             page.goto(f"{page.url.partition('#')[0]}#/c/{names[1 + cycle % (len(names) - 1)].partition('/')[2]}{view}")
             page.wait_for_timeout(CYCLE_SECONDS * 250)
         page.goto(f"{page.url.partition('#')[0]}#/")
-        page.wait_for_selector(".home")
+        page.locator(".home").wait_for()
         devtools.send("HeapProfiler.collectGarbage")
         found.append(round(devtools.send("Runtime.getHeapUsage")["usedSize"] / 1e6, 2))
     return found

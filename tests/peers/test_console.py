@@ -79,6 +79,17 @@ def test_a_link_signs_in_once_and_the_token_is_nowhere_in_the_page(browser: Any,
     context.close()
 
 
+def test_a_page_of_another_port_changes_nothing_with_the_session(browser: Any, server: ServerProcess) -> None:
+    context, here = browser.new_context(), http_url(server)
+    page = context.new_page()
+    page.goto(link(server))
+    page.wait_for_selector(".shell")
+    for origin, status in ((here, 400), ("http://127.0.0.1:9", 403)):  # to a browser the same site
+        answer = context.request.post(f"{here}/v1/conversations", data={}, headers={"Origin": origin})
+        assert answer.status == status
+    context.close()
+
+
 def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callable[..., str], tmp_path: Path) -> None:
     page.go(f"c/{conversation(approvalPolicy='APPROVAL_POLICY_ASK_ALL')}")
     at = page.page

@@ -154,6 +154,56 @@ def test_the_wait_for_a_slot_is_a_bar_of_its_own(browser: Any, tmp_path: Path) -
         page.close()
 
 
+def test_model_effort_and_mode_are_changed_where_a_person_writes(browser: Any, tmp_path: Path) -> None:
+    with modelled(tmp_path) as (server, model):
+        page = Page(browser, server)
+        page.go(name := created(server, tmp_path, model="models/demo"))
+        page.page.wait_for_selector("textarea")
+        settled(page, "Model", str(call(server, "GET", "/v1/serverInfo")["defaultModel"]))
+        settled(page, "Effort", "REASONING_EFFORT_LOW")
+        settled(page, "Mode", "MODE_UNRESTRICTED")
+        page.page.wait_for_selector("select.careful[aria-label=Mode]")
+        part = model.part(says("One."), says("Two."))
+        sent(page, part.key)
+        page.page.wait_for_selector("li.agent >> text=One.")
+        settled(page, "Effort", "")
+        sent(page, "Again.")
+        page.page.wait_for_selector("li.agent >> text=Two.")
+        first, second = [each.body for each in part.exchanges]
+        assert first["output_config"]["effort"] == "low"
+        assert "effort" not in second.get("output_config", {})
+        assert call(server, "GET", f"/v1/conversations/{name[2:]}")["conversation"]["mode"] == "MODE_UNRESTRICTED"
+        page.close()
+
+
+def settled(page: Page, label: str, value: str) -> None:
+    """Choose a setting, and wait until the server says that it is so."""
+    place = f"[aria-label={label}]"
+    with page.page.expect_response(lambda answer: answer.request.method in {"PATCH", "POST"}) as answer:
+        page.page.select_option(place, value)
+    assert answer.value.ok
+    eventually(lambda: page.page.input_value(place) == value, f"{label} {value}")
+
+
+def test_a_rule_that_an_approval_makes_counts_until_it_is_deleted(
+    page: Page, server: ServerProcess, tmp_path: Path
+) -> None:
+    page.go(created(server, tmp_path, approvalPolicy="APPROVAL_POLICY_ASK_ALL"))
+    sent(page, "run echo one")
+    page.page.check("section.ask label.rule:has-text('begin with “echo”') input")
+    page.page.click("section.ask >> text=Approve")
+    page.page.wait_for_selector("text=bash answered")
+    sent(page, "run echo two")
+    page.page.wait_for_selector(":nth-match(:text('bash answered'), 2)")
+    chosen(page, "Approval rules")
+    page.page.wait_for_selector("dialog >> text=allow commands that begin with “echo”")
+    page.page.click("dialog >> text=/^Delete$/")
+    page.page.wait_for_selector("dialog >> text=There is no rule yet")
+    page.page.keyboard.press("Escape")
+    sent(page, "run echo three")
+    page.page.wait_for_selector("section.ask >> text=May the agent run bash?")
+
+
 def test_a_conversation_is_compacted_and_goes_on_in_another_one(page: Page) -> None:
     answered(page, "think")
     first = page.page.url

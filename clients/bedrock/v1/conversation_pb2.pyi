@@ -356,7 +356,9 @@ class ConversationState(_message.Message):
             PHASE_UNSPECIFIED: ConversationState.LlmRequesting._Phase.ValueType  # 0
             """Never sent."""
             PHASE_CONNECTING: ConversationState.LlmRequesting._Phase.ValueType  # 1
-            """The request was sent, and no part of the response has arrived yet."""
+            """The request waits for a slot or was sent, and no part of the response has
+            arrived yet.
+            """
             PHASE_STREAMING: ConversationState.LlmRequesting._Phase.ValueType  # 2
             """The response is arriving."""
             PHASE_BACKOFF: ConversationState.LlmRequesting._Phase.ValueType  # 3
@@ -368,7 +370,9 @@ class ConversationState(_message.Message):
         PHASE_UNSPECIFIED: ConversationState.LlmRequesting.Phase.ValueType  # 0
         """Never sent."""
         PHASE_CONNECTING: ConversationState.LlmRequesting.Phase.ValueType  # 1
-        """The request was sent, and no part of the response has arrived yet."""
+        """The request waits for a slot or was sent, and no part of the response has
+        arrived yet.
+        """
         PHASE_STREAMING: ConversationState.LlmRequesting.Phase.ValueType  # 2
         """The response is arriving."""
         PHASE_BACKOFF: ConversationState.LlmRequesting.Phase.ValueType  # 3
