@@ -10,29 +10,25 @@ from msgspec import Struct
 from actors.core.errors import Reason, Rejected
 
 LEASE_EXPIRED = "database lease expired; retry"
-"""The error text with which calls are refused after the lease has expired."""
 
 
 class Lease:
-    """A permission to act. This one never expires; where servers share a database, it does unless it is renewed.
+    """A permission to act. This one never expires; where servers share a database, it must be renewed.
 
-    Safe to use from any thread; nothing here blocks.
+    Any thread; no blocking.
     """
 
     @property
     def fd(self) -> int | None:
-        """A descriptor of a file that contains the time at which running tools must end; None if there is no such time.
-
-        The file has 8 bytes: nanoseconds of CLOCK_MONOTONIC as an integer.
-        """
+        """A file with the time at which running tools must end, or None: 8 bytes, nanoseconds of CLOCK_MONOTONIC."""
         return None
 
     def valid(self) -> bool:
-        """Return whether tools may start and commands (except cancels) be handled; False once the lease has expired."""
+        """Whether tools may start and commands (except cancels) be handled; False once the lease has expired."""
         return True
 
     def age(self) -> float:
-        """Return the seconds since the last renewal, or since the start if there was none; 0 if it never expires."""
+        """Seconds since the last renewal, or since the start if there was none; 0 if it never expires."""
         return 0.0
 
 
@@ -43,10 +39,9 @@ class Node(Struct, frozen=True):
     """The number of the node, never used again; 0 for a server that shares its store with nobody."""
     name: str = ""
     address: str = ""
-    """The address of the gRPC listener for other nodes, "host:port"."""
     version: str = ""
     labels: frozenset[str] = frozenset()
-    """The paths of the workspaces (directories that only some nodes have) on this node; see the module `placement`."""
+    """The workspaces (directories that only some nodes have) on this node."""
     draining: bool = False
     """Whether the node is about to stop: it releases the ownership of its conversations and takes no new ones."""
     active: int = 0
@@ -54,15 +49,15 @@ class Node(Struct, frozen=True):
 
 
 class Cluster:
-    """The nodes of the cluster, as this node sees them. This one has a single node, which has its database to itself.
+    """The nodes of the cluster, as this one sees them; here a single one with a database to itself. Any thread.
 
-    Safe to call from any thread. A cluster of several nodes overrides everything below.
+    A cluster of several nodes overrides everything below.
     """
 
     on_taken: Callable[[tuple[str, ...]], object]
-    """Called with the ids of the conversations with unfinished work that this node has taken over from a dead node."""
+    """Called with the ids of unfinished conversations that this node has taken over from a dead node."""
     on_node_dead: Callable[[Node], object]
-    """Called when another node was declared dead, so that nobody waits for its answers any longer."""
+    """Called when another node was declared dead, so that no call waits for its answers any longer."""
     on_lost: Callable[[], object]
     """Called when this node was declared dead or has lost its lease for good: all work must end at once."""
 
@@ -74,7 +69,6 @@ class Cluster:
 
     @property
     def me(self) -> Node:
-        """This node."""
         return Node(0, active=self._active())
 
     @property
@@ -83,54 +77,44 @@ class Cluster:
         return Lease()
 
     def start(self) -> None:
-        """Begin to watch the other nodes. Call this once, after the callbacks are set.
+        """Begin to watch the other nodes, once, after the callbacks are set. Raises StoreUnavailableError.
 
-        Blocks, for a limited time, until an earlier node at the same address is declared dead. Raises
-        StoreUnavailableError.
+        Blocks, for a limited time, until an earlier node at the same address is declared dead.
         """
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the living nodes, including this one, as last seen. Does not block."""
         return (self.me,)
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """Return the living node that owns a conversation, according to this node's memory, without blocking.
-
-        The owner may be this node. None: the owner is not in memory; `owner_of` asks the database.
-        """
+        """The living node, perhaps this one, that owns a conversation, from memory; None if unknown. Does not block."""
         return self.me
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return the other living node that must handle calls about a conversation; None: this node may handle them.
+        """The other living node that must handle calls about a conversation; None: this node may. Blocks briefly.
 
-        The returned node owns the conversation; or no node does, and the returned node has its workspace, which this
-        node does not have. Blocks briefly if the answer is not in memory.
-
-        Raises StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if no node owns the conversation and no living node
-        has its workspace.
+        It owns the conversation, or nobody does and it has its workspace, unlike this node. Raises
+        StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node owns or could own it.
         """
         return None
 
     def place_of(self, directory: str) -> Node | None:
-        """Return the other node that must serve requests about a directory; None: this node can.
+        """The other node that must serve requests about a directory, as the client wrote it; None: this one.
 
-        `directory` is the path as the client gave it. Blocks briefly. Raises StoreUnavailableError; Rejected
-        (WORKSPACE_OFFLINE) if conversations are in the directory's workspace but no living node has that workspace.
+        Blocks briefly.
+
+        Raises StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node has the workspace of
+        conversations there.
         """
         return None
 
     def place_of_fork(self, conversation_id: str) -> Node | None:
-        """Return the other node that must create a fork of a conversation; None: this node can.
-
-        Raises the same errors as `place_of`.
-        """
+        """The other node that must create a fork of a conversation; None: this one. Raises what `place_of` raises."""
         return None
 
     def label_of(self, directory: str) -> str:
-        """Return the workspace label for a new conversation of this node in `directory`; "" if it is in no workspace.
+        """The workspace label for a conversation in `directory`; "" for none. Does not block.
 
-        Does not block. Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only other
-        nodes have.
+        Raises Rejected (WORKING_DIRECTORY_INVALID) if only other nodes have that workspace.
         """
         return ""
 
@@ -138,31 +122,27 @@ class Cluster:
         """Drop the remembered owner of a conversation, because it turned out to be wrong. Does not block."""
 
     def retire(self) -> None:
-        """Become the owner of no more conversations, neither to handle clients' calls nor because another node died.
-
-        Blocks. Raises StoreUnavailableError.
-        """
+        """Become the owner of no more conversations. Blocks. Raises StoreUnavailableError."""
 
     def drain(self) -> None:
-        """Release the ownership of all conversations of this node, whose actors must have ended, and leave the cluster.
+        """Release all conversations, whose actors must have ended, and leave the cluster. Blocks.
 
-        Blocks. Raises StoreUnavailableError; in that case the other nodes declare this node dead after a while.
+        Raises StoreUnavailableError; then the other nodes declare this one dead after a while.
         """
 
-    def close(self) -> None:
-        """End the threads and connections that this object uses. Idempotent. Blocks."""
+    def close(self) -> None: ...
 
 
 def _ignore(*_: object) -> None:
     pass
 
 
+# The label of a node that shares its store with nobody, and therefore has every workspace.
 EVERYTHING = "*"
-"""The label of a node that shares its store with nobody, and therefore has every workspace."""
 
 
 def directories_above(path: str) -> tuple[str, ...]:
-    """Return a directory and all directories above it, the innermost first; () if the path is not absolute."""
+    """A directory and all directories above it, the innermost first; () if the path is not absolute."""
     if not path.startswith("/"):
         return ()
     found = ["/" + posixpath.normpath(path).lstrip("/")]
@@ -172,21 +152,18 @@ def directories_above(path: str) -> tuple[str, ...]:
 
 
 def workspace_of(path: str, workspaces: Iterable[str]) -> str:
-    """Return the innermost workspace that contains the path or equals it; "" if none does."""
+    """The innermost workspace that contains the path or equals it; "" if none does."""
     known = set(workspaces)
     return next((each for each in directories_above(path) if each in known), "")
 
 
 def has(node: Node, workspace: str) -> bool:
-    """Return whether a node can own conversations of this workspace; always True for "" (no workspace)."""
+    """Whether a node can own conversations of this workspace; always True for "" (no workspace)."""
     return not workspace or bool(node.labels & {workspace, EVERYTHING})
 
 
 def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
-    """Return the node with the fewest active conversations of those living `nodes` that have a workspace.
-
-    Raises Rejected (WORKSPACE_OFFLINE) if none of the nodes has it, or if all that have it are about to stop.
-    """
+    """The living node with that workspace and the fewest active conversations. Raises Rejected (WORKSPACE_OFFLINE)."""
     found = [each for each in nodes if each.address and not each.draining and has(each, workspace)]
     if not found:
         raise Rejected(
@@ -197,11 +174,10 @@ def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
 
 
 def label_of(path: str, me: Node, nodes: Iterable[Node]) -> str:
-    """Return the workspace label of a new conversation on the node `me`; "" if the directory is in no workspace.
+    """The workspace label of a new conversation on the node `me`; "" if the directory is in no workspace.
 
-    Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only other nodes have. This
-    happens only if the client's path leads there through a symbolic link: otherwise the call would have been passed on
-    to such a node.
+    Raises Rejected (WORKING_DIRECTORY_INVALID) if only other nodes have the workspace. Then the client's path leads
+    there through a symbolic link: otherwise such a node would have got the call.
     """
     label = workspace_of(path, (each for node in nodes for each in node.labels))
     if has(me, label):

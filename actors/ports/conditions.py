@@ -28,10 +28,7 @@ class TextField(StrEnum):
     DIRECTORY = "cwd"
     PARENT = "parent_conversation_id"
     FORKED_FROM = "forked_from"
-    """The conversation from which a fork was copied.
-
-    Stored in the record's profile; the other fields of this enum are columns of the conversations' table.
-    """
+    """Stored in the record's profile; the other fields are columns of the conversations' table."""
 
 
 class TimeField(StrEnum):
@@ -43,8 +40,6 @@ class TimeField(StrEnum):
 
 
 class Comparison(StrEnum):
-    """A comparison of times."""
-
     EQUAL = "="
     BEFORE = "<"
     UP_TO = "<="
@@ -182,7 +177,6 @@ _COMPARE: dict[Comparison, Callable[[int, int], bool]] = {
 
 
 def matches(condition: Condition, record: ConversationRecord) -> bool:
-    """Return whether the record meets the condition."""
     match condition:
         case Every(parts):
             return all(matches(part, record) for part in parts)
@@ -208,12 +202,11 @@ def matches(condition: Condition, record: ConversationRecord) -> bool:
 
 
 def place_of(record: ConversationRecord, order: Order) -> ListPosition:
-    """Return the position of the record in a list of this order."""
     return ListPosition(getattr(record, order.key), record.id)
 
 
 def rewritten(condition: Condition, change: Callable[[Condition], Condition]) -> Condition:
-    """Return the condition with each leaf (a condition that has no parts) replaced by the result of `change`."""
+    """The condition with each leaf replaced by the result of `change`."""
     match condition:
         case Every(parts):
             return Every(tuple(rewritten(part, change) for part in parts))
@@ -238,17 +231,14 @@ def leaves(condition: Condition) -> Iterator[Condition]:
 
 
 def conjuncts(condition: Condition) -> tuple[Condition, ...]:
-    """Split a condition into conditions that must all hold: the parts of an `Every`, also of nested `Every` conditions.
-
-    Any other condition is returned alone.
-    """
+    """The conditions of which all must hold, from nested `Every` conditions too; otherwise the condition alone."""
     if isinstance(condition, Every):
         return tuple(part for each in condition.parts for part in conjuncts(each))
     return (condition,)
 
 
 def beneath(directory: str) -> str:
-    """Return the text with which all paths beneath a directory begin: the directory and a slash."""
+    """The text with which all paths beneath a directory begin: the directory and a slash."""
     return directory.rstrip("/") + "/"
 
 

@@ -30,36 +30,33 @@ if TYPE_CHECKING:
 
 
 MAX_FAULTS = 3
-"""The maximum number of faults of a value that are reported."""
 
 MAX_FAULT_CHARACTERS = 300
 
+# The maximum nesting of values and of schemas; beyond it, the compiled validator could overflow its stack.
 MAX_DEPTH = 100
-"""The maximum nesting of values and of schemas; beyond it, the compiled validator could overflow its stack."""
 
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 TOO_LARGE_A_NUMBER = "a number is beyond 1.7e308"
 
+# The maximum size of a compiled pattern (regular expression), in bytes.
 PATTERN_BYTES = 1 << 20
-"""The maximum size of a compiled pattern (regular expression), in bytes."""
 
+# The maximum size of all compiled patterns (regular expressions) of one schema together, in bytes.
 PATTERNS_BYTES = 4 << 20
-"""The maximum size of all compiled patterns (regular expressions) of one schema together, in bytes."""
 
 MAX_PATTERNS = 100
 MAX_REFERENCES = 500
+# The maximum number of subschemas that are evaluated for one part of a value, such as one item of a list.
 MAX_SCHEMAS = 10_000
-"""The maximum number of subschemas that are evaluated for one part of a value, such as one item of a list."""
 
+# Characters and values, times the subschemas that check them: about a second, in which the library can neither be
+# interrupted nor lets other threads run.
 MAX_WORK = 20_000_000
-"""The maximum work of one validation: characters and values, multiplied by the subschemas that check them.
 
-This much work takes about a second, in which the library can neither be interrupted nor lets other threads run.
-"""
-
+# The maximum number of pairs of a subschema and a level of a value for which the work is counted.
 MAX_STEPS = 50_000
-"""The maximum number of pairs of a subschema and a level of a value for which the work is counted."""
 
 TOO_MUCH = "it is too large to be compared with the schema"
 
@@ -99,7 +96,7 @@ class JsonSchema:
             raise InvalidSchemaError("its references lead through too many others") from None
 
     def problem(self, value: Any) -> str:
-        """Return why a JSON value does not match the schema, with the place of each fault; "" if it matches."""
+        """Why a JSON value does not match the schema, with the place of each fault; "" if it matches."""
         if is_too_deep(value):
             return TOO_DEEP
         if self._work.is_too_much(value):
@@ -109,10 +106,9 @@ class JsonSchema:
         return "; ".join((*shown, f"and {len(faults) - MAX_FAULTS} more") if len(faults) > MAX_FAULTS else shown)
 
     def read_scalars(self, value: Any) -> tuple[Any, dict[str, str]]:
-        """Return a JSON value that fits the schema, with numbers and booleans in place of texts that spell them.
+        """Replace texts that spell numbers or booleans where they do not fit; also return these texts by their places.
 
-        Only texts that do not fit are replaced, so that each has one meaning. Also returns these texts by their places.
-        Returns `value` and {} if it fits as it is, or not even so.
+        The value and {} if it fits as it is, or not even so.
         """
         if is_too_deep(value) or self._work.is_too_much(value):
             return value, {}
@@ -132,7 +128,7 @@ class _Work:
     def __init__(self, root: Mapping[str, Any]) -> None:
         """Analyse the whole schema.
 
-        Raises InvalidSchemaError, CycleError if a part leads to itself at the same place of a value, or RecursionError.
+        Raises InvalidSchemaError, RecursionError, or CycleError for a part that leads to itself.
         """
         self._root = root
         self._known: dict[tuple[int, int], int] = {}
@@ -151,7 +147,7 @@ class _Work:
             raise InvalidSchemaError(f"it compares one place of a value with more than {MAX_SCHEMAS} schemas")
 
     def is_too_much(self, value: Any) -> bool:
-        """Return whether validating a value, which is not nested too deeply, may be more work than MAX_WORK."""
+        """Whether validating a value, which is not nested too deeply, may be more work than MAX_WORK."""
         work, level = 0, [value]
         for depth in range(MAX_DEPTH + 2):
             if not level:
@@ -166,7 +162,7 @@ class _Work:
         return False
 
     def _evaluations(self, schema: Any, depth: int) -> int:
-        """Return how many subschemas are evaluated at most for one part of a value that is `depth` levels inside."""
+        """How many subschemas are evaluated at most for one part of a value that is `depth` levels inside."""
         if not isinstance(schema, dict):
             return not depth
         key = id(schema), depth
@@ -191,7 +187,7 @@ class _Work:
             yield self._target(schema["$ref"])
 
     def _target(self, reference: str) -> Any:
-        """Return the subschema that a reference names. Raises InvalidSchemaError."""
+        """The subschema that a reference names. Raises InvalidSchemaError."""
         first, *steps = unquote(reference).split("/")
         if first != "#":
             raise InvalidSchemaError("a $ref can only be a path in the schema itself, such as #/$defs/name")
@@ -203,7 +199,7 @@ class _Work:
 
 
 def _below(schema: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Return the subschemas of which one checks an item or a property, and those of which each may."""
+    """The subschemas of which one checks an item or a property, and those of which each may."""
     keys = ("additionalProperties", "propertyNames", "unevaluatedProperties", "items", "contains", "unevaluatedItems")
     every = [*_inside(schema.get("patternProperties")), *(schema[key] for key in keys if key in schema)]
     return [*_inside(schema.get("properties")), *_inside(schema.get("prefixItems"))], every
@@ -214,20 +210,16 @@ def _weight(schema: Mapping[str, Any]) -> int:
 
 
 def is_schema(value: dict[str, Any]) -> bool:
-    """Return whether an object is a valid JSON Schema. `JsonSchema` may still refuse a valid one.
-
-    The object must have no `$schema` key. The caller must have checked that it is not nested too deeply.
-    """
+    """Whether an object without `$schema` is a valid JSON Schema. It must not be nested too deeply."""
     import jsonschema_rs  # noqa: PLC0415 -- 15 MB of memory that a server without schemas need not load
 
     return jsonschema_rs.meta.is_valid(value)
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text. Raises ValueError, whose text says what is wrong.
+    """Parse JSON. Raises ValueError, whose text says what is wrong.
 
-    NaN, infinities, numbers too large for a double and lone surrogates are refused, because they cannot be stored or
-    sent.
+    NaN, infinities, numbers too large for a double and lone surrogates cannot be stored or sent, and are refused.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_double, parse_int=_whole_number)
@@ -242,7 +234,7 @@ def parse_json(text: str) -> Any:
 
 
 def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
-    """Return whether objects and lists are nested more than `most` levels deep."""
+    """Whether objects and lists are nested more than `most` levels deep."""
     level = [value]
     for _ in range(most):
         level = [inner for each in level for inner in _inside(each)]
@@ -252,7 +244,7 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
 
 
 def _count(schema: Any, *keywords: str) -> int:
-    """Return an upper bound of the number of times that a schema has these keywords, or of entries if one has many."""
+    """An upper bound of the number of times that a schema has these keywords, or of entries if one has many."""
     here = [schema[key] for key in keywords if key in schema] if isinstance(schema, dict) else []
     return sum(len(each) if isinstance(each, dict) else 1 for each in here) + sum(
         _count(each, *keywords) for each in _inside(schema)
@@ -266,7 +258,6 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut to MAX_FAULT_CHARACTERS characters."""
     return text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[:MAX_FAULT_CHARACTERS]}…"
 
 
@@ -288,7 +279,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _scalar(text: object) -> float | bool | None:
-    """Return the number or boolean that a text spells; None if it spells none."""
+    """The number or boolean that a text spells; None if it spells none."""
     try:
         value = parse_json(text.lower()) if isinstance(text, str) else None
     except ValueError:
@@ -301,7 +292,7 @@ def _fetch_nothing(_uri: str) -> NoReturn:
 
 
 def _place(fault: ValidationError) -> str:
-    """Return the path of the value that does not match, for example `items[2].name`; "" for the whole value."""
+    """The path of the value that does not match, for example `items[2].name`; "" for the whole value."""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.instance_path)
     return path.removeprefix(".")
 
@@ -314,22 +305,22 @@ def _fault_text(fault: ValidationError) -> str:
     return shortened(f"`{place}`: {message}" if place else message)
 
 
+# The maximum size of an output schema as JSON, in bytes.
 MAX_SCHEMA_BYTES = 64 * 1024
-"""The maximum size of an output schema as JSON, in bytes."""
+# The maximum nesting of output schemas and outputs. A level takes several of the 100 levels that gRPC allows.
 MAX_OUTPUT_DEPTH = 24
-"""The maximum nesting of output schemas and outputs. A level takes several of the 100 levels that gRPC allows."""
 
+# Name of the only property of the object that wraps a value whose schema also allows values other than objects.
 WRAPPER = "value"
-"""Name of the only property of the object that wraps a value whose schema also allows values other than objects."""
 
+# The JSON Schema keywords that providers enforce and whose values contain no subschemas.
 _ENFORCEABLE = frozenset({"type", "enum", "const", "title", "description", "required", "$ref"})
-"""The JSON Schema keywords that providers enforce and whose values contain no subschemas."""
+# Keywords that not every provider enforces: they are left out of requests, and enforced by checking the answer.
 _NARROWING = frozenset({
     "$schema", "$id", "$comment", "default", "examples", "format", "pattern", "minLength", "maxLength", "minimum",
     "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems",
     "minProperties", "maxProperties", "deprecated", "readOnly", "writeOnly",
 })  # fmt: skip
-"""Keywords that not every provider enforces: they are left out of requests, and enforced by checking the answer."""
 
 _WITH_SCHEMAS = frozenset({"properties", "$defs", "items", "anyOf"})
 _KNOWN = _ENFORCEABLE | _NARROWING | _WITH_SCHEMAS | {"additionalProperties"}
@@ -359,12 +350,12 @@ def compiled(schema: str) -> JsonSchema:
 
 
 def is_wrapped(schema: dict[str, Any]) -> bool:
-    """Return whether values of this schema are wrapped in an object, because the schema also allows other values."""
+    """Whether values of this schema are wrapped in an object, because the schema also allows other values."""
     return schema.get("type") != "object"
 
 
 def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool input that contains the value: `schema`, or if needed that of an object around it."""
+    """The schema of a tool input that contains the value: `schema`, or if needed that of an object around it."""
     if not is_wrapped(schema):
         return schema
     inner = {key: value for key, value in schema.items() if key != "$defs"}
@@ -373,7 +364,7 @@ def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def native_output(schema: dict[str, Any]) -> NativeOutput | None:
-    """Return the schema in the form in which providers enforce it; None if they cannot enforce it."""
+    """The schema in the form in which providers enforce it; None if they cannot enforce it."""
     if "anyOf" in schema and not is_wrapped(schema):
         return None  # no provider accepts anyOf at the top level
     try:
@@ -384,10 +375,9 @@ def native_output(schema: dict[str, Any]) -> NativeOutput | None:
 
 
 def validate_output(schema: str, text: str) -> tuple[str, str]:
-    """Check an output that a model wrote against a schema; return (value, "") if it is valid, else ("", problem).
+    """Check an output that a model wrote: (canonical JSON, ""), or ("", why it is invalid).
 
-    `value` is the output as canonical JSON; `problem` says why it is invalid. `text` is the input of a tool call, or a
-    whole answer; a Markdown code fence around it is removed.
+    `text` is the input of a tool call or a whole answer, from which a Markdown code fence is removed.
     """
     fenced = _FENCE.fullmatch(text.strip())
     try:
@@ -403,10 +393,7 @@ def validate_output(schema: str, text: str) -> tuple[str, str]:
 
 
 def _enforceable(schema: Any) -> dict[str, Any]:
-    """Return a copy of a schema with only the keywords that providers enforce, and with no properties but those named.
-
-    Raises _NotKeptError if providers cannot enforce the schema.
-    """
+    """A copy with only the keywords that providers enforce and the properties named. Raises _NotKeptError."""
     if not isinstance(schema, dict) or schema.keys() - _KNOWN:
         raise _NotKeptError
     kept = {

@@ -24,12 +24,11 @@ class CancelToken:
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._waiting: list[threading.Lock] = []
-        """Held locks that `cancel` releases, one for each thread in `wait`: an Event would cost more than the wait."""
 
     def cancel(self) -> None:
         """Cancel the work, and run the callbacks on the caller's thread.
 
-        Callbacks must not block. If a callback raises an exception, that is logged, and the other callbacks still run.
+        Callbacks must not block. An exception of one is logged, and the others still run.
         """
         # Callbacks run without the lock, because they may register or forget other callbacks.
         with self._lock:
@@ -47,10 +46,7 @@ class CancelToken:
                 log.exception("a piece of work could not be stopped")
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Register `callback` to run when the token is cancelled.
-
-        If the token is cancelled already, run `callback` at once.
-        """
+        """Run `callback` when the token is cancelled, at once if it is cancelled already."""
         with self._lock:
             if not self.cancelled:
                 self._callbacks.append(callback)
@@ -58,10 +54,7 @@ class CancelToken:
         callback()
 
     def forget(self, callback: Callable[[], None]) -> bool:
-        """Remove a callback that `on_cancel` registered, so that finished work does not keep resources alive.
-
-        Return False if the callback is not registered, for example because the token is cancelled already.
-        """
+        """Remove a callback, so that finished work keeps no resources alive; False if it is not registered any more."""
         with self._lock:
             if callback not in self._callbacks:
                 return False
@@ -94,10 +87,7 @@ class EventBus(Protocol):
         ...
 
     def text_delta(self, conversation_id: str, revision: int, *deltas: TextDelta) -> bool:
-        """Publish the next text of the answer that is streaming in the state at `revision`. The text is not stored.
-
-        Returns False, and publishes nothing, if that is not the newest published revision.
-        """
+        """Publish streamed text, which is not stored; False if `revision` is not the newest published one."""
         ...
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
@@ -109,11 +99,7 @@ class EventBus(Protocol):
         ...
 
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
-        """End the open streams of clients that watch a deleted conversation.
-
-        `record` is the last record of the conversation; for a sub-agent, the record of the conversation that started
-        it.
-        """
+        """End the watches of a deleted conversation. `record` is its last one, for a sub-agent its parent's."""
         ...
 
 
@@ -121,9 +107,7 @@ class LiveConversation(Protocol):
     """A conversation that currently has an actor. Safe to call from any thread; nothing here blocks."""
 
     @property
-    def conversation_id(self) -> str:
-        """The id of the conversation."""
-        ...
+    def conversation_id(self) -> str: ...
 
     @property
     def ledger(self) -> Ledger | None:
@@ -135,9 +119,9 @@ class LiveConversation(Protocol):
         ...
 
     def cancel_run_now(self, run: str) -> None:
-        """Stop this run's work at once, bypassing the mailbox, and prevent the run from starting further work.
+        """Stop this run's work at once and keep it from starting more.
 
-        Deliver the cancel message first: otherwise the conversation handles the stopped work as a failure.
+        Deliver the cancel first, or the stop counts as a failure.
         """
         ...
 
@@ -146,19 +130,18 @@ class ConversationDirectory(Protocol):
     """The conversations of one process, by id. Safe to call from any thread; nothing here blocks."""
 
     def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
-        """Put a message into the mailbox of a conversation's actor, and start an actor if there is none.
+        """Put a message into the mailbox of the conversation's actor, starting an actor if there is none.
 
-        Returns the future for the answer; None while the server stops. Raises RuntimeError if this machine has no
-        thread left for an actor.
+        None while the server stops. Raises RuntimeError if no thread is left for an actor.
         """
         ...
 
     def live(self, conversation_id: str) -> LiveConversation | None:
-        """Return the conversation if it has an actor that accepts messages, else None."""
+        """The conversation, if it has an actor that accepts messages."""
         ...
 
     def on_started(self, conversation: Any) -> None:
-        """Add a conversation whose actor is being started by `deliver`."""
+        """Add a conversation whose actor is being started."""
         ...
 
     def on_idle(self) -> None:
@@ -168,3 +151,4 @@ class ConversationDirectory(Protocol):
     def on_stopped(self, conversation: LiveConversation) -> None:
         """Remove a conversation whose actor has closed its mailbox."""
         ...
+        # `cancel` releases these locks, one for each thread in `wait`: an Event would cost more than the wait.

@@ -23,11 +23,11 @@ class Clock(Protocol):
     """A source of time. Safe to call from any thread."""
 
     def now_ms(self) -> int:
-        """Return the milliseconds since the epoch (UTC), for records and events."""
+        """The milliseconds since the epoch (UTC), for records and events."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never go back, for deadlines and durations."""
+        """Seconds that never go back, for deadlines and durations."""
         ...
 
 
@@ -35,15 +35,15 @@ class Ids(Protocol):
     """A source of new ids. Safe to call from any thread."""
 
     def conversation(self) -> str:
-        """Return a new conversation id: lower-case letters, digits and '-'. Ids are never reused."""
+        """A new conversation id: lower-case letters, digits and '-'. Ids are never reused."""
         ...
 
     def message(self) -> str:
-        """Return a new message id."""
+        """A new message id."""
         ...
 
     def slug(self) -> str:
-        """Return a short readable name for a conversation, which may be in use already."""
+        """A short readable name for a conversation, which may be in use already."""
         ...
 
 
@@ -51,40 +51,30 @@ class FaultPoints(Protocol):
     """Named points at which tests inject failures, delays or the death of the process. Safe to call from any thread."""
 
     def hit(self, point: str) -> None:
-        """Mark that the code has reached this point, such as "commit.before".
-
-        In tests, this call may raise or block.
-        """
+        """Mark that the code has reached this point, such as "commit.before". In tests, this may raise or block."""
         ...
 
 
 class NoFaultPoints:
     """The implementation of FaultPoints for production, which does nothing."""
 
-    def hit(self, point: str) -> None:
-        """Do nothing."""
+    def hit(self, point: str) -> None: ...
 
 
 def run_in_thread(job: Callable[[], object], name: str) -> None:
-    """Run `job` on a new daemon thread with this name; do not wait for its end. Safe to call from any thread.
-
-    Raises RuntimeError if no thread can be started.
-    """
+    """Run `job` on a new daemon thread. Any thread. Raises RuntimeError if no thread can be started."""
     threading.Thread(target=job, name=name, daemon=True).start()
 
 
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+# The text of the RuntimeError for a thread that cannot be started; Python has no exception type for this case.
 _NO_THREAD = "can't start new thread"
-"""The text of the RuntimeError for a thread that cannot be started; Python has no exception type for this case."""
 _COUNTED = "/proc/self/fd"
 _FOLDERS = (_COUNTED, "/dev/fd")
 
 
 def exhausted_resource(error: BaseException | None) -> str:
-    """Describe the resource whose exhaustion caused `error` or an error in its chain of causes; "" for other errors.
-
-    The text is the beginning of a sentence, names the limit and has no period.
-    """
+    """The exhausted resource that caused `error`, with its limit, as the beginning of a sentence, or ""."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -107,28 +97,23 @@ def _lacking(error: BaseException) -> str:
 
 
 def resource_failure(text: str) -> LlmFailure:
-    """Return the failure of a model request for which this server lacked a resource; the failure is retryable.
-
-    `text` comes from `exhausted_resource`.
-    """
+    """A retryable failure of a model request; `text` comes from `exhausted_resource`."""
     return LlmFailure(ErrorKind.RESOURCE_EXHAUSTED, f"{text[:1].upper()}{text[1:]}. Send a message later to try again.")
 
 
 def file_descriptor_limit_text() -> str:
-    """Return the error text for a process that has no file descriptor left; the text contains the limit."""
     return f"this server has as many files open as it may, {max_open_files():,} (ulimit -n)"
 
 
 def max_open_files() -> int:
-    """Return the limit of open file descriptors of this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def open_files() -> int:
-    """Count the open file descriptors of this process.
+    """Count the open file descriptors.
 
-    From Linux 6.2 on, the kernel counts them. Elsewhere this function lists a directory, which releases the GIL for
-    each entry and needs one more descriptor; if no descriptor is left, the function returns the limit.
+    From Linux 6.2 on, the kernel counts them. Elsewhere a directory is listed, which releases the GIL for each entry
+    and needs one more descriptor; if none is left, the limit is returned.
     """
     with suppress(OSError):
         if counted := os.stat(_COUNTED).st_size:
@@ -143,10 +128,7 @@ def open_files() -> int:
 
 
 def out_of_file_descriptors() -> bool:
-    """Return whether file descriptors are exhausted, by trying to open a file.
-
-    Useful after errors that do not contain their cause, such as those of SQLite and of the DNS resolver.
-    """
+    """Try to open a file, after errors without a cause, such as those of SQLite and of the DNS resolver."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as failed:
@@ -156,21 +138,20 @@ def out_of_file_descriptors() -> bool:
 
 log = logging.getLogger(__name__)
 
+# The environment variables that name more authorities: a PEM file, or a directory of them with hashed names.
 VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
-"""The environment variables that name more authorities: a PEM file, or a directory of them with hashed names."""
 
+# Where distributions keep the authorities of the system. A Python that was built elsewhere does not know this.
 SYSTEM_FILES = (
     "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )  # fmt: skip
-"""Where distributions keep the authorities of the system. A Python that was built elsewhere does not know this."""
 
 
 def client_tls() -> ssl.SSLContext:
-    """Return a TLS context that trusts the authorities of certifi, of the system, and those that VARIABLES name.
+    """Trust the authorities of certifi, of the system, and of VARIABLES. Any thread; reads files for some 30 ms.
 
     A variable whose authorities cannot be read is logged and ignored. Raises OSError if this process lacks a resource.
-    Reads files, which takes some 30 ms. Safe to call from any thread.
     """
     import certifi  # noqa: PLC0415 -- only for a TLS connection
 
@@ -196,17 +177,14 @@ def _trust(context: ssl.SSLContext, place: str, source: str) -> None:
         log.warning("the certificate authorities of %s cannot be read: %s", source, place)
 
 
+# The seconds between two log lines of an outage that lasts.
 REMIND_SECONDS = 60.0
-"""The seconds between two log lines of an outage that lasts."""
+# An outage ends after this many seconds without a failure, so that a short recovery does not end it.
 CALM_SECONDS = 5.0
-"""An outage ends after this many seconds without a failure, so that a short recovery does not end it."""
 
 
 class OutageLog:
-    """Logs the outages of one service: their beginning and end as warnings, the reminders in between as errors.
-
-    Safe to call from any thread. Costs nothing while there is no outage.
-    """
+    """Logs an outage's beginning and end as warnings, and reminders as errors. Any thread; free without an outage."""
 
     def __init__(self, log: logging.Logger, over: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Begin without an outage. `over` is the text that is logged when an outage ends."""
@@ -216,11 +194,8 @@ class OutageLog:
         self._guard = threading.Lock()  # guards the fields below
         self._began: float | None = None
         self._logged_at = 0.0
-        """When the last line was logged, in monotonic seconds."""
         self._last = 0.0
-        """When the last failure happened, in monotonic seconds."""
         self._worked: float | None = None
-        """The time of the first success since the last failure, in monotonic seconds; None if there was none."""
         self._failures = 0
 
     @property

@@ -21,21 +21,14 @@ class McpState(StrEnum):
 
     CONNECTING = "connecting"
     READY = "ready"
-    """The last attempt to connect succeeded."""
     FAILED = "failed"
     STOPPED = "stopped"
-    """No conversation has needed the server yet."""
     NEEDS_LOGIN = "needs_login"
-    """The server answers only after the operator has logged in."""
 
 
 class McpToolLeftOut(Struct, frozen=True):
-    """A tool that a server lists, but that is not offered to models."""
-
     name: str
-    """The name that the server gives to the tool; "" if it gives none."""
     reason: str
-    """Why the tool is not offered, as human-readable text."""
 
 
 class McpServerStatus(Struct, frozen=True):
@@ -47,18 +40,14 @@ class McpServerStatus(Struct, frozen=True):
     """The server's program and its arguments; () for a server with a URL."""
     url: str = ""
     error: str = ""
-    """Why the server failed, as human-readable text."""
     tools: tuple[ToolSpec, ...] = ()
-    """The tools that the server listed last, in the form in which models get them."""
     left_out: tuple[McpToolLeftOut, ...] = ()
-    """The tools that the server listed last, but that are not offered."""
 
 
 class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A login of the operator at an MCP server: OAuth tokens, and how they are renewed. Never shown to anyone."""
+    """A login of the operator at an MCP server: OAuth tokens, and how they are renewed. Never shown."""
 
     id: str
-    """The id of this login, which stays the same when the tokens are renewed."""
     url: str
     """The URL of the MCP server; the tokens are sent to no other URL."""
     resource: str
@@ -67,7 +56,6 @@ class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revocation_endpoint: str = ""
     """The URL at which the tokens are revoked; "" if there is none."""
     issuer: str
-    """The URL of the authorization server."""
     client_id: str
     client_secret: str = ""
     client_authentication: str = "none"
@@ -85,14 +73,12 @@ class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class McpRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An OAuth client that was registered for logins at an MCP server; later logins reuse it. Never shown to anyone."""
+    """An OAuth client registered at an MCP server; later logins reuse it. Never shown."""
 
     url: str
-    """The URL of the MCP server."""
     redirect_uri: str
     """The address to which browsers return after a login; the registration is valid only for this address."""
     issuer: str
-    """The URL of the authorization server at which the client is registered."""
     client_id: str
     client_secret: str = ""
     client_authentication: str = "none"
@@ -112,27 +98,24 @@ class LoginUnavailableError(Exception):
 
 
 class McpLogins(Protocol):
-    """The stored logins, which the server and the operator's login command read and change.
-
-    Safe to call from any thread; methods block.
-    """
+    """The stored logins, which the server and the operator's login command read and change. Any thread; blocks."""
 
     def read(self) -> dict[str, McpLogin]:
-        """Return the stored logins as a dict from the name of an MCP server to its login. Raises McpLoginsError."""
+        """The logins by the name of their MCP server. Raises McpLoginsError."""
         ...
 
     def version(self) -> tuple[int, ...]:
-        """Return a value that changes whenever the stored logins change. Cheap: it takes only one system call."""
+        """A value that changes whenever the stored logins change; costs one system call."""
         ...
 
     def put(self, name: str, login: McpLogin, /) -> None:
-        """Store the login of an MCP server, and replace an existing one. Raises McpLoginsError."""
+        """Store or replace the login of an MCP server. Raises McpLoginsError."""
         ...
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
-        """Replace or remove (`after` is None) the stored login of a server, but only if that login equals `before`.
+        """Replace (None: remove) a server's login if it still equals `before`; return whether it did.
 
-        Return whether the login was replaced or removed. Raises McpLoginsError.
+        Raises McpLoginsError.
         """
         ...
 
@@ -147,14 +130,13 @@ class McpServerInvalidError(Exception):
     def __init__(self, position: int, field: str, text: str) -> None:
         super().__init__(text)
         self.position = position
-        """The index of the server among the conversation's MCP servers, from 0."""
         self.field = field
 
 
 class McpServers(Protocol):
-    """The MCP servers of the operator and of conversations; each conversation has connections of its own.
+    """The MCP servers of the operator and of conversations, which have connections of their own. Any thread.
 
-    Safe to call from any thread. No method blocks, except the `run` method of a tool that `tool` returns.
+    No method blocks, except the `run` of a tool that `tool` returns.
     """
 
     def start(self) -> None:
@@ -166,19 +148,18 @@ class McpServers(Protocol):
         ...
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Decide which MCP tools are offered to the model in the next run of a conversation, and return them.
+        """Choose the MCP tools of a conversation's next run, in the model's order; () for sub-agents.
 
-        The result contains the tools that are known now, in the order in which the model sees them; it is () for
-        sub-agents. Servers whose tools are not known yet are asked for them in the background.
+        Only tools that are known now; unknown ones are asked for in the background.
         """
         ...
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
-        """Return the last result of `offer` for a conversation; () if there is none."""
+        """The last result of `offer` for a conversation; () if there is none."""
         ...
 
     def tool(self, name: str, conversation_id: str) -> Tool | None:
-        """Return the MCP tool that models call by this name in this conversation; None for other names."""
+        """The MCP tool that models call by this name in this conversation; None for other names."""
         ...
 
     def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
@@ -186,18 +167,15 @@ class McpServers(Protocol):
         ...
 
     def prepare(self, record: ConversationRecord) -> None:
-        """Begin to connect, in the background, to the MCP servers of a conversation that is new or changed its servers.
-
-        Connections to servers that the conversation no longer has are ended.
-        """
+        """Begin to connect in the background to the servers of a new or changed conversation; end other connections."""
         ...
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the status of each server in the conversation's own list of MCP servers, in the order of that list."""
+        """The status of each server in the conversation's own list of MCP servers, in the order of that list."""
         ...
 
     def outdated(self, record: ConversationRecord) -> tuple[str, ...]:
-        """Return the names of the MCP servers whose programs run in a former permission mode of the conversation."""
+        """The names of the MCP servers whose programs run in a former permission mode of the conversation."""
         ...
 
     def end_outdated(self, record: ConversationRecord) -> None:
@@ -205,36 +183,31 @@ class McpServers(Protocol):
         ...
 
     def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
-        """Return the names of a conversation's MCP servers whose programs have more rights than this mode gives."""
+        """The names of a conversation's MCP servers whose programs have more rights than this mode gives."""
         ...
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """End the connections of a conversation, and return the names of their servers.
+        """End the connections of a conversation without waiting, and return the names of their servers.
 
-        With `wider_than`, end only the programs that `McpServers.wider_than` names. The programs are killed without
-        waiting. The next tool call connects again.
+        With `wider_than`, end only the programs with more rights than that mode. The next tool call connects again.
         """
         ...
 
     def release(self, conversation_id: str) -> None:
-        """Drop the list of tools that a conversation was offered, because its actor has stopped.
-
-        Connections stay open.
-        """
+        """Drop the list of offered tools, because the actor has stopped. Connections stay open."""
         ...
 
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
-        """Return the status of each server of the operator, in the order of the settings.
+        """The status of each server of the operator, in the order of the settings.
 
-        A server's program can fail for a principal that may read only some directories, and work for others. If
-        `principal` is restricted in this way, the states are those in the principal's own conversations. Otherwise,
-        and for "", they are those in the conversations of principals without such a restriction.
+        For a principal who may read only some directories, in its own conversations, because a program may fail there
+        and work elsewhere; otherwise, and for "", in those of unrestricted principals.
         """
         ...
 
 
 def not_allowed(chosen: ChosenMcpServer) -> McpServerStatus:
-    """Return the status of a server that a client chose, but that the operator does not allow or no longer allows."""
+    """The status of a server that a client chose, but that the operator does not allow or no longer allows."""
     error = REFUSAL_TEXTS[Reason.MCP_NOT_ALLOWED]
     return McpServerStatus(chosen.name, McpState.FAILED, chosen.command, chosen.url, error)
 
@@ -242,12 +215,8 @@ def not_allowed(chosen: ChosenMcpServer) -> McpServerStatus:
 class NoMcpServers:
     """An implementation of McpServers that has no servers."""
 
-    def start(self) -> None:
-        """Do nothing, because there are no servers."""
-
-    def close(self) -> None:
-        """Do nothing, because there are no servers."""
-
+    def start(self) -> None: ...
+    def close(self) -> None: ...
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
         return ()
 
@@ -261,26 +230,20 @@ class NoMcpServers:
         if chosen:
             raise McpNotAllowedError(REFUSAL_TEXTS[Reason.MCP_NOT_ALLOWED])
 
-    def prepare(self, record: ConversationRecord) -> None:
-        """Do nothing, because there are no servers."""
-
+    def prepare(self, record: ConversationRecord) -> None: ...
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
         return tuple(not_allowed(chosen) for chosen in record.profile.mcp_servers)
 
     def outdated(self, record: ConversationRecord) -> tuple[str, ...]:
         return ()
 
-    def end_outdated(self, record: ConversationRecord) -> None:
-        """Do nothing, because there are no programs."""
-
+    def end_outdated(self, record: ConversationRecord) -> None: ...
     def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
         return ()
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         return ()
 
-    def release(self, conversation_id: str) -> None:
-        """Do nothing, because no tools are offered."""
-
+    def release(self, conversation_id: str) -> None: ...
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
         return ()

@@ -34,7 +34,7 @@ class ModelInfo(Struct, frozen=True):
     """A model's identity, capabilities and limits. Limits are in tokens."""
 
     name: str
-    """The name that conversations use for the model, without a prefix, for example "claude-sonnet-5-5" or "demo"."""
+    """The name that conversations use, without a prefix, for example "claude-sonnet-5-5"."""
     display_name: str
     provider: str
     protocol: str
@@ -62,7 +62,6 @@ class ModelInfo(Struct, frozen=True):
 
     @property
     def small(self) -> bool:
-        """Whether the window is so small that system prompt and tools are cut to half."""
         return self.context_window < SMALL_WINDOW
 
 
@@ -75,9 +74,9 @@ class ToolSpec(Struct, frozen=True):
     essential: bool = False
     """Whether models that read slowly (see `ModelInfo.lean`) are offered the tool, too."""
     instant: bool = False
-    """Whether a call only computes its output from its arguments, in less time than a commit takes.
+    """Whether a call only computes, in less time than a commit takes.
 
-    Such calls run on the conversation's thread, in the unit of work that starts them, and once more if it fails.
+    It runs on the conversation's thread, in the unit of work that starts it, and once more if that fails.
     """
     tokens: int = 0
     """The estimated tokens of its definition in a request; set here."""
@@ -89,7 +88,6 @@ class ToolSpec(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name by which the model calls the tool."""
         return self.traits.name
 
 
@@ -99,18 +97,14 @@ def fixed_tokens(system: str, tools: Iterable[ToolSpec]) -> int:
 
 
 def no_view(_image: Image) -> ImageView | None:
-    """Return None, because no copy of the image can be sent to a model that does not accept images."""
+    """None, because no copy of the image can be sent to a model that does not accept images."""
     return None
 
 
 class Purpose(StrEnum):
-    """The purpose of a model request."""
-
     CONVERSATION = "conversation"
     TITLE = "title"
-    """A request outside of the conversation's runs, for a one-line title of the conversation."""
     EXCERPTS = "excerpts"
-    """A request outside of the conversation's runs, for the relevant parts of a long text."""
 
 
 class ModelRequest(Struct, frozen=True):
@@ -125,29 +119,23 @@ class ModelRequest(Struct, frozen=True):
     view: ProviderView
     """The conversation as the model gets it: roles alternate, and every tool call has its result."""
     view_of: Callable[[Image], ImageView | None] = no_view
-    """Returns the copy of an image to send to the model, always the same bytes; None: send a text instead.
+    """Returns the copy of an image for the model, always the same bytes; None: send a text instead.
 
-    Call it only on the thread that makes the request, because it reads the store. Raises StoreError or
-    ImagesUnavailableError.
+    Reads the store, so call it on the request's thread. Raises StoreError or ImagesUnavailableError.
     """
     max_output: int = 0
     """The limit of the answer in tokens; 0: the model's own limit."""
     generation: Generation = Generation()
-    """The settings for generating the answer, such as the temperature; the model supports those that are set."""
+    """Settings such as the temperature; the model supports those that are set."""
     output: NativeOutput | None = None
-    """The output schema that the provider must enforce for the run's last answer.
-
-    None if the run has no output schema, or if the model must pass its output to a tool instead.
-    """
+    """The schema that the provider must enforce for the run's last answer; None if there is none, or a tool gets the
+    output."""
     purpose: Purpose = Purpose.CONVERSATION
     """What the request is for. Only the demo model and telemetry use this field; providers do not get it."""
     counted_tokens: int = 0
-    """The token count that the provider last reported for this conversation, including the answer; 0 if none."""
+    """The token count that the provider last reported for this conversation, answer included; 0 if none."""
     cache_key: str = ""
-    """The key by which a provider finds the cached beginnings of requests; "": use the conversation's id.
-
-    A fork of a conversation has the key of its original, because both begin with the same messages.
-    """
+    """The key by which a provider finds cached prompts: a fork has its original's. "": the conversation's id."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -193,10 +181,7 @@ class ModelFailedError(Exception):
 
 
 class ModelAbortedError(Exception):
-    """An attempt was cancelled.
-
-    Raised whenever the cancel token is cancelled, whatever error the closed socket caused.
-    """
+    """An attempt was cancelled, whatever error the closed socket caused."""
 
     def __init__(self, usage: Usage | None = None) -> None:
         super().__init__()
@@ -205,7 +190,7 @@ class ModelAbortedError(Exception):
 
 
 class ModelSink(Protocol):
-    """Receives an answer while it streams. Called on the thread that called `Model.respond`."""
+    """Receives an answer as it streams, on the thread of `Model.respond`."""
 
     def started(self) -> None:
         """Record that the stream has started."""
@@ -216,10 +201,9 @@ class ModelSink(Protocol):
         ...
 
     def flush(self) -> None:
-        """Publish the text received so far, because the model has no more data at the moment.
+        """Publish the buffered start and text, because the model has no more data at the moment.
 
-        Until this call, the start of the stream and the text may be buffered. This method is not called at the end of
-        the answer, because `respond` returns the whole answer.
+        Not called at the end: `respond` returns the whole answer.
         """
         ...
 
@@ -229,18 +213,14 @@ class Model(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """The model's name, capabilities and limits.
-
-        The limits may change once, when the model's server has stated them. `images` becomes False when the
-        provider refuses images.
-        """
+        """May change once, when the model's server states its limits, or when the provider refuses images."""
         ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Send the request and block until the answer is complete. Called on the thread of a model runner.
+        """Make one request. Blocks until the answer is complete, on the thread of a model runner.
 
-        Raises ModelFailedError or ModelAbortedError, what the request's `view_of` raises, and nothing else. Once
-        `cancel` is cancelled, the socket is shut down at once and the call returns soon, in every phase.
+        Raises ModelFailedError or ModelAbortedError, and what `view_of` raises, nothing else. A cancel shuts the socket
+        at once and ends the call soon, in every phase.
         """
         ...
 
@@ -249,49 +229,41 @@ class ModelCatalog(Protocol):
     """The models that this server offers. Safe to call from any thread; only `learn` blocks."""
 
     @property
-    def default(self) -> str:
-        """The default model of conversations; "" if there is none. `learn` may change it."""
-        ...
+    def default(self) -> str: ...
 
-    def list(self) -> tuple[ModelInfo, ...]:
-        """Return the known models."""
-        ...
+    def list(self) -> tuple[ModelInfo, ...]: ...
 
     def get(self, name: str) -> Model | None:
-        """Return the model with this name, never a substitute; None if it is not known which provider serves it.
+        """The model with this name, never a substitute; None if no provider is known to serve it.
 
-        If the providers were not asked for their models yet, as after a restart, this is known if only one provider
-        can serve the model.
+        Before providers were asked, a model is known if only one can serve it.
         """
         ...
 
     def offers(self, name: str) -> bool:
-        """Return whether a conversation can be created with this model, as far as is known now."""
+        """Whether a conversation can be created with this model, as far as is known now."""
         ...
 
     def undecided(self, name: str) -> bool:
-        """Return whether `learn` must be called for this model before the answer of `offers` can be relied on."""
+        """Whether `learn` must be called for this model before the answer of `offers` can be relied on."""
         ...
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Ask those providers that may serve the model `name` which models they have; "": ask all providers.
+        """Ask the providers that may serve `name` ("": all) for their models.
 
-        Blocks for at most some seconds per provider; never raises.
+        Blocks some seconds per provider; never raises.
         """
         ...
 
     def measure(self, name: str, cancel: CancelToken) -> None:
-        """Ask the provider of a known model for the model's limits, unless they are known or it was just asked.
+        """Ask the provider for the model's unknown limits, unless just asked. Blocks some seconds; never raises.
 
-        Call it before a request is built for the model. Blocks for at most some seconds; never raises.
+        Call it before a request is built for the model.
         """
         ...
 
     def refusal(self, name: str) -> LlmFailure:
-        """Return why no provider serves this model, with the names of the models that are served.
-
-        The failure is retryable if a provider that may serve the model could not be asked.
-        """
+        """Why no provider serves this model, with the names of served ones; retryable if one could not be asked."""
         ...
 
     def forget(self, conversation_id: str) -> None:
@@ -299,5 +271,5 @@ class ModelCatalog(Protocol):
         ...
 
     def small(self, name: str) -> Model | None:
-        """Return the small model that writes titles and excerpts for conversations with the model `name`, or None."""
+        """The small model that writes titles and excerpts for conversations with the model `name`, or None."""
         ...

@@ -33,9 +33,7 @@ class CommandOrigin(Struct, frozen=True, omit_defaults=True):
     token: str = ""
     """The id of the sender's access token in the token file; "" for the server's own user."""
     peer: str = ""
-    """The network address of the client, without its port."""
     method: str = ""
-    """The name of the RPC."""
     request_id: str = ""
 
 
@@ -43,9 +41,7 @@ class CallDecision(Struct, frozen=True, omit_defaults=True):
     """The decision about a tool call before it ran."""
 
     call: str
-    """The id of the tool call."""
     tool: str = ""
-    """The name of the tool; "" if a person decided, because the approval request names the tool."""
     verdict: str = ""
     """The decision: "run", "ask" (a person) or "deny"; if a person decided, "approved" or "denied"."""
     decided_by: str = ""
@@ -58,13 +54,10 @@ class LogAudit(Struct, frozen=True, omit_defaults=True):
     """The audit data that is stored in a row of a conversation's log."""
 
     origin: CommandOrigin | None = None
-    """The sender of the command; None if the row records an event of the server, not a command."""
     decisions: tuple[CallDecision, ...] = ()
 
 
 class Outcome(StrEnum):
-    """Whether the server accepted a call."""
-
     ACCEPTED = "accepted"
     REFUSED = "refused"
 
@@ -76,24 +69,17 @@ class AuditEntry(Struct, frozen=True):
     """The time of the entry, in milliseconds since the epoch."""
     outcome: Outcome
     origin: CommandOrigin
-    """Who made the call.
-
-    The principal is "" for callers without a valid token, and for actions of the server itself.
-    """
+    """Who made the call. The principal is "" without a valid token, and for the server itself."""
     reason: str = ""
     """Why the call was refused: a refusal reason of the gRPC API, or the name of the gRPC status."""
     conversation: str = ""
     """The id of the conversation; "" if the call concerned none, or was refused before the conversation was found."""
     count: int = 1
-    """The number of calls that this entry stands for.
-
-    They were made within one minute, with the same caller, method, conversation and reason.
-    """
+    """How many equal calls within one minute this entry stands for."""
     decisions: tuple[CallDecision, ...] = ()
     step: int = 0
     """The number of the log row that contains the entry; 0 for an entry that is stored separately."""
     number: int = 0
-    """The number of an entry that is stored separately, which the store assigns."""
 
     @property
     def place(self) -> AuditPlace:
@@ -130,10 +116,7 @@ class AuditStore(Protocol):
     """The audit trail. Safe to call from any thread; every method blocks, and may raise StoreUnavailableError."""
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """Return up to `limit` entries that `wanted` selects, the oldest first, beginning after the position `after`.
-
-        May raise StoreDamagedError.
-        """
+        """The selected entries, the oldest first, after the position `after`. May raise StoreDamagedError."""
         ...
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
@@ -141,16 +124,15 @@ class AuditStore(Protocol):
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest separately stored entries and return their number; 0 means that none is left to delete.
+        """Delete the oldest separate entries, a few hundred at a time; 0: none is left.
 
-        These are the entries before the time `before` (ms since the epoch), and those beyond the latest `keep`. A call
-        deletes at most a few hundred.
+        Those before `before` (ms since the epoch), and those beyond the latest `keep`.
         """
         ...
 
 
+# The sender of the gRPC call that the current code carries out; None: the server acts by itself.
 command_origin: ContextVar[CommandOrigin | None] = ContextVar("command_origin", default=None)
-"""The sender of the gRPC call that the current code carries out; None: the server acts by itself."""
 
 
 log = logging.getLogger(__name__)
@@ -175,7 +157,7 @@ class ConversationRecord(Struct, frozen=True):
     title: str = ""
     labels: dict[str, str] = {}
     system_prompt: str = ""
-    """The system prompt, which is fixed at creation so that the provider can cache the prefix of every request."""
+    """Fixed at creation, so that the provider can cache the beginning of every request."""
     profile: Profile = Profile()
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     approval_rules: tuple[ApprovalRule, ...] = ()
@@ -187,20 +169,15 @@ class ConversationRecord(Struct, frozen=True):
     epoch: int = 0
     """The number of times that an actor has loaded the conversation; commits with an older epoch are refused."""
     step: int = 0
-    """The number of the last log row."""
     last_seq: int = 0
     """The revision of the latest durable event."""
     log_hash: str = ""
-    """The hash of the last log row."""
     workspace_label: str = ""
-    """The path of the workspace that contains `cwd`: a directory that only some nodes have.
-
-    Only these nodes can own the conversation; with "", any node can.
-    """
+    """The workspace (a directory that only some nodes have) that contains `cwd`; "": any node can own it."""
 
 
 def live_run(record: ConversationRecord) -> str:
-    """Return the id of the conversation's run that has not ended; "" if there is none."""
+    """The id of the conversation's run that has not ended; "" if there is none."""
     ledger = record.state.ledger
     return run_id(record.id, ledger.run) if ledger.live else ""
 
@@ -216,7 +193,7 @@ class LogEntry(Struct, frozen=True):
     """The revision of the first notification; each further notification has the next revision."""
     notifications: tuple[Durable, ...]
     context: bytes | None = None
-    """The facts on which transitions depend (ConvContext), as JSON; None if they are as in the previous row."""
+    """The transition's context as JSON; None if it is that of the previous row."""
     audit: LogAudit | None = None
 
 
@@ -236,12 +213,8 @@ class ForkedHistory(Struct, frozen=True):
     origin: str
     """The id of the original conversation, which must still exist when the fork is written."""
     revision: int
-    """The revision of the original at the end of the last copied run.
-
-    The fork's own log begins after this revision, like a log from which all earlier events were pruned.
-    """
+    """The original's revision at the end of the last copied run. The fork's own log begins after it, as if pruned."""
     runs: tuple[StoppedRun, ...]
-    """The copied runs, with new run ids for the fork, but with the revisions that they have in the original."""
     attachments: tuple[str, ...]
     """The ids of the attachments to copy; those that the original conversation does not have are skipped."""
 
@@ -251,19 +224,17 @@ class Spending(Struct, frozen=True):
 
     principal: str
     day: int
-    """The day (UTC), counted from the epoch."""
     tokens: int
     cost_micros: int
-    """The cost in millionths of a dollar."""
 
 
 def day_of(at: int) -> int:
-    """Return the day (UTC) of a time in milliseconds; both are counted from the epoch."""
+    """The day (UTC) of a time in milliseconds; both are counted from the epoch."""
     return at // 86_400_000
 
 
 def date_of(at: int) -> str:
-    """Return the date (UTC) of a time in milliseconds since the epoch, as YYYY-MM-DD."""
+    """The date (UTC) of a time in milliseconds since the epoch, as YYYY-MM-DD."""
     return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d}"
 
 
@@ -301,7 +272,7 @@ class StoredTransition(Struct, frozen=True):
     at: int
     event: bytes
     context: bytes | None
-    """The facts on which transitions depend (ConvContext), as JSON; None if they are as in the previous row."""
+    """The transition's context as JSON; None if it is that of the previous row."""
     first_revision: int
     notifications: tuple[Durable, ...]
     prev_hash: str
@@ -320,21 +291,14 @@ class StoppedRun(Struct, frozen=True):
     """A run that has ended. The record is kept as long as the conversation, even if its events are pruned."""
 
     revision: int
-    """The revision of the event that recorded the end."""
     at: int
     stop: RunStop
     last_sequence: int
-    """The sequence number of the last message before the run's end.
-
-    The run consists of the messages after the previous run's `last_sequence`, up to this one, that have the run's id.
-    """
+    """The last message before the end: the run's messages follow the previous run's `last_sequence` and have its id."""
 
 
 class SettledInput(Struct, frozen=True):
-    """A queued user message, for the open run (steer) or for the next run (follow-up), that has left the queue.
-
-    The record is kept as long as the conversation.
-    """
+    """A queued message that has left the queue. Kept as long as the conversation."""
 
     revision: int
     """The revision of the event that recorded how the input left the queue."""

@@ -11,24 +11,22 @@ from msgspec.structs import replace
 
 from actors.core.context import Mode
 
+# Files and directories in the working directory that stay read-only in workspace mode, beside `.git`, because editors
+# and git execute what is in them without asking. A setting can replace the list.
 WORKSPACE_PROTECTED = (
     *(".envrc", ".vscode", ".idea", "node_modules/.bin"),
     *(".husky", ".githooks", ".devcontainer", ".zed", ".cursor", ".claude", ".mcp.json"),
 )
-"""Files and directories in the working directory that stay read-only in workspace mode, beside `.git`.
 
-They are protected because people's tools, such as editors and git, execute what is in them without asking. A setting
-can replace the list.
-"""
-
+# Files and directories with people's keys and passwords, which no tool may read; a setting can change the list.
 DENY_READ = (
     "~/.ssh", "~/.aws", "~/.azure", "~/.config/gcloud", "~/.config/gh", "~/.docker/config.json", "~/.git-credentials",
     "~/.gnupg", "~/.kube", "~/.local/share/keyrings", "~/.netrc", "~/.password-store",
     "~/.pgpass", "~/.pypirc",
 )  # fmt: skip
-"""Files and directories with people's keys and passwords, which no tool may read; a setting can change the list."""
 
 
+# Files and directories that programs need and that contain no user data; a setting can change the list.
 SYSTEM_PATHS = (
     "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/opt", "/sbin", "/usr", "/etc/alternatives",
     "/etc/bash.bashrc", "/etc/ca-certificates", "/etc/debian_version", "/etc/gitconfig", "/etc/group",
@@ -39,7 +37,6 @@ SYSTEM_PATHS = (
     "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/etc/crypto-policies", "/etc/manpath.config",
     "/etc/terminfo", "/etc/timezone",
 )  # fmt: skip
-"""Files and directories that programs need and that contain no user data; a setting can change the list."""
 
 
 class ProcessLimits(Struct, frozen=True):
@@ -55,10 +52,9 @@ class ProcessLimits(Struct, frozen=True):
 
 
 class ServiceStreams(Struct, frozen=True):
-    """The file descriptors that become stdin and stdout of a service (a program that outlives tool calls).
+    """The descriptors that become stdin and stdout of a service, a program that outlives tool calls.
 
-    The caller keeps the other ends of the pipes, communicates with the program through them, and closes these two
-    descriptors after `Sandbox.start`.
+    The caller keeps the other ends, and closes these after `Sandbox.start`.
     """
 
     stdin: int
@@ -72,33 +68,30 @@ class Launch(Struct, frozen=True):
     """The program and its arguments. With `python`, the source of a Python program and its arguments."""
     cwd: str
     env: Mapping[str, str]
-    """The complete environment, to which only BEDROCK_CALL, the number of the call, is added.
+    """The complete environment, but for BEDROCK_CALL.
 
-    In restricted and workspace mode, HOME and TMPDIR are replaced by a private directory of the call, which is removed
-    at the end of the call. The program can write only there, and in workspace mode also beneath `cwd`.
+    Below unrestricted mode, HOME and TMPDIR are a private directory, removed at the end of the call, and with `cwd` in
+    workspace mode the only place to write.
     """
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
     python: bool = False
-    """Whether argv[0] is Python source instead of a program.
+    """Whether argv[0] is Python source.
 
-    It runs in a copy (fork) of the process that starts programs, isolated and restricted like any program. This is
-    faster than starting another interpreter, but all these runs have the same memory layout.
+    It runs in a restricted fork of the process that starts programs: faster than another interpreter, but all these
+    runs have the same memory layout.
     """
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
     """The maximum bytes kept of the merged stdout and stderr; if they are longer, their beginning and end are kept."""
     readable: tuple[str, ...] | None = None
-    """The files and directories that the program can read, beside those of the system and its private directory.
+    """What the program can read beside the system and its private directory; it then sees no processes of other users.
 
-    If this is set, the program cannot see other users' processes. None: it can read all that the server's user can.
+    None: all that the server's user can.
     """
     service: ServiceStreams | None = None
-    """Set for a service, which lives longer than a call: the descriptors for its stdin and stdout.
-
-    Only the stderr of a service counts as output. A service is killed like any program, with its whole tree, and at the
-    latest when the server ends.
-    """
+    """Set for a service, whose stderr alone counts as output. It is killed with its tree, at the latest when the server
+    ends."""
 
 
 class ProcessEnd(Struct, frozen=True):
@@ -112,19 +105,14 @@ class ProcessEnd(Struct, frozen=True):
     tail: bytes
     """The last part of the output if the middle was left out, else b"" (empty)."""
     cut_bytes: int
-    """The number of bytes left out between head and tail."""
     duration_ms: int
     reaped: tuple[int, ...]
     """The ids of the killed processes of the tree, in the server's PID namespace."""
     killed: bool = False
-    """Whether kill() or a limit ended the program."""
     leaked: bool = False
     """Whether it could not be confirmed in time that all processes of the tree are dead."""
     limit: str = ""
-    """The limit that ended the program, or "" if none did.
-
-    One of "wall" (time), "processes", "memory", and "lease" (the database lease expired).
-    """
+    """The limit that ended the program: "wall" (time), "processes", "memory", "lease" (of the database), or ""."""
 
 
 class ProcessStartError(Exception):
@@ -143,10 +131,7 @@ class RunningProcess(Protocol):
         ...
 
     def signal(self, number: int) -> None:
-        """Send a signal to the program's process group, as a shell's job control would.
-
-        Safe to call from any thread; never blocks. Without effect once the program has ended.
-        """
+        """Signal the program's process group, unless it has ended. Any thread; never blocks."""
         ...
 
     def wait(self) -> ProcessEnd:
@@ -166,7 +151,6 @@ class SandboxReport(Struct, frozen=True):
     hides_protected: bool = False
     """Whether even tools in unrestricted mode cannot access the paths in `Sandbox.protected`."""
     by_setting: bool = False
-    """Whether the operator chose this tier, so that the machine may support a better one."""
     kernel_bounds_processes: bool = False
     """Whether the kernel limits the number of processes of a call; otherwise Bedrock itself counts them."""
     kernel_bounds_memory: bool = False
@@ -199,26 +183,19 @@ class Sandbox(Protocol):
         ...
 
     def mode_refusal(self, mode: Mode, directory: str) -> str:
-        """Return why programs cannot run in this mode in this directory, as human-readable text; "" if they can.
-
-        Safe to call from any thread.
-        """
+        """Why programs cannot run in this mode in this directory; "" if they can. Any thread."""
         ...
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
-        """Start a program. Call this on a tool's thread.
+        """Start a program, on a tool's thread. Raises ProcessStartError or SandboxUnavailableError.
 
-        `on_output` is called with the output on a thread of the sandbox, in order, and never after `wait` has returned.
-        Raises ProcessStartError or SandboxUnavailableError.
+        `on_output` gets the output on a thread of the sandbox, in order, and never after `wait` has returned.
         """
         ...
 
 
 class ConfinedSandbox:
-    """Implements Sandbox for one principal, whose permissions limit the modes, and the directories that programs read.
-
-    Therefore no tool needs to check the permissions of principals, and no tool can forget to do so.
-    """
+    """Implements Sandbox for one principal, so that no tool can forget to check its permissions."""
 
     def __init__(self, sandbox: Sandbox, permissions: Permissions) -> None:
         self._sandbox = sandbox
@@ -226,30 +203,24 @@ class ConfinedSandbox:
 
     @property
     def report(self) -> SandboxReport:
-        """The restrictions that this machine can enforce."""
         return self._sandbox.report
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """The real paths that no tool may access."""
         return self._sandbox.protected
 
     def mode_refusal(self, mode: Mode, directory: str) -> str:
-        """Return why programs cannot run in this mode in this directory; "" if they can."""
         return self._permissions.refusal(mode) or self._sandbox.mode_refusal(mode, directory)
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
-        """Start a program that can read only what the principal may read.
-
-        Raises ProcessStartError, or SandboxUnavailableError, also if the principal may not use the mode.
-        """
+        """Start a program that reads only what the principal may read, in a mode that it may use."""
         if refusal := self._permissions.refusal(launch.mode):
             raise SandboxUnavailableError(f"{launch.mode.value} mode: {refusal}")
         return self._sandbox.start(replace(launch, readable=self._permissions.roots), on_output)
 
 
 class Permissions(Struct, frozen=True):
-    """The permissions of a principal (a person or service). By default, everything is allowed."""
+    """The permissions of a principal. By default, everything is allowed."""
 
     modes: frozenset[Mode] = frozenset(Mode)
     """The permission modes (what tools may do) that the principal's conversations may have."""
@@ -261,7 +232,7 @@ class Permissions(Struct, frozen=True):
     """The operator's MCP servers whose tools the principal's conversations are offered; None: all."""
 
     def refusal(self, mode: Mode) -> str:
-        """Return why the principal's conversations may not have this mode, as human-readable text; "" if they may."""
+        """Why the principal's conversations may not have this mode, as human-readable text; "" if they may."""
         if mode not in self.modes:
             return "this principal may not use it"
         if self.roots is not None and mode is not Mode.RESTRICTED:
@@ -269,28 +240,25 @@ class Permissions(Struct, frozen=True):
         return ""
 
     def allows_model(self, name: str) -> bool:
-        """Return whether the principal may use this model."""
         return self.models is None or any(fnmatchcase(name, pattern) for pattern in self.models)
 
     def allows_mcp_server(self, name: str) -> bool:
-        """Return whether the principal's conversations are offered the tools of this MCP server of the operator."""
+        """Whether the principal's conversations are offered the tools of this MCP server of the operator."""
         return self.mcp_servers is None or name in self.mcp_servers
 
 
 ALL_PERMISSIONS = Permissions()
 
+# The permissions of a principal that the settings no longer mention.
 NO_PERMISSIONS = Permissions(modes=frozenset(), roots=(), models=(), mcp_servers=())
-"""The permissions of a principal that the settings no longer mention."""
 
 
 def everything(principal: str) -> Permissions:  # noqa: ARG001 -- the port's signature
-    """Return all permissions, because this principal is the only one of its server."""
+    """All permissions, because this principal is the only one of its server."""
     return ALL_PERMISSIONS
 
 
 class PermissionsOf(Protocol):
     """Returns the permissions of each principal. Safe to call from any thread; never blocks."""
 
-    def __call__(self, principal: str) -> Permissions:
-        """Return the permissions of this principal; NO_PERMISSIONS for an unknown principal."""
-        ...
+    def __call__(self, principal: str) -> Permissions: ...

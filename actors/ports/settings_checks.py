@@ -17,8 +17,8 @@ Text = Annotated[str, Meta(min_length=1, description="must be a text")]
 
 Read = TypeVar("Read")
 Table = TypeVar("Table")
+# What can be the name of a principal, or of an issuer of tokens.
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
-"""What can be the name of a principal, or of an issuer of tokens."""
 _WORDS = {
     "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
     "object": "a table",
@@ -28,9 +28,9 @@ _WORDS = {
 def read(kind: type[Read], where: str, value: object) -> Read:
     """Convert what a settings file contains to `kind`, most often a Struct.
 
-    Raises ValueError with a text such as "WHERE.path.to.key: must be a text"; the text is the `description` of the
-    field's type if it has one. An error that a Struct's `__post_init__` raises begins with ".key: " if it is about one
-    of the keys. A type that msgspec does not know has a method `of`, which converts a value or raises ValueError.
+    Raises ValueError such as "WHERE.path.to.key: must be a text"; the text is the `description` of the field's type if
+    it has one. A `__post_init__` error begins with ".key: " if it is about one key. A type unknown to msgspec converts
+    by its method `of`.
     """
     try:
         return convert(value, kind, dec_hook=_custom)
@@ -60,7 +60,6 @@ class Named(dict[str, Table]):
 
 
 def one_of(names: Collection[str]) -> Meta:
-    """Return the check that a text is one of these."""
     known = "|".join(map(re.escape, names))
     return Meta(pattern=rf"^({known})\Z", description=f"must be one of {', '.join(names)}")
 
@@ -84,7 +83,7 @@ def _refusal(kind: Any, error: str) -> str:
 
 
 def described(node: Any) -> tuple[Any, str]:
-    """Return a type without what only annotates it, and the description that it has; "" for none."""
+    """A type without what only annotates it, and the description that it has; "" for none."""
     description = ""
     while isinstance(node, inspect.Metadata | inspect.UnionType):
         if isinstance(node, inspect.UnionType):
@@ -109,7 +108,7 @@ def _in_words(node: Any, why: str) -> str:
 
 
 def unknown_key(key: str, known: Collection[str]) -> str:
-    """Return why a key is refused: it is none of the known ones, of which the nearest is named."""
+    """Why a key is refused: it is none of the known ones, of which the nearest is named."""
     from difflib import get_close_matches  # noqa: PLC0415 -- only for refusals, not at start
 
     near = get_close_matches(key, known, 1, cutoff=0.75)
@@ -117,17 +116,17 @@ def unknown_key(key: str, known: Collection[str]) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or IP address (without brackets) means this machine."""
+    """Whether a host name or IP address (without brackets) means this machine."""
     return (address := _address(host)) is not None and address.is_loopback
 
 
 def is_nearby(host: str) -> bool:
-    """Return whether a host name or IP address (without brackets) means this machine, or is a private address."""
+    """Whether a host name or IP address (without brackets) means this machine, or is a private address."""
     return (address := _address(host)) is not None and address.is_private
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return an IP address, for localhost one of this machine; None for any other name."""
+    """An IP address, for localhost one of this machine; None for any other name."""
     try:
         return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
@@ -135,7 +134,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:
-    """Return the host, without brackets, and the port of "host:port"; None if the text has another form."""
+    """The host, without brackets, and the port of "host:port"; None if the text has another form."""
     host, _, port = text.rpartition(":")
     if not (host and port.isdecimal() and int(port) <= MAX_PORT) or re.search(r"[\s/\ud800-\udfff]", host):
         return None
@@ -143,16 +142,16 @@ def host_and_port(text: str) -> tuple[str, int] | None:
 
 
 def absolute_path_of(value: object) -> Path:
-    """Return an absolute path with `~` expanded. Raises ValueError if the value is no path or names an unknown user."""
+    """An absolute path with `~` expanded. Raises ValueError if the value is no path or names an unknown user."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("must be a path")
     return expanded(value).absolute()
 
 
 def read_named(path: Path) -> bytes:
-    """Return the content of a regular file that the settings name, which only root and this user can have written.
+    """The content of a regular file that only root and this user can have written.
 
-    Raises ValueError if others can have written it or the link that leads to it, and OSError if it cannot be read.
+    Raises ValueError if others can; OSError.
     """
     link = path.lstat()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -167,7 +166,6 @@ def read_named(path: Path) -> bytes:
 
 
 def expanded(text: str) -> Path:
-    """Return a path with `~` expanded. Raises ValueError if it names an unknown user."""
     try:
         return Path(text).expanduser()
     except RuntimeError:

@@ -38,10 +38,7 @@ class StoreUnavailableError(StoreError):
 
 
 class DatabaseAwayError(StoreUnavailableError):
-    """The database does not answer.
-
-    The store itself logs the beginning and the end of such an outage; callers need not.
-    """
+    """The database does not answer. The store logs the outage's beginning and end; callers need not."""
 
 
 class FencedError(StoreError):
@@ -62,7 +59,6 @@ class RevisionTooOldError(StoreError):
     def __init__(self, text: str = "", *, oldest: int = 0) -> None:
         super().__init__(text)
         self.oldest = oldest
-        """The lowest revision after which all events are still stored."""
 
 
 class StoreDamagedError(StoreError):
@@ -85,21 +81,21 @@ class DataDirectoryBusyError(StoreError):
 
 
 class ConversationReader(Protocol):
-    """Reads conversations as they were last committed. Safe to call from any thread; blocks briefly.
+    """Reads conversations as they were last committed. Any thread; blocks briefly.
 
     Every method may raise StoreUnavailableError or StoreDamagedError.
     """
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the conversation's row; None if there is no such conversation."""
+        """None if there is no such conversation."""
         ...
 
     def owner(self, conversation_id: str) -> str | None:
-        """Return the conversation's principal, even if the rest of its row is unreadable; None if there is no row."""
+        """The conversation's principal, even if the rest of its row is unreadable; None if there is no row."""
         ...
 
     def find_slug(self, principal: str, slug: str) -> str | None:
-        """Return the id of the principal's conversation with this slug (short name); None if there is none."""
+        """The id of the principal's conversation with this slug (short name); None if there is none."""
         ...
 
     def list(
@@ -110,21 +106,16 @@ class ConversationReader(Protocol):
         limit: int,
         skipped: Callable[[str], object] = lambda _: None,
     ) -> Listed:
-        """Return the next page of a list of conversations, with at most `limit` of them.
+        """The next page of a list.
 
-        A page may have fewer, or none, even though there are more: one call looks at a bounded number of conversations,
-        unless the list is ordered by title, or contains the sub-agents of all conversations.
-
-        Args:
-            selection: Which conversations the list contains, and in which order.
-            after: Where the page begins: `Listed.more` of the previous page; None for the first page.
-            limit: The maximum number of conversations.
-            skipped: Called with the id of each conversation that is left out because its row is unreadable.
+        A page may have fewer than `limit` although there are more: a call looks at a bounded number of rows, unless the
+        list is ordered by title or contains all sub-agents. `after` is the `more` of the previous page; `skipped` gets
+        the id of each conversation whose row is unreadable.
         """
         ...
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
-        """Return the ids of all sub-agents of a conversation."""
+        """The ids of all sub-agents of a conversation."""
         ...
 
     def messages(
@@ -136,59 +127,48 @@ class ConversationReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return the messages with sequence numbers between `after` and `before` (both excluded), in order.
-
-        With `descending`, the latest message comes first.
-        """
+        """The messages between two sequence numbers, both excluded; the latest first with `descending`."""
         ...
 
-    def message(self, conversation_id: str, message_id: str) -> Message | None:
-        """Return a message; None if the conversation has no such message."""
-        ...
+    def message(self, conversation_id: str, message_id: str) -> Message | None: ...
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        """Return all messages up to and including this sequence number, in order."""
+        """All messages up to and including this sequence number, in order."""
         ...
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """Return the row and the latest messages, read in one transaction; None if there is no such conversation."""
+        """The row and the latest messages, read in one transaction; None if there is no such conversation."""
         ...
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
-        """Return the accepted command of a conversation with this request id, or None."""
+        """The accepted command of a conversation with this request id, or None."""
         ...
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what each principal spent per day, from the day `since` (in days since the epoch) on; in no order."""
+        """What each principal spent per day, from the day `since` (in days since the epoch) on; in no order."""
         ...
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the total size in bytes of a principal's messages, attachments and profiles.
-
-        For "", return the size of the whole database. May take seconds.
-        """
+        """The bytes of a principal's messages, attachments and profiles; for "", of the database. May take seconds."""
         ...
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
-        """Return the accepted command with this request id by which the principal created a conversation, or None."""
+        """The accepted command with this request id by which the principal created a conversation, or None."""
         ...
 
 
 class LogReader(Protocol):
-    """Reads the log of a conversation's committed state changes. Safe to call from any thread; blocks briefly.
+    """Reads the log of committed state changes. Any thread; blocks briefly.
 
     Every method may raise StoreUnavailableError or StoreDamagedError.
     """
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        """Return the durable events after this revision, in order and without gaps.
-
-        Raises RevisionTooOldError if some of them are no longer stored.
-        """
+        """The durable events after this revision, without gaps. Raises RevisionTooOldError if some were pruned."""
         ...
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
-        """Return the logged transitions (state changes) with a step number above `after_step`, in order."""
+        """The logged transitions (state changes) with a step number above `after_step`, in order."""
         ...
 
     def stopped_runs(
@@ -200,14 +180,11 @@ class LogReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return the runs that ended between the revisions `after` and `before` (both excluded).
-
-        These records are kept as long as the conversation.
-        """
+        """The runs that ended between two revisions, both excluded. Kept as long as the conversation."""
         ...
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
-        """Return how a run ended; None if it has not ended or the conversation has no such run."""
+        """How a run ended; None if it has not ended or the conversation has no such run."""
         ...
 
     def settled_inputs(
@@ -219,17 +196,14 @@ class LogReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return the queued inputs that left the queue between the revisions `after` and `before` (both excluded).
-
-        These records are kept as long as the conversation.
-        """
+        """The inputs that left the queue between two revisions, both excluded. Kept as long as the conversation."""
         ...
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Check the stored data of a conversation and return one sentence for each finding; () if there are none.
+        """One sentence for each finding in the stored data; () if there are none. Repairs nothing.
 
-        Checks the hash chain of the log; whether steps, revisions and message sequences have gaps; and whether the
-        messages are those that the log recorded. Repairs nothing.
+        Checks the log's hash chain, the numbers of steps, revisions and messages, and whether the messages are the
+        logged ones.
         """
         ...
 
@@ -238,24 +212,19 @@ class ConversationWriter(Protocol):
     """Atomic, durable writes. Safe to call from any thread; every method blocks until the data is on disk."""
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        """Write all parts in one transaction, and return once it is durable. Urgent writes overtake queued writes.
+        """Write all parts in one transaction; return once it is durable. Urgent writes overtake queued ones.
 
-        Raises StoreUnavailableError, NotOwnerError, FencedError, SlugTakenError or CommandExistsError; ValueError if
+        Raises StoreUnavailableError, NotOwnerError, FencedError, SlugTakenError, CommandExistsError, or ValueError if
         the parts contradict each other. This server owns the conversations that it creates.
         """
         ...
 
     def put_spending(self, spending: Spending) -> None:
-        """Add to the stored totals what a principal spent on a day.
-
-        Needed when the conversation is deleted, so that no commit can add the amount.
-
-        Raises StoreUnavailableError.
-        """
+        """Add spending that no commit of the (deleted) conversation can add. Raises StoreUnavailableError."""
         ...
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Delete a conversation with its sub-agents, messages, log and attachments; store the audit entry `audit`.
+        """Delete a conversation with all that belongs to it, and store `audit`.
 
         Raises StoreUnavailableError or NotOwnerError.
         """
@@ -282,90 +251,65 @@ class NotOwnerError(StoreError):
 
 
 class ConversationOwnership(Protocol):
-    """Ownership of conversations. Safe to call from any thread.
+    """Ownership of conversations. Any thread; blocks; may raise StoreUnavailableError.
 
-    Both methods block, and may raise StoreUnavailableError. A store that only one process uses, such as SQLite, has no
-    owners: every claim succeeds.
+    Where only one process uses the store, every claim succeeds.
     """
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Make this server the owner of a conversation and return its row; None if the conversation does not exist.
+        """Make this server the owner of a whole tree of conversations; None if the conversation does not exist.
 
-        The claim covers a whole tree: the conversation at the top and all sub-agents beneath it. It succeeds if the
-        tree has no owner, or if its owner was declared dead. If the owner has changed, `taken` is called with the ids
-        of the tree's conversations whose work was interrupted, if there are any: the caller must recover them.
-
-        Raises NotOwnerError if another server is the owner, or if this server was declared dead or is about to stop and
-        takes no conversations any more; StoreDamagedError.
+        It succeeds if there is no owner, or a dead one. After a change, `taken` gets the ids of interrupted
+        conversations, which the caller must recover. Raises NotOwnerError (another owner, or this server is dead or
+        about to stop) or StoreDamagedError.
         """
         ...
 
     def unsettled(self) -> tuple[str, ...]:
-        """Return the ids of this server's conversations that a restart must recover.
-
-        These are conversations that are not idle, and sub-agents without an outcome.
-        """
+        """The conversations of this server that a restart must recover: not idle, or sub-agents without an outcome."""
         ...
 
 
 class AttachmentStore(Protocol):
-    """The attachments of conversations. Safe to call from any thread.
-
-    Reads block briefly; writes block until the data is on disk.
-    """
+    """The attachments of conversations. Any thread. Reads block briefly, writes until the data is on disk."""
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment of a conversation. Idempotent.
+        """Store an attachment. Idempotent.
 
         Raises StoreUnavailableError, NotOwnerError, or FencedError if the conversation does not exist.
         """
         ...
 
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
-        """Return the attachment; None if the conversation has none with this id.
-
-        Raises StoreUnavailableError or StoreDamagedError.
-        """
+        """None if the conversation has none with this id. Raises StoreUnavailableError or StoreDamagedError."""
         ...
 
 
 class StoreMaintenance(Protocol):
-    """Deletes old data, and returns free space to the file system. Safe to call from any thread.
+    """Deletes old data and frees space, each call in one short transaction. Any thread.
 
-    Each call is one short transaction and may raise StoreUnavailableError.
+    May raise StoreUnavailableError.
     """
 
-    def load(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the conversation's row, or None. See `ConversationReader.load`."""
-        ...
+    def load(self, conversation_id: str) -> ConversationRecord | None: ...
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return the ids of conversations whose logs can be pruned, in order, starting after the id `after`.
-
-        These are the conversations whose log begins before the time `before` (ms since the epoch) and that have more
-        than `keep` revisions.
-        """
+        """The conversations (no sub-agents) archived before `before` (ms), in order after the id `after`."""
         ...
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete the oldest state changes (transitions) from a log; return their number, 0 if none is left to delete.
+        """Delete a few hundred of the oldest transitions; return their number, 0 if none is left to delete.
 
-        Deletes only transitions whose events all precede `before_revision` and, if given, that were written before the
-        time `older_than` (ms since the epoch), and never the transition of the latest event. A call deletes at most a
-        few hundred, so that it does not delay other writers.
-
-        Raises StoreUnavailableError; NotOwnerError if another server owns the conversation; or StoreDamagedError if the
-        transitions fail verification, in which case they are kept.
+        Their events precede `before_revision`, they are older than `older_than` (ms since the epoch), and the latest
+        event's stays. Raises StoreUnavailableError, NotOwnerError, or StoreDamagedError: transitions that fail
+        verification are kept.
         """
         ...
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Return the ids of conversations archived before the time `before` (ms), in order, after the id `after`.
-
-        Sub-agents are left out.
-        """
+        """The conversations, but no sub-agents, archived before `before` (ms), in order after the id `after`."""
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
@@ -373,10 +317,7 @@ class StoreMaintenance(Protocol):
         ...
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return at most `max_bytes` of the store's free space to the file system; return False if none was returned.
-
-        `spare_bytes` of free space are kept for later writes.
-        """
+        """Return at most `max_bytes`, but not `spare_bytes`, of free space to the file system; False if none."""
         ...
 
 
@@ -390,9 +331,7 @@ class Store(
     """The whole store. Safe to call from any thread. Reads see only committed data; reads and writes block."""
 
     @property
-    def engine_version(self) -> str:
-        """The version of the database engine."""
-        ...
+    def engine_version(self) -> str: ...
 
     def close(self) -> None:
         """Finish accepted writes, then close every connection. Idempotent."""

@@ -22,30 +22,26 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord
     from actors.ports.models import ModelAnswer, ModelRequest
 
+# The W3C `traceparent` that came with the current gRPC call; "" if there was none.
 trace_parent: ContextVar[str] = ContextVar("trace_parent", default="")
-"""The W3C `traceparent` that came with the current gRPC call; "" if there was none."""
 
 
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
+# The names of those trace span attributes that hold contents: messages, arguments and results.
 CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
-"""The names of those trace span attributes that hold contents: messages, arguments and results."""
 
 
 @dataclass(slots=True)
 class Run:
-    """A run: the work from a user's message to the end of the answer."""
-
     conversation: str
     run: str
     model: str
     principal: str = ""
     parent: str = ""
-    """For a sub-agent: the id of the conversation that started it."""
     trace_parent: str = ""
     """The W3C `traceparent` of the client's message; "" if there was none."""
     began: float = 0.0
-    """In monotonic seconds, as all times here."""
     cancelled_at: float | None = None
     """When the first cancel of the run was requested."""
     provider: str = ""
@@ -68,12 +64,9 @@ class AttemptStart(Struct, frozen=True, gc=False):
     model: str
     provider: str
     purpose: str
-    """The purpose of the request: a value of `ports.models.Purpose`."""
 
 
 class AttemptEnd(Struct, frozen=True, gc=False):
-    """How an attempt of a model request ended."""
-
     outcome: str
     """One of "ok", "refusal", "truncated" and "cancelled", or the value of an ErrorKind."""
     seconds: float
@@ -96,10 +89,9 @@ class ToolEnd(Struct, frozen=True, gc=False):
     """How a tool call ended."""
 
     outcome: str
-    """How the call ended.
+    """One of "ok", "error", "failed" (the infrastructure), "cancelled" and "sub_agents" (started some).
 
-    One of "ok", "error", "failed" (the infrastructure failed, not the tool), "cancelled" and "sub_agents" (the call has
-    started sub-agents); for a client tool one of "answered", "timed_out" and "withdrawn".
+    For a client tool: "answered", "timed_out" or "withdrawn".
     """
     seconds: float
 
@@ -114,7 +106,6 @@ class Rpc(Struct, frozen=True, gc=False):
     peer: str
     request_id: str
     outcome: str
-    """The name of the gRPC status, such as "OK"."""
     seconds: float
     stream: bool
     command: bool
@@ -136,10 +127,7 @@ class Telemetry:
         """Observe the end of a gRPC call or stream."""
 
     def command_began(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
-        """Observe that a conversation begins to handle a command of class `kind`, sent at `asked_at`.
-
-        `asked_at` is in monotonic seconds. `trace_parent` is the W3C `traceparent` of the call, or "".
-        """
+        """Observe that a conversation handles a command of class `kind`, sent at `asked_at` (monotonic seconds)."""
 
     def command_ended(self, conversation: str) -> None:
         """Observe that the conversation has handled the command that `command_began` reported last."""
@@ -147,15 +135,13 @@ class Telemetry:
     def published(self, record: ConversationRecord, events: Iterable[Durable]) -> None:
         """Observe a conversation's events, such as the beginning and the end of a run, in their order."""
 
-    def deleted(self, conversation: str) -> None:
-        """Observe that a conversation was deleted."""
-
+    def deleted(self, conversation: str) -> None: ...
     def recovered(
         self, record: ConversationRecord, run: str, calls: Iterable[ToolUse], events: Iterable[Durable]
     ) -> None:
-        """Observe that a conversation was loaded in which an earlier process began `run` and did not end it.
+        """Observe that a conversation was loaded whose `run` an earlier process began, with these open calls.
 
-        `calls` are the tool calls that were open, and `events` what the recovery has changed.
+        `events` are what the recovery has changed.
         """
 
     def attempt_began(self, attempt: AttemptStart) -> None:
@@ -179,17 +165,14 @@ class Telemetry:
         """Observe that this node took over `conversations` interrupted conversations (a number) from a dead node."""
 
     def forwarded(self, outcome: str) -> None:
-        """Observe the end of a call or stream that was passed on to the node that owns the conversation.
+        """Observe the end of a call that was passed on to another node.
 
-        `outcome`: "answered", "refused" (the owner answered with a status other than OK), "moved" (that node no longer
-        owns the conversation), "lost" (there was no answer), "timed_out", or "ended" (by the client or a shutdown).
+        `outcome`: "answered", "refused" (not OK), "moved" (no longer the owner), "lost", "timed_out", or "ended" (by
+        the client or a shutdown).
         """
 
     def written(self, changes: int, seconds: float) -> None:
-        """Observe that the store has committed a transaction with this number of changes.
-
-        Called on the store's thread.
-        """
+        """Observe a committed transaction with this number of changes. Called on the store's thread."""
 
     def delivered(self, seconds: float) -> None:
         """Observe that events were sent to a client's stream; `seconds` is the age of the oldest of them."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 import unicodedata
 
+# The number of lines above the last one that the cursor can reach, as on a screen.
 ROWS = 100
-"""The number of lines above the last one that the cursor can reach, as on a screen."""
 
+# Only the last columns of a line, so many at most, can be overwritten.
 COLUMNS = 4096
-"""Only the last columns of a line, so many at most, can be overwritten."""
 
+# The column up to which the cursor can be moved beyond the end of a line.
 RIGHT_EDGE = 200
-"""The column up to which the cursor can be moved beyond the end of a line."""
 
 _EFFECTIVE = "ABCDEFGHJKX`fsu"
 _PARAMETERS, _BETWEEN = "[0-?]{0,256}", "[ -/]{0,256}"
@@ -27,10 +27,10 @@ _STRING_END = "(?:\a|\x1b\\\\|\x9c)"
 
 _SPECIAL = re.compile("[\a\x0e\x0f]+|\b+|\r+|\x1b|\x9b")
 _SEQUENCE = re.compile(f"{_CONTROL}([@-~])|{_STRING}{_STRING_END}")
+# Matches a control sequence, such as a colour, or string, such as a hyperlink, that has no effect on the text.
 _WITHOUT_EFFECT = re.compile(f"{_CONTROL}(?![{_EFFECTIVE}])[@-~]|{_STRING}{_STRING_END}")
-"""Matches a control sequence, such as a colour, or string, such as a hyperlink, that has no effect on the text."""
+# Matches the beginning of an escape sequence.
 _UNFINISHED = re.compile(f"\x1b{_BETWEEN}|{_CONTROL}|{_STRING}\x1b?")
-"""Matches the beginning of an escape sequence."""
 _ESCAPE = re.compile(f"\x1b(?:{_BETWEEN}([0-~]))?|\x9b")
 _ANY = re.compile(f"{_SEQUENCE.pattern}|{_ESCAPE.pattern}")
 
@@ -46,13 +46,11 @@ class TerminalText:
         self._pending = ""
         """An escape sequence of which more may come."""
         self._passed: list[str] = []
-        """Text above the rows, not yet returned."""
         self.altered = False
-        """Whether there was anything but plain text."""
 
     @property
     def shown(self) -> str:
-        """Return the text that may still change."""
+        """The text that may still change."""
         return "\n".join(map("".join, self._rows))
 
     def feed(self, text: str) -> str:
@@ -61,7 +59,7 @@ class TerminalText:
         return self._drain()
 
     def finish(self) -> str:
-        """Return all remaining text; what looked like the beginning of an escape sequence becomes text."""
+        """All remaining text; what looked like the beginning of an escape sequence becomes text."""
         self._render(self._pending, last=True)
         self._pass(len(self._rows) - 1)
         self._passed.append(self.shown)
@@ -133,7 +131,6 @@ class TerminalText:
         return lines[-1]
 
     def _put(self, text: str) -> None:
-        """Write text without newlines at the cursor."""
         row = self._cells()
         if text:
             self._column = _put_in(row, self._column, text)
@@ -145,7 +142,6 @@ class TerminalText:
             self._column -= passed
 
     def _cells(self) -> list[str]:
-        """Return the cursor's row as the texts of its columns."""
         row = self._rows[self._row]
         if isinstance(row, str):
             text, row = row, []
@@ -252,7 +248,7 @@ def _put_in(row: list[str], column: int, text: str) -> int:
 
 
 def rendered(text: str) -> str:
-    """Return a whole text as a terminal would show it in the end."""
+    """A whole text as a terminal would show it in the end."""
     if _SPECIAL.search(text) is None:
         return text
     terminal = TerminalText()
@@ -260,9 +256,9 @@ def rendered(text: str) -> str:
 
 
 def without_escapes(text: str) -> str:
-    """Render a text that has escape sequences; any other text is returned unchanged, with its line ends.
+    """Render a text that has escape sequences; others stay as they are.
 
-    The result is never longer: where moves of the cursor would add blanks, escape sequences are only removed.
+    The result is never longer: where moves of the cursor would add blanks, the sequences are only removed.
     """
     if "\x1b" not in text:
         return text

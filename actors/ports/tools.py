@@ -35,16 +35,11 @@ class SubAgentsRefusedError(Exception):
     def __init__(self, index: int | None, field: str, text: str, reason: Reason | None = None) -> None:
         super().__init__(text)
         self.index = index
-        """The index of the invalid task, from 0; None if the error concerns the tasks as a whole."""
         self.field = field
-        """The name of the invalid field of AgentTask, perhaps with an index ("read_first[1]"); "": the whole task."""
         self.reason = reason
 
     def place(self, names: Mapping[str, str]) -> str:
-        """Return the path of the invalid field in the caller's terms, for example "tasks[2].model".
-
-        `names` maps field names of AgentTask to the caller's names; other names stay unchanged.
-        """
+        """The path of the invalid field, such as "tasks[2].model", with the names that `names` maps."""
         task = "tasks" if self.index is None else f"tasks[{self.index}]"
         name = names.get(self.field, self.field)
         return f"{task}.{name}" if name else task
@@ -64,12 +59,9 @@ class PersonQuestion(Struct, frozen=True):
     """A question of a running tool to a person: a form, or a URL to visit."""
 
     asker: str
-    """The name of the MCP server that asks."""
     message: str
     timeout_ms: int
-    """How long to wait for an answer, in milliseconds."""
     schema: str = ""
-    """For a form: the JSON Schema of the answer, as JSON."""
     url: str = ""
 
 
@@ -108,42 +100,37 @@ class ToolContext(Struct, frozen=True):
     sandbox: Sandbox
     clock: Clock
     on_output: Callable[[str], None]
-    """Called with live output, which is shown to clients that watch the conversation, and not stored."""
+    """Called with live output for watching clients, which is not stored."""
     track: Callable[[RunningProcess], Callable[[], bool]]
-    """Registers a process for cancellation. Call it with every process directly after the process has started.
+    """Registers each process for cancellation directly after its start.
 
-    Returns a function that releases the process, so that it may outlive the call. That function returns True if a
-    cancel of this call can no longer kill the process, False if a cancel has already killed it.
+    Returns a function that releases it, so that it may outlive the call; False if a cancel has killed it before.
     """
     reaped: Callable[[tuple[int, ...]], None]
     """Reports the ids of killed processes. Call it with `ProcessEnd.reaped` of every program that has ended."""
     job_changed: Callable[[BackgroundJob], None] = ignore_job
-    """Reports that a command continues in the background, and how it ended, which may be long after this call.
-
-    Never blocks. Safe to call from any thread.
-    """
+    """Reports that a command continues in the background, and later how it ended. Any thread; never blocks."""
     keep_image: Callable[[bytes], Image] = no_image
-    """Stores an image in the conversation, so that the tool's result can refer to it.
+    """Stores an image for the tool's result. Blocks unless cancelled.
 
-    Blocks; returns early when cancelled. Raises InvalidImageError, ImagesUnavailableError or StoreError.
+    Raises InvalidImageError, ImagesUnavailableError or StoreError.
     """
     make_side_query: Callable[[SideQuery], str] = no_side_queries
-    """Sends a side query (a small extra request, see SideQuery) to a small model, and returns the answer.
+    """Asks a small model. Blocks for a bounded time, unless cancelled.
 
-    Blocks for a bounded time; returns early when cancelled. Raises SideQueryError, or ToolTransientError if the model
-    is at capacity and the tool call may be retried.
+    Raises SideQueryError, or ToolTransientError if the model is at capacity and the call may be retried.
     """
     ask: Callable[[PersonQuestion], Future[PersonAnswer]] = decline_question
-    """Asks a person; the tool can cancel the future to withdraw the question.
+    """Asks a person; cancel the future to withdraw the question, as the end of the call does.
 
-    Never blocks. When the call ends, its open questions are withdrawn. Raises TooManyQuestionsError.
+    Never blocks. Raises TooManyQuestionsError.
     """
     trace_parent: str = ""
     """The W3C `traceparent` of this call, to send with requests to other programs; "" if the call is not traced."""
     plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_sub_agents
-    """Validates the tasks of sub-agents, replaces "" and 0 by the defaults, and reads the files that the tasks name.
+    """Validates the tasks of sub-agents, fills in defaults, and reads their files.
 
-    Blocks while files are read. Raises SubAgentsRefusedError, or what `Tool.run` raises.
+    Blocks. Raises SubAgentsRefusedError, or what `Tool.run` raises.
     """
 
 
@@ -166,10 +153,7 @@ class InvalidToolInputError(Exception):
 
 
 def parse_arguments(name: str, raw: str) -> dict[str, Any]:
-    """Return the JSON object that is the input of a tool call; an empty text counts as {}.
-
-    Raises InvalidToolInputError.
-    """
+    """The input of a call as an object; an empty text counts as {}. Raises InvalidToolInputError."""
     try:
         value = parse_json(raw or "{}")
     except ValueError as error:
@@ -181,7 +165,7 @@ def parse_arguments(name: str, raw: str) -> dict[str, Any]:
 
 
 def input_misfit(name: str, problem: str) -> str:
-    """Return the error text that answers a call of the tool `name` whose input does not match the schema."""
+    """The error text that answers a call of the tool `name` whose input does not match the schema."""
     return f"The input of {name} does not fit its schema: {problem}. Nothing was run."
 
 
@@ -205,68 +189,58 @@ class Tool(Protocol):
     """A tool that models can call."""
 
     @property
-    def spec(self) -> ToolSpec:
-        """The tool's description and input schema for models, and its properties for the state machine."""
-        ...
+    def spec(self) -> ToolSpec: ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Run the tool. Called on a separate thread; for an instant tool (see ToolSpec) on the conversation's thread.
+        """Run the tool, on a thread of its own, or if instant on the conversation's.
 
-        Failures of the tool itself are outputs with `is_error`. Raises ToolTransientError or SandboxUnavailableError.
-        Any other exception is a bug and becomes an error result.
+        Its own failures are outputs with `is_error`. Raises ToolTransientError or SandboxUnavailableError; anything
+        else is a bug and becomes an error result.
         """
         ...
 
 
 class Toolbox(Protocol):
-    """The built-in tools of this server, and the state that they keep for each conversation.
-
-    Safe to call from any thread; never blocks, except `subject` and `prepared_rule`.
-    """
+    """The built-in tools, and their state for each conversation. Any thread; two methods may block, as said there."""
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """Return the tools offered to sub-agents, or with False to other conversations, in the order for models."""
+        """The tools offered to sub-agents, or with False to other conversations, in the order for models."""
         ...
 
-    def get(self, name: str) -> Tool | None:
-        """Return the tool with this name, or None."""
-        ...
+    def get(self, name: str) -> Tool | None: ...
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         """Parse and validate the JSON arguments of a tool call. Raises InvalidToolInputError."""
         ...
 
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
-        """Return the commands and paths that a tool call concerns, for approval rules.
+        """The commands and paths of a call, for approval rules.
 
-        Reads symbolic links, so it may block. If `within` is given, only links in these directories are read.
+        May block: reads symbolic links, with `within` only there.
         """
         ...
 
     def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-        """Return an approval rule in the form for the store: its command split into words, symbolic links resolved.
+        """A rule with its command split into words and its links resolved, with `within` only there. May block.
 
-        Reads symbolic links, so it may block. If `within` is given, only links in these directories are read. Raises
-        InvalidApprovalRuleError.
+        Raises InvalidApprovalRuleError.
         """
         ...
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Return the handles of a conversation's running background jobs, in the order in which they started.
+        """The running jobs in the order of their start, with `wider_than` those with more rights than that mode.
 
-        With `wider_than`, return only jobs with more rights than this permission mode gives. Killed jobs are left out,
-        even before their processes have ended.
+        Killed jobs are left out, even before their processes have ended.
         """
         ...
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> tuple[str, ...]:
-        """Kill the running background jobs without waiting; return their handles. `wider_than` is as for `jobs`.
+        """Kill jobs (as `jobs` selects them) without waiting; return their handles, also of those being killed already.
 
-        A job that has ended by itself is left out; one that is being killed already is named again. `ended` is called
-        for each job, on a thread of the job, once its processes are dead or could not be confirmed dead in time. Its
-        argument contains the tool_use_id of the call that started the job.
+        `ended` is called on a thread of each job once its processes are dead, or could not be confirmed dead in time;
+        its argument contains the tool_use_id of the call that started it.
         """
         ...
 
