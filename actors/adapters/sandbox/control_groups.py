@@ -26,14 +26,12 @@ from actors.ports import ProcessLimits
 PREFIX = "bedrock-"
 
 WANTED = ("pids", "memory")
+# Extended attributes that systemd sets on a control group that it has delegated to a service.
 DELEGATED = ("user.delegate", "trusted.delegate")
-"""Extended attributes that systemd sets on a control group that it has delegated to a service."""
 
+# A control group that the tool host has to create. Its directory, its controllers, whether it is of cgroup version 2,
+# and the names and contents of the files to write.
 Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
-"""A control group that the tool host has to create.
-
-Its directory, its controllers, whether it is of cgroup version 2, and the names and contents of the files to write.
-"""
 
 
 class Hierarchy(Struct, frozen=True):
@@ -41,19 +39,17 @@ class Hierarchy(Struct, frozen=True):
 
     own: Path
     controllers: tuple[str, ...]
-    """The controllers of this hierarchy that are in WANTED."""
     unified: bool
     topmost: bool = False
     """Whether this process can see no parent of its group, as in a container."""
 
 
 class ControlGroups:
-    """Control groups for the tool calls of this server.
+    """Control groups below the server's own, so that its limits apply to tools, too. Any thread.
 
-    They lie below the server's own control group, so that its limits also apply to tools. Safe to call from any thread.
-    If the server may not create control groups, tool calls have none, and `controllers` is empty. In cgroup version 2,
-    a group whose subgroups have controllers cannot contain processes, so the server has to move from its own group to a
-    subgroup. It does so only if the group was delegated to it.
+    Without the right to create groups, calls have none, and `controllers` is empty. In cgroup version 2 the server
+    moves to a subgroup, if its group was delegated to it: a group whose subgroups have controllers cannot contain
+    processes.
     """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
@@ -71,11 +67,7 @@ class ControlGroups:
         return frozenset(name for each in self._usable for name in each.controllers)
 
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
-        """Return the control groups for a new tool call.
-
-        The memory limit is raised by `in_memory`, the maximum bytes of the files that the call keeps in memory, because
-        these files count, too.
-        """
+        """The groups of a new call, whose memory limit is raised by `in_memory`: files kept in memory count, too."""
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory
         return [
@@ -91,7 +83,7 @@ class ControlGroups:
 
 
 def own_hierarchies(process: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
-    """Return this process's hierarchies that have a controller in WANTED; () if there are none."""
+    """This process's hierarchies that have a controller in WANTED; () if there are none."""
     try:
         groups = process.joinpath("cgroup").read_text().splitlines()
         mounts = process.joinpath("mountinfo").read_text().splitlines()
@@ -130,10 +122,7 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """Return the names and contents of the files to write in a call's group.
-
-    Swap is limited only if the kernel supports that.
-    """
+    """The files to write in a call's group. Swap is limited only if the kernel supports that."""
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
         said.append(("pids.max", str(limits.processes + 1)))  # plus one for the tool host
@@ -145,9 +134,9 @@ def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[
 
 
 def _prepare(hierarchy: Hierarchy) -> None:
-    """Create the control group that contains those of this server's tool calls, and test it with a trial subgroup.
+    """Create the group above those of the calls, and test it with a trial subgroup.
 
-    On failure, removes the group and raises OSError.
+    On failure, remove it and raise OSError.
     """
     ours = _ours(hierarchy)
     try:
@@ -169,8 +158,8 @@ def _prepare(hierarchy: Hierarchy) -> None:
 def _divide(hierarchy: Hierarchy) -> None:
     """Enable the controllers for the subgroups of this process's group, in cgroup version 2.
 
-    Before, this process moves to a subgroup, because a group whose subgroups have controllers cannot contain processes.
-    Raises OSError if that fails, or if the group was not delegated to this process.
+    First this process moves to a subgroup, because such a group cannot contain processes. Raises OSError, also if the
+    group was not delegated.
     """
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
         return
@@ -215,30 +204,28 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
+# The environment variable with the number of the call.
 VARIABLE = "BEDROCK_CALL"
-"""The environment variable with the number of the call."""
 
+# The name in /proc of the limit that contains the call's number: RLIMIT_RTTIME, in microseconds.
 _LIMIT = b"Max realtime timeout"
-"""The name in /proc of the limit that contains the call's number: RLIMIT_RTTIME, in microseconds."""
 
 
 class CallMarks(Struct, frozen=True):
-    """The marks by which the processes of one call are recognised."""
-
     number: int
     folders: tuple[bytes, ...] = ()
 
 
 def new_number() -> int:
-    """Return an unguessable random number; as a limit of CPU time in µs it exceeds thirty years and has no effect."""
+    """An unguessable random number; as a limit of CPU time in µs it exceeds thirty years and has no effect."""
     return 1 << 50 | randbits(50)
 
 
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
-    """Kill the processes with the marks `trace` until none is left, for at most `seconds`. Callable from any thread.
+    """Kill the processes with these marks until none is left, for at most `seconds`. Any thread.
 
-    Returns the ids of the killed processes, and whether it is certain that none is left. It is never certain without
-    `grouped`, which means that all processes of the call were created in its control groups.
+    Returns the killed pids, and whether surely none is left: never without `grouped`, all processes having been created
+    in the call's groups.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
@@ -268,10 +255,7 @@ def _members(folder: bytes) -> list[int]:
 
 
 def _kill(pid: int, trace: CallMarks) -> bool:
-    """Kill the process if it belongs to the call. Return False if it does not, or cannot be killed.
-
-    A pidfd is used, so that the pid cannot be reused between the check and the kill.
-    """
+    """Kill the process if it belongs to the call; else False. A pidfd, so that the pid cannot be reused."""
     try:
         with Opened(os.pidfd_open(pid)) as process:
             if _is_of(pid, trace):

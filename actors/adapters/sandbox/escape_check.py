@@ -21,7 +21,6 @@ CLONE_NEWUSER = 0x10000000
 
 
 def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
-    """Try every way out of the sandbox, and write to stdout which ones succeeded, or CONFINED if none did."""
     tries: list[tuple[str, Callable[[], object]]]
     tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
     if mode != "unrestricted":
@@ -55,13 +54,11 @@ def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
 
 
 def checked(result: int) -> None:
-    """Raise OSError if `result`, the result of a C function, reports a failure."""
     if result < 0:
         raise OSError(ctypes.get_errno(), "refused by the kernel")
 
 
 def succeeds(attempt: "Callable[[], object]") -> bool:
-    """Return whether a call raises no OSError."""
     try:
         attempt()
     except OSError:

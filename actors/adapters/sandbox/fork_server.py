@@ -25,18 +25,17 @@ from actors.adapters.sandbox.host import kernel
 from actors.adapters.sandbox.process_tree import HostProcess
 
 _FOLDER = Path(__file__).parent
+# Seconds within which the fork server must accept a request; otherwise it is killed and a new one is started.
 SEND_SECONDS = 10.0
-"""Seconds within which the fork server must accept a request; otherwise it is killed and a new one is started."""
 
+# In an order in which each comes after the modules that it imports; the main module, `toolhost`, is loaded last.
 MODULES = (
     "host.kernel", "host.process_walk", "host.call_limits", "host.syscall_filter", "host.reported_calls",
     "host.writable_trees", "host.write_broker", "host.confinement", "host.call_processes",
 )  # fmt: skip
-"""The modules of a tool host in an order in which each comes after the modules that it imports.
 
-The main module, `toolhost`, is not listed; it is loaded last.
-"""
-
+# Loads and runs the compiled program from the descriptor `{}`, and no file that may have changed since the server
+# started.
 START = """
 import marshal, posix, sys
 def add(name, code):
@@ -48,27 +47,22 @@ for module in modules:
     add(*module)
 exec(main[1])
 """
-"""The Python code that loads and runs the tool host's compiled program; `{}` is replaced by the program's descriptor.
-
-It reads no module from the file system, where the files may have changed since the server started.
-"""
 
 
 class ForkServer:
-    """Provides tool hosts (the processes that run tool calls) by forking a helper process, the fork server.
+    """Provides tool hosts by forking a helper process, the fork server. Any thread.
 
-    The fork server never runs a call itself, so no data of one call reaches another. It is started by the first
-    request, and again if it has ended. The hosts are its siblings: children of this process, which survive the end of
-    the fork server. If the kernel does not allow it to fork siblings, each host is started as a new interpreter. Safe
-    to call from any thread.
+    It never runs a call itself, so no data of one call reaches another. It starts with the first request, and again if
+    it has ended. Hosts are its siblings, children of this process, and survive it. Where the kernel forbids that, each
+    host is a new interpreter.
     """
 
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
-        """Keep the arguments; nothing is started yet.
+        """`cpus`: the CPUs for hosts, None for those of this process.
 
-        `cpus` are the CPUs on which hosts run; None means the CPUs of this process. `lease` is the descriptor of a file
-        that contains the time at which hosts end their programs; None means no time limit. The descriptor is
-        duplicated, so the caller may close its own. Raises OSError.
+        `lease`: the file with the time at which they end, or None.
+
+        The descriptor is duplicated. Raises OSError.
         """
         self._cpus = cpus
         self._lease = None if lease is None else os.dup(lease)
@@ -81,13 +75,11 @@ class ForkServer:
         program()  # loads the program now, so that the first call does not wait for it
 
     def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
-        """Request a tool host that the server controls through the socket `control`.
+        """Request a tool host that the server controls through `control`; `python`: it runs Python source itself.
 
-        With `python`, the host runs Python source itself. `streams` has a descriptor for the program's stdin,
-        descriptors for its stdin and stdout, or none.
-
-        Returns the number (from 1) of the fork server's process that got the request, to be passed to `replace`, and
-        the host. The host is None if it was forked: its pid is then known only from its first message. Raises OSError.
+        `streams` are a descriptor for stdin, or for stdin and stdout, or none. Returns the number of the fork server's
+        process, for `replace`, and the host: None if it was forked, since only its first message has its pid. Raises
+        OSError.
         """
         wanted, files = kernel.PYTHON if python else kernel.PROGRAM, [control, *streams]
         with self._lock:
@@ -104,11 +96,7 @@ class ForkServer:
             return self._starts, None
 
     def replace(self, number: int) -> None:
-        """End the fork server's process with this number, because it has not served a request.
-
-        `number` is what `request` returned. The next request starts a new process. Does nothing if the process has
-        already been replaced.
-        """
+        """End the fork server's process with this number, because it has not served a request."""
         with self._lock:
             if number == self._starts:
                 self._stop()
@@ -175,9 +163,8 @@ class ForkServer:
 def start_interpreter(role: str, inherited: list[int], lease: int | None) -> subprocess.Popen[bytes]:
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
-    The process inherits no environment variable of the server except LD_LIBRARY_PATH, and no open file except the
-    program, the lease and those in `inherited`. Their descriptors are passed as its arguments. LD_BIND_NOW makes it
-    resolve all library functions when it starts, so that its forked copies need not.
+    It inherits LD_LIBRARY_PATH alone, and of files the program, the lease and `inherited`, whose numbers are its
+    arguments. LD_BIND_NOW makes it resolve all library functions at once, so that its forked copies need not.
     """
     files = [-1 if lease is None else lease, *inherited]
     return subprocess.Popen(
@@ -193,31 +180,27 @@ def start_interpreter(role: str, inherited: list[int], lease: int | None) -> sub
 
 
 def command(role: str, *files: int) -> list[str]:
-    """Return the command line that runs the tool host's program in the role "forks", "host" or "probe".
-
-    The process must inherit the descriptors `files` and `program()`.
-    """
+    """The command line for the role "forks", "host" or "probe". The process must inherit `files` and `program()`."""
     return [sys.executable, "-I", "-S", "-c", START.format(program()), role, *map(str, files)]
 
 
 @functools.cache
 def program() -> int:
-    """Return a descriptor of the tool host's compiled program, which stays open as long as this process runs."""
+    """A descriptor of the tool host's compiled program, which stays open as long as this process runs."""
     return sealed(codes())
 
 
 def codes() -> list[tuple[str, CodeType]]:
-    """Return the compiled modules of the tool host as pairs of a module's name in this package and its code.
+    """The compiled modules of the tool host, by their names in this package.
 
-    They are read from Python's cache of compiled files where there is one, because compiling takes ten times as long.
-    They are neither executed nor imported, because the server's own process needs few of them.
+    They come from Python's cache where there is one, because compiling takes ten times as long, and are not imported,
+    because the server needs few of them.
     """
     loaders = (SourceFileLoader(name, str(path_of(name))) for name in (*MODULES, "toolhost"))
     return [(loader.name, cast("CodeType", loader.get_code(loader.name))) for loader in loaders]
 
 
 def path_of(module: str) -> Path:
-    """Return the path of the source file of a tool host's module; `module` is its name in this package."""
     return _FOLDER / f"{module.replace('.', '/')}.py"
 
 

@@ -15,10 +15,10 @@ PREFIX = "bedrock-tools-"
 
 
 class PrivateDirectories:
-    """The directory that contains the private directories of this server's calls. Safe to use from any thread.
+    """The directory of the private directories of this server's calls. Any thread.
 
-    It is locked while the server runs, so a later server of the same user can recognise and remove the directory of a
-    killed server. Its name is unpredictable and its owner is checked, so no other user can replace it.
+    It is locked while the server runs, so that a later one can recognise and remove it. Its name is unpredictable and
+    its owner is checked, so that no other user can replace it.
     """
 
     def __init__(self, protected: tuple[str, ...] = ()) -> None:
@@ -30,7 +30,7 @@ class PrivateDirectories:
 
     @property
     def path(self) -> str:
-        """Return the path of the directory; create another one if it was removed or replaced. Raises OSError."""
+        """The path of the directory; create another one if it was removed or replaced. Raises OSError."""
         with self._guard:
             if self._lock >= 0 and not self._in_place():
                 os.close(self._lock)
@@ -39,11 +39,9 @@ class PrivateDirectories:
             return self._path
 
     def make(self) -> str:
-        """Create a directory for one call and return its path. Raises OSError."""
         return tempfile.mkdtemp(prefix="call-", dir=self.path)
 
     def close(self) -> None:
-        """Remove the directory with all its content; idempotent."""
         with self._guard:
             if self._lock >= 0:
                 if self._in_place():
@@ -63,7 +61,7 @@ class PrivateDirectories:
 def remove(path: str) -> None:
     """Remove a directory with hostile content: deeply nested, without permissions, full of links.
 
-    Entries that cannot be removed stay. Not with `shutil.rmtree`, whose stack and open files grow with the depth.
+    What cannot be removed stays. `shutil.rmtree` needs stack and open files for each level.
     """
     with suppress(OSError):
         os.rmdir(path)
@@ -91,10 +89,7 @@ def _create(parent: str) -> tuple[str, int]:
 
 
 def _lock(path: str) -> int:
-    """Lock a directory of this user, and return the descriptor that holds the lock.
-
-    Raises OSError if the directory belongs to another user or another server, or does not exist.
-    """
+    """The descriptor that holds the lock. Raises OSError if the directory is missing, locked, or another user's."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

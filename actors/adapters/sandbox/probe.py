@@ -21,18 +21,16 @@ from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxReport
 
 log = logging.getLogger(__name__)
 
+# "auto" uses the best sandbox that works; "A" demands one with namespaces, "B" one without; "none" switches it off.
 SETTINGS = ("auto", "A", "B", "none")
-"""The values of the setting `sandbox`: "auto" uses the best sandbox that works; "A" demands a sandbox with namespaces,
-"B" one without; "none" switches the sandbox off."""
 
 PROBE_SECONDS = 10.0
 
 
 def probe(setting: str = "auto") -> SandboxReport:
-    """Try the kernel's sandbox features in short-lived processes; return which work. Blocks for some hundred ms.
+    """Try the kernel's features in short-lived processes. Blocks for some hundred ms.
 
-    Raises SandboxUnavailableError if `setting` demands a sandbox that this machine does not support: A is a sandbox
-    with namespaces, B is one without.
+    Raises SandboxUnavailableError if `setting` demands what this machine does not support.
     """
     nothing = _namespaces(landlock_abi())
     if setting == "none":
@@ -67,9 +65,9 @@ def with_separation(report: SandboxReport) -> SandboxReport:
 
 
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
-    """Return the report, updated for calls that have control groups with these controllers.
+    """The report for calls with these controllers.
 
-    Without the controller `pids`, only newer kernels limit the number of processes, and only in namespaces.
+    Without `pids`, only newer kernels count processes, and only in namespaces.
     """
     alone = report.pid_namespace and report.tier != "B" and call_limits.counts_per_namespace()
     return replace(
@@ -78,7 +76,7 @@ def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxR
 
 
 def landlock_abi() -> int:
-    """Return the ABI version of Landlock in this kernel, 0 if there is none."""
+    """The ABI version of Landlock in this kernel, 0 if there is none."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         return max(0, int(libc.syscall(kernel.NR_LANDLOCK_CREATE, None, 0, kernel.LANDLOCK_CREATE_RULESET_VERSION)))
@@ -87,7 +85,7 @@ def landlock_abi() -> int:
 
 
 def can_make_pid_namespace() -> bool:
-    """Return whether a tool host can create a PID namespace; tried in a separate process."""
+    """Whether a tool host can create a PID namespace; tried in a separate process."""
     try:
         tried = subprocess.run(
             fork_server.command("probe"),
@@ -152,10 +150,9 @@ def _advice_on_signals(abi: int) -> str:
 
 
 def why_not(report: SandboxReport, mode: Mode | None = None, *, apart: bool = False) -> str:
-    """Run a program that tries to break out of the restrictions in `report`; return what it could do, "" if nothing.
+    """What a program that tries to break out could do; "" if nothing, or the error if it could not run.
 
-    Returns the error if the program could not be run. `mode` is the program's mode, by default the narrowest that the
-    report offers. With `apart`, the program may read only its own directory.
+    `mode` is by default the narrowest of the report. With `apart`, the program may read only its own directory.
     """
     narrowest = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     try:

@@ -25,10 +25,7 @@ from actors.ports.machine import exhausted_resource, run_in_thread
 
 
 class Capture:
-    """Keeps at most `limit` bytes of a stream: the first bytes and the last ones, half of the limit each.
-
-    Not thread-safe.
-    """
+    """Keeps the first and the last bytes of a stream, at most `limit` in all. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._head_room = limit // 2
@@ -38,7 +35,6 @@ class Capture:
         self._total = 0
 
     def add(self, data: bytes) -> None:
-        """Append a chunk of output."""
         self._total += len(data)
         taken = min(len(data), self._head_room - len(self._head))
         self._head += data[:taken]
@@ -47,7 +43,7 @@ class Capture:
             self._trim()
 
     def parts(self) -> tuple[bytes, bytes, int]:
-        """Return head, tail and the number of bytes dropped between them. Without dropped bytes, head is all output."""
+        """Head, tail and the number of bytes dropped between them. Without dropped bytes, head is all output."""
         self._trim()
         cut = self._total - len(self._head) - len(self._tail)
         if cut == 0:
@@ -59,10 +55,7 @@ class Capture:
 
 
 class HostProcess:
-    """A tool host that is a child of this process. Its pid stays valid until one of these methods reaps the host.
-
-    Safe to call from any thread.
-    """
+    """A tool host that is a child of this process; its pid stays valid until a method here reaps it. Any thread."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -79,7 +72,6 @@ class HostProcess:
             return self._reaped
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the host's end; return whether it has ended, and if so, reap it."""
         if self.ended():
             return True
         with suppress(OSError), kernel.Opened(os.pidfd_open(self.pid)) as descriptor:
@@ -98,24 +90,20 @@ log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 10.0
 
+# In this time after a kill the host must report the end of the tree. The tool runner waits a little less, so it has
+# reported that processes may still run before this module stops waiting.
 REPORT_SECONDS = 2.2
-"""Seconds after a kill within which the host must report that the process tree has ended.
 
-This is a little longer than the tool runner waits, so that the runner has already reported that processes may still run
-when this module stops waiting for the host.
-"""
-
+# Seconds after the time limit in which the host must have enforced it; then the server kills the program itself.
 WALL_GRACE_SECONDS = 5.0
-"""Seconds after the time limit in which the host must have enforced it; then the server kills the program itself."""
 
+# Maximum seconds that the server spends on killing the processes of a host that did not report their end.
 CONFIRM_SECONDS = 0.5
-"""Maximum seconds that the server spends on killing the processes of a host that did not report their end."""
 
 FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
-"""Errors of clone if the kernel, or a filter of system calls, does not allow a process to create a sibling."""
 
+# The names of the limits, indexed by the numbers that the tool host reports.
 LIMITS = ("", "wall", "processes", "memory", "lease")
-"""The names of the limits, indexed by the numbers that the tool host reports."""
 
 STAGES = {
     "host": "the tool host could not be forked",
@@ -141,10 +129,7 @@ class ForkUnsupportedError(ProcessStartError):
 
 
 class InitProcess:
-    """The init process of a call: the root of the program's process tree.
-
-    In a namespace, its exit makes the kernel kill all other processes; otherwise its exit makes the host kill them.
-    """
+    """The root of the program's process tree. When it exits, the kernel or the host kills the rest."""
 
     def __init__(self, pid: int, namespace: bool, host: int) -> None:
         self.pid = pid
@@ -185,19 +170,16 @@ def _ends_within(pidfd: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
+# Called with the ended tree, its host (None if unknown), and the marks of its processes (None if certainly none still
+# runs).
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, control_groups.CallMarks | None], None]"
-"""Called when a process tree has ended.
-
-The arguments are the tree, its host (None if unknown), and the marks by which the processes of the tree are recognised
-(None if it is certain that none of them still runs).
-"""
 
 
 class ProcessTree:
     """A program and all its descendants, run by its tool host (ports.RunningProcess).
 
-    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames (messages). After the
-    last frame it reaps the host; `wait` does not wait for that.
+    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames and reaps it after the
+    last one, for which `wait` does not wait.
     """
 
     def __init__(
@@ -262,9 +244,8 @@ class ProcessTree:
     def await_begin(self) -> None:
         """Wait until the program runs.
 
-        Raises ProcessStartError or SandboxUnavailableError if the program certainly did not start, in particular
-        HostLostError and ForkUnsupportedError, after which another host may succeed. If the host is lost after the
-        program may have started, nothing is raised here, and `wait` reports the loss.
+        Raises ProcessStartError or SandboxUnavailableError if it certainly did not start; after HostLostError and
+        ForkUnsupportedError another host may succeed. A host that is lost later is reported by `wait`.
         """
         with self._changed:
             known = self._changed.wait_for(self._decided, BEGIN_SECONDS)
@@ -300,10 +281,9 @@ class ProcessTree:
             self._changed.notify_all()
 
     def _kill_host(self) -> None:
-        """Kill a host that has not started init yet.
+        """Kill a host that has not started init.
 
-        The pid of a host that has not reported it is unknown. Such a host ends when it tries to report its pid, because
-        the socket is shut down here.
+        One whose pid is unknown ends when it reports it: the socket is shut here.
         """
         if self._host is not None:
             self._host.kill()
@@ -319,10 +299,7 @@ class ProcessTree:
     # --- wait -----------------------------------------------------------------------------------------------------
 
     def wait(self) -> ProcessEnd:
-        """Block until the program and all its descendants have exited; return how the program ended.
-
-        The result is marked `leaked` if the exit of some process could not be confirmed in time.
-        """
+        """Block until the program and all its descendants have exited, or count as leaked, and return how it ended."""
         with self._finishing:
             if self._end is None:
                 self._end = self._finish()
@@ -378,8 +355,8 @@ class ProcessTree:
     def _clear(self) -> bool:
         """Kill the tree in place of a host that has exited or does not report; return whether all of it has exited.
 
-        Without a namespace, init is not killed before the tree has exited, because init kills the other processes when
-        its host has ended. If the tool has killed init, remaining processes are found by the call's marks.
+        Without a namespace, init goes last: it kills the others when its host has ended. If the tool has killed init,
+        remaining processes are found by the call's marks.
         """
         host, init = self._host, self._init
         if host is None:
@@ -399,7 +376,7 @@ class ProcessTree:
     def _sweep(self, host: HostProcess) -> bool:
         """Kill the descendants of a live host that does not report; return whether none is left.
 
-        An exiting host has already lost its children; finding none then does not prove that they have ended.
+        An exiting host has already lost its children, so finding none then proves nothing.
         """
         deadline = time.monotonic() + CONFIRM_SECONDS
         while not host.ended() and time.monotonic() < deadline:
@@ -447,10 +424,10 @@ class ProcessTree:
             self._host.ended_within(CONFIRM_SECONDS)
 
     def _next_frame(self) -> bytes:
-        """Return the host's next frame (message), b"" when the host has closed the socket. Raises OSError.
+        """The host's next frame, b"" at the end of the socket. Raises OSError.
 
-        A host that ends without reading everything sent to it resets the socket. The first read then raises
-        ConnectionResetError, although frames that the host sent before are still readable, so it is repeated once.
+        A host that ends without reading everything resets the socket, although its frames are still readable, so the
+        first ConnectionResetError is ignored.
         """
         try:
             return self._control.recv(kernel.CHUNK + 1)

@@ -14,34 +14,29 @@ from typing import Any
 from actors.adapters.sandbox.host import writable_trees
 from actors.ports.sandbox import WORKSPACE_PROTECTED
 
+# A directory of this name is assumed to belong to the server, like `~/.config/bedrock`.
 OWN_NAME = "bedrock"
-"""A directory of this name is assumed to belong to the server, like `~/.config/bedrock`."""
 
+# The link by which Kubernetes replaces all files of a secret at once; its directory contains only this secret.
 REPLACED_TOGETHER = "..data"
-"""The link by which Kubernetes replaces all files of a secret at once; its directory contains only this secret."""
 
 
 class ServerFiles:
-    """The files and directories that no tool may read or change.
+    """The files and directories that no tool may read or change, resolved for each call, because links may change.
 
-    Paths are resolved for each call, because links may change.
-
-    Saving a file usually replaces it with another file of the same name, so hiding the current file is not enough.
-    Therefore the directory of a file is hidden if only the server uses that directory. That is assumed if the
-    directory's name or layout indicates it, or if the directory is outside the home directory and other users have no
-    permissions, provided that it contains neither the call's directory nor the server's home, programs or temporary
-    files. For a link, the directory of its target is treated in the same way.
+    Saving a file usually replaces it, so the directory of a file is hidden, too, if only the server uses it. That is
+    assumed from its name or layout, or outside the home directory if other users have no permissions, unless it
+    contains the call's directory or the server's home, programs or temporary files. For a link, its target's directory
+    is treated alike.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = tuple(sorted({os.path.abspath(path) for path in paths}))
 
     def real(self) -> tuple[str, ...]:
-        """Return the real paths, with all links resolved as they are now."""
         return tuple(sorted({os.path.realpath(path) for path in self._paths}))
 
     def to_hide(self, needed: str) -> tuple[str, ...]:
-        """Return the paths to hide from a call that needs the directory `needed`."""
         kept = (os.path.realpath(needed), *_shared())
         found: set[str] = set()
         for path in self._paths:
@@ -52,13 +47,13 @@ class ServerFiles:
         return tuple(outermost(found))
 
     def in_shared_directories(self) -> tuple[str, ...]:
-        """Return the files that are hidden without their directory: tools could see a new file that replaces one."""
+        """The files that are hidden without their directory: tools could see a new file that replaces one."""
         hidden = self.to_hide("/")
         return tuple(path for path in hidden if not os.path.isdir(path))
 
 
 def _directories(path: str, real: str) -> set[str]:
-    """Return the directory of a file; for a link, the directories of link and target, and their parent directories."""
+    """The directory of a file; for a link, the directories of link and target, and their parent directories."""
     named, target = os.path.realpath(os.path.dirname(path)), os.path.dirname(real)
     if os.path.join(named, os.path.basename(path)) == real:
         return {named}
@@ -66,7 +61,7 @@ def _directories(path: str, real: str) -> set[str]:
 
 
 def _apart(folder: str, kept: Iterable[str]) -> bool:
-    """Return whether the directory is used by the server only, and contains none of the paths `kept`."""
+    """Whether the directory is used by the server only, and contains none of the paths `kept`."""
     if not os.path.isdir(folder) or any(within(each, folder) for each in kept):
         return False
     if os.path.basename(folder) == OWN_NAME or os.path.lexists(os.path.join(folder, REPLACED_TOGETHER)):
@@ -76,14 +71,14 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 
 def own_programs() -> tuple[str, ...]:
-    """Return the real paths of the interpreter, its libraries and this package, which tools written in Python need."""
+    """The interpreter, its libraries and this package, which tools written in Python need."""
     package = str(Path(__file__).parents[2])  # not its parent, where a checkout also has files that users edit
     found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
 
 
 def listed_by_programs() -> str:
-    """Return the real path of the directory that holds this package: Python must be able to list it."""
+    """The directory that holds this package, which Python must be able to list."""
     return os.path.realpath(Path(__file__).parents[3])
 
 
@@ -93,41 +88,35 @@ def _shared() -> tuple[str, ...]:
     return tuple(map(os.path.realpath, places))
 
 
+# Names that are always protected, whatever the settings: git runs programs whose names are in files in `.git`.
 ALWAYS = (".git",)
-"""Names that are always protected, whatever the settings: git runs programs whose names are in files in `.git`."""
 
+# Directories that cannot be a workspace themselves, although directories below them can.
 OF_THE_SYSTEM = ("/bin", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
-"""Directories that cannot be a workspace themselves, although directories below them can."""
 
+# Directories that cannot be a workspace, nor can any directory below them.
 OF_THE_SYSTEM_WITH_ALL = ("/boot", "/dev", "/etc", "/proc", "/sys")
-"""Directories that cannot be a workspace, nor can any directory below them."""
 
+# File systems, by magic number, in which a file has other names, such as GIT~1 for .git: protecting one is useless
+# there.
 WITH_OTHER_NAMES = {
     0x4D44: "vfat", 0x2011BAB0: "exfat", 0x5346544E: "ntfs", 0x7366746E: "ntfs", 0xFF534D42: "cifs", 0xFE534D42: "smb",
     0x517B: "smb", 0x4244: "hfs", 0x482B: "hfs+",
 }  # fmt: skip
-"""File systems, by magic number, in which programs can use other names for a file, such as GIT~1 for .git.
-
-In them it would be useless to protect a name.
-"""
 
 
 class Workspaces:
-    """Decides whether a directory can be a workspace, and describes it to the tool host. Safe to call from any thread.
-
-    `names` are the protected names, each one or several components separated by slashes.
-    """
+    """Decides whether a directory can be a workspace, and describes it to the tool host. Any thread."""
 
     def __init__(self, names: Iterable[str] = WORKSPACE_PROTECTED) -> None:
         self._names = tuple(map(os.fsencode, dict.fromkeys((*ALWAYS, *names))))
         self._programs = str(Path(__file__).parents[3])
 
     def refusal(self, directory: str, denied: Iterable[str], unmasked: Iterable[str]) -> str:
-        """Return a readable reason why a directory cannot be a workspace; "" if it can.
+        """Why a directory cannot be a workspace; "" if it can. `denied` are real paths that no tool may change.
 
-        `denied` are real paths that no tool may change. `unmasked` are paths that tools may not read and that no mount
-        hides. Tools get access only to files that are beside such a path when they start. A file that they create
-        there would be unreadable, so a workspace must contain no such path.
+        `unmasked` are paths that tools may not read and no mount hides. Beside such a path tools can only access files
+        that exist when they start, so a workspace must contain none.
         """
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))
@@ -144,10 +133,7 @@ class Workspaces:
         return writable_trees.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:
-        """Return the description of a workspace for the tool host: the section `workspace` of its launch message.
-
-        `private` is the private directory of the tool call. `denied` are paths that no tool may change.
-        """
+        """The section `workspace` of the launch message. `private` is the call's private directory."""
         kept = {
             *denied,
             self._programs,
@@ -162,19 +148,16 @@ class Workspaces:
 
 
 def within(path: str, folder: str) -> bool:
-    """Return whether `path` is `folder` or below it."""
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return the paths, sorted, without those below another one."""
+    """The paths, sorted, without those below another one."""
     found = sorted(set(paths))
     return [path for path in found if not any(path != other and within(path, other) for other in found)]
 
 
 class _FileSystem(ctypes.Structure):
-    """The beginning of the C struct statfs."""
-
     _fields_ = (("kind", ctypes.c_long), ("rest", ctypes.c_char * 512))
 
 

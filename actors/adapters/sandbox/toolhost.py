@@ -96,8 +96,8 @@ else:
     import _signal as signal
     import _socket as socket
 
+# Seconds to wait for output after the main process has ended; another process may keep the pipe open for ever.
 DRAIN_SECONDS = 0.2
-"""Seconds to wait for output after the main process has ended; another process may keep the pipe open for ever."""
 
 LAST_OUTPUT = 1 << 20
 
@@ -107,7 +107,7 @@ class ServerGoneError(Exception):
 
 
 class NotStartedError(Exception):
-    """The program did not start; the reason was sent to the server."""
+    pass
 
 
 class Host(call_processes.HostedCall):
@@ -128,10 +128,9 @@ class Host(call_processes.HostedCall):
         self.killed: set[int] | None = set()
 
     def run(self) -> None:
-        """Run the call until its last process has exited, and report its end to the server.
+        """Run the call until its last process has exited, and report its end.
 
-        Raises ServerGoneError or NotStartedError, after having killed the process tree and waited some seconds for its
-        end.
+        Raises ServerGoneError or NotStartedError after killing the tree and waiting some seconds for its end.
         """
         try:
             self.begin()
@@ -175,11 +174,7 @@ class Host(call_processes.HostedCall):
         raise NotStartedError
 
     def watch(self) -> None:
-        """Forward output until the process tree must be killed.
-
-        It must be killed when the server sends KILL, when a limit is exceeded, when init has ended, or when the main
-        process has ended and its output was read.
-        """
+        """Forward output until KILL, a limit, init's end, or main's end with all its output read."""
         while not self.over():
             ready = {source for source, _ in self.poll.poll(self.patience())}
             if self.control in ready and self.hear():
@@ -192,10 +187,7 @@ class Host(call_processes.HostedCall):
                 self.pump()
 
     def over(self) -> bool:
-        """Return whether the process tree must be killed now.
-
-        If the reason is an exceeded limit, also store the limit's number (see kernel.py) in `self.limit`.
-        """
+        """Whether the process tree must be killed now, at a limit with its number (see kernel.py) in `self.limit`."""
         if self.drain_until:
             drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
             return drained or self.lease.over()
@@ -208,7 +200,7 @@ class Host(call_processes.HostedCall):
         return self.limit > 0
 
     def patience(self) -> float | None:
-        """Return the milliseconds until the next check of limits is due; None if no limit has to be checked."""
+        """The milliseconds until the next check of limits is due; None if no limit has to be checked."""
         now = time.monotonic()
         dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
         if (asked := self.census.due()) is not None:
@@ -218,10 +210,7 @@ class Host(call_processes.HostedCall):
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
-        """Handle one frame (message) of the server; if there is none, send pending output.
-
-        Returns whether the frame was KILL. Raises ServerGoneError.
-        """
+        """Handle a frame of the server, or send pending output; return whether it was KILL. Raises ServerGoneError."""
         try:
             frame = os.read(self.control, kernel.CHUNK)
         except BlockingIOError:
@@ -245,9 +234,9 @@ class Host(call_processes.HostedCall):
         process_walk.send_signal(self.init, signal.SIGTERM)
 
     def read_report(self) -> None:
-        """Read from the report pipe whether the main process became the program, and tell the server if it did.
+        """Tell the server whether main became the program: exec closes the report pipe.
 
-        The pipe contains an error, or was closed by a successful exec. Raises NotStartedError if it contains an error.
+        Raises NotStartedError for an error in it.
         """
         self.begun = True
         self.poll.unregister(self.pipes.report)
@@ -257,10 +246,7 @@ class Host(call_processes.HostedCall):
         self.send(kernel.STARTED)
 
     def read_status(self) -> bool:
-        """Read the main process's wait status; return False if init has ended without reporting one.
-
-        Init may also end after it has reported the status, if the main process has left no process behind.
-        """
+        """Read main's wait status. False if init has ended without one; it may also end after reporting it."""
         data = os.read(self.pipes.status, 4)
         if not data:
             self.poll.unregister(self.pipes.status)
@@ -282,10 +268,7 @@ class Host(call_processes.HostedCall):
             self.output_open = False
 
     def flush(self) -> None:
-        """Send the pending chunk of output, then read the next one.
-
-        Until the server accepts the chunk, further output stays in the program's pipe.
-        """
+        """Send the pending output. Until the server accepts it, more stays in the program's pipe."""
         if not self.unsent:
             return
         try:
@@ -313,10 +296,9 @@ class Host(call_processes.HostedCall):
             return
 
     def clear(self) -> bool:
-        """Kill the process tree and wait for its end; return False if it does not end in time.
+        """Kill the process tree and wait for its end; False if it does not end in time.
 
-        After the server's KILL message this waits without a limit: the server kills this process when the server's own
-        time limit has passed.
+        After KILL there is no limit: the server kills this process when its own has passed.
         """
         if not self.init:
             return True
@@ -350,7 +332,7 @@ class Host(call_processes.HostedCall):
             left -= len(data)
 
     def result(self, cleared: bool, ended: float) -> list[int]:
-        """Return the numbers of the END frame, which reports the end of the call to the server (see toolhost.py)."""
+        """The numbers of the END frame, which reports the end of the call to the server (see toolhost.py)."""
         status = int(signal.SIGKILL) if self.status is None else self.status
         code = os.waitstatus_to_exitcode(status)
         milliseconds = int((ended - self.began) * 1000)
@@ -358,12 +340,12 @@ class Host(call_processes.HostedCall):
         return [max(code, -1), max(-code, 0), *flags, *sorted((self.killed or set()) - {self.init})]
 
 
+# Modules of the standard library that the server's own Python programs import; the fork server imports them when it
+# starts the first of these programs.
 PRELOADED = (
     "__future__", "array", "base64", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re",
     "subprocess", "typing", "unicodedata",
 )  # fmt: skip
-"""Modules of the standard library that the server's own Python programs import; the fork server imports them when it
-starts the first of these programs."""
 
 
 def read_launch(control: int) -> "dict[str, Any]":
@@ -384,8 +366,8 @@ def read_launch(control: int) -> "dict[str, Any]":
 def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
     """Run the call that the server describes on `control`, and end this process.
 
-    `streams` are descriptors for the program's stdin, or for its stdin and stdout; none means the defaults. `lease` is
-    the descriptor of the file with the time until which the call may run, or -1.
+    `streams` are for the program's stdin, or stdin and stdout. `lease` is the file with the time until which the call
+    may run, or -1.
     """
     os.set_inheritable(control, False)
     kernel.libc.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -401,9 +383,9 @@ def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
 def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
     """Fork a host for each packet on `channel`, until the server ends.
 
-    A packet passes the descriptors of the host's control socket and of the program's streams. Its content is
-    kernel.PROGRAM, or kernel.PYTHON for Python source that the host runs itself. All hosts have the same lease. Other
-    processes of the same user must not be able to inspect or change this one, because all later hosts are copies of it.
+    A packet passes the host's control socket and the program's streams; its content is kernel.PROGRAM, or kernel.PYTHON
+    for source that the host runs itself. Other processes of the user must not be able to change this one, because all
+    later hosts are copies of it.
     """
     kernel.libc.prctl(kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
     gc.freeze()
@@ -418,7 +400,7 @@ def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
 
 
 def next_request(requests: "socket.socket") -> "tuple[bytes, list[int]] | None":
-    """Return the kind of the next host (PYTHON or PROGRAM) and its descriptors; None if the server has ended."""
+    """The kind of the next host (PYTHON or PROGRAM) and its descriptors; None if the server has ended."""
     try:
         wanted, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(12), socket.MSG_CMSG_CLOEXEC)
     except OSError:
@@ -434,10 +416,10 @@ def preload() -> None:
 
 
 def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
-    """Fork a tool host whose parent is the server, not this fork server; report to the server if the fork fails.
+    """Fork a tool host whose parent is the server; report a failure.
 
-    The tool host leaves the process group of the fork server only after it has sent its pid to the server. If it ends
-    earlier, the server does not know the pid, but can reap the tool host as a member of that group.
+    It leaves the fork server's process group after it has sent its pid, so that the server can reap it there if it ends
+    earlier.
     """
     own = os.getpid()
     try:
@@ -468,7 +450,6 @@ def fork_sibling() -> int:
 
 
 def send_failure(control: int, error: int) -> None:
-    """Report on a control socket that no host was forked; the server may have closed it."""
     with suppress(OSError):
         os.write(control, kernel.FAILED + b"host %d" % error)
 

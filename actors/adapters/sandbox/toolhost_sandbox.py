@@ -30,33 +30,24 @@ from actors.ports.cluster import Lease
 from actors.ports.machine import exhausted_resource
 from actors.ports.sandbox import SYSTEM_PATHS, WORKSPACE_PROTECTED
 
+# Maximum seconds per call that has left processes behind, for killing these processes at shutdown.
 CLOSE_SECONDS = 0.5
-"""Maximum seconds per call that has left processes behind, for killing these processes at shutdown."""
 
 
 class ToolHostSandbox:
-    """Runs each program in its own tool host (ports.Sandbox). Safe to call from any thread.
+    """Runs each program in its own tool host (ports.Sandbox). Any thread.
 
-    `pid_namespace=False` disables PID namespaces: the processes of a program are then found by walking /proc. A server
-    without root needs a user namespace for a PID namespace; in it programs cannot become another user (sudo).
+    Without `pid_namespace`, a program's processes are found by walking /proc. A server without root needs a user
+    namespace for a PID namespace; in it programs cannot become another user (sudo).
 
-    `protected` paths are hidden from restricted programs, and from all programs if `report.hides_protected` is True.
-    Concurrent calls do not wait for each other's private directories: with namespaces (tier A) they share one mount
-    point, on which each has its own tmpfs; without (tier B) each has its own directory, removed when the call ends.
+    `protected` paths, and those of `deny_read`, are hidden from restricted programs, and from all if
+    `report.hides_protected`. In tier A all calls' private directories are a tmpfs on one mount point; in tier B each is
+    a directory that is removed with the call.
 
-    `cpus`: the CPUs on which the programs run; None means the CPUs of this process.
-
-    `deny_read`: further paths to hide wherever `protected` ones are hidden; they may begin with `~`.
-
-    `system_paths`: additional paths that a program can read if it is limited to `Launch.readable`.
-
-    `workspace_protected`: names, in addition to .git, that programs in workspace mode cannot change.
-
-    `lease`: the time until which programs may be started and run. Each tool host enforces it by itself, even while
-    this process is stopped.
-
-    `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
-    limits that they do not enforce.
+    `cpus`: None for those of this process. `system_paths`: more paths for programs limited to `Launch.readable`.
+    `workspace_protected`: names beside .git that nothing may change in workspace mode. `lease`: until when programs may
+    run, which each host enforces by itself, even while this process is stopped. `groups`: closed with the sandbox;
+    hosts monitor the limits that these do not enforce.
     """
 
     def __init__(
@@ -100,17 +91,15 @@ class ToolHostSandbox:
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Return the real paths, in addition to `protected`, that no tool may read."""
+        """The real paths, in addition to `protected`, that no tool may read."""
         return tuple(sorted({os.path.realpath(path) for path in self._unreadable}))
 
     @property
     def exposed(self) -> tuple[str, ...]:
-        """Return the protected files in shared directories: unrestricted calls can see files that replace them."""
         return self._files.in_shared_directories()
 
     @property
     def live(self) -> int:
-        """Return the number of running programs."""
         with self._lock:
             return len(self._live)
 
@@ -121,10 +110,7 @@ class ToolHostSandbox:
                 raise SandboxUnavailableError(f"the working directory lies in {path}, which tools may not read")
 
     def _check_separation(self, launch: Launch, readable: tuple[str, ...]) -> None:
-        """Raise SandboxUnavailableError unless the program can be limited to `readable` and the system's paths.
-
-        Also raises it if the working directory is not within `readable`.
-        """
+        """Raise SandboxUnavailableError unless the program can be limited to `readable`, its directory included."""
         if launch.mode is not Mode.RESTRICTED:
             raise SandboxUnavailableError(f"{launch.mode.value} mode cannot keep the files of several principals apart")
         if self._report.separation_reason:
@@ -136,19 +122,17 @@ class ToolHostSandbox:
             raise SandboxUnavailableError("the working directory is not within the roots of its principal")
 
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
-        """Return the paths that a program can read: `roots` and the system's paths, without those inside another one.
+        """`roots` and the system's paths, without those inside another.
 
-        A root that has meanwhile been replaced by a link is left out: whoever replaced it must not choose what can be
-        read.
+        A root that was replaced by a link is left out: whoever did that must not choose what can be read.
         """
         found = {*(root for root in roots if os.path.realpath(root) == root), *self._system}
         return [os.fsencode(path) for path in outermost(found)]
 
     def _path_of(self, launch: Launch) -> dict[str, str]:
-        """Return the variable PATH of a program that reads only some paths, without the directories it cannot read.
+        """The variable PATH without unreadable directories; {} if all can be read or there is no PATH.
 
-        A program that sees a command in such a directory would try to run it, instead of searching the next directory.
-        Returns {} for a program that can read everything, or that has no PATH.
+        A program that sees a command in such a directory would try to run it instead of searching the next one.
         """
         if launch.readable is None or "PATH" not in launch.env:
             return {}
@@ -173,14 +157,14 @@ class ToolHostSandbox:
         return self._workspaces.refusal(directory, (*self._files.real(), *hidden), self._unmasked(hidden))
 
     def _to_hide(self, directory: str) -> tuple[str, ...]:
-        """Return the paths to hide from a call in this directory; none of these paths lies inside another one."""
+        """The paths to hide from a call in this directory; none of these paths lies inside another one."""
         unreadable = (path for path in self.unreadable if os.path.lexists(path))
         return tuple(outermost((*self._files.to_hide(directory), *unreadable)))
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start `launch` and wait until it runs, which takes some ten milliseconds. Called on the tool's thread.
+        """Start a program and wait some ten milliseconds until it runs. On the tool's thread.
 
-        Raises ProcessStartError or SandboxUnavailableError; then the program certainly did not start.
+        Raises ProcessStartError or SandboxUnavailableError; then it certainly did not start.
         """
         if not self._lease.valid():
             raise ProcessStartError(STAGES["lease"])
@@ -256,10 +240,10 @@ class ToolHostSandbox:
         return tree, description, number
 
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
-        """Return the private directory of a program, "" in unrestricted mode. Raises OSError.
+        """The private directory of a program, "" in unrestricted mode. Raises OSError.
 
-        With namespaces (tier A) all calls get the same path. Without them (tier B) a new directory is created, which is
-        removed when `unowned` is closed.
+        In tier A all calls have the same path; in tier B another directory is created, and removed when `unowned` is
+        closed.
         """
         if launch.mode is Mode.UNRESTRICTED or self._private is None:
             return ""
@@ -277,8 +261,8 @@ class ToolHostSandbox:
     def _restriction(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
         """Describe the restriction of a program for the tool host.
 
-        Without namespaces (tier B) the `hidden` paths and the private directories of other calls are excluded from the
-        readable paths. With namespaces (tier A) empty mounts cover the hidden directories, which is faster.
+        In tier B the `hidden` paths and other calls' private directories are excluded from the readable ones; in tier A
+        empty mounts cover hidden directories, which is faster.
         """
         protected = self._unmasked(hidden)
         return {
@@ -292,10 +276,7 @@ class ToolHostSandbox:
         }
 
     def _unmasked(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the paths that Landlock must protect: those of the `hidden` paths that no mount covers.
-
-        Without namespaces (tier B) that is all of them, and the directory that contains all private directories.
-        """
+        """The hidden paths that no mount covers: in tier B all, and the directory of all private directories."""
         if self._report.tier == "B" and self._private is not None:
             return (*hidden, self._private.path)
         return tuple(path for path in hidden if not os.path.isdir(path))

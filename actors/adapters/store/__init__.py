@@ -16,10 +16,10 @@ _PYTHONS_SQLITE = "sqlite3"
 
 
 def import_peewee() -> None:
-    """Import peewee while its optional modules appear to be missing, which saves 0.25 s and 9 MiB.
+    """Import peewee as if its optional modules were missing, which saves 0.25 s and 9 MiB.
 
-    The optional modules are database drivers and, if pysqlite3 is installed, Python's own sqlite3. During the call, no
-    other thread may import any of them, so call this before threads are started.
+    These are database drivers and, with pysqlite3, Python's own sqlite3. No other thread may import them meanwhile, so
+    call this before threads are started.
     """
     unused = (*_UNUSED, _PYTHONS_SQLITE) if find_spec("pysqlite3") else _UNUSED
     hidden = [name for name in unused if name not in sys.modules]

@@ -162,7 +162,7 @@ class EncodedCommit:
         write_alone(session, [self])
 
     def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """Return the rows of the event log, chained to the row with the hash `log_hash`, and the last row's hash."""
+        """The rows of the event log, chained to the row with the hash `log_hash`, and the last row's hash."""
         linked: list[rows.Row] = []
         for sealed in self._log:
             log_hash, row = sealed.after(log_hash)
@@ -170,12 +170,12 @@ class EncodedCommit:
         return linked, log_hash
 
     def fits(self, head: Head) -> bool:
-        """Return whether this commit continues from the stored position `head`, and may be written by this server."""
+        """Whether this commit continues from the stored position `head`, and may be written by this server."""
         follows = (head.step, head.last_seq + 1) == (self.expected_step, self.next_revision)
         return follows and head.epoch <= self.epoch and head.owned
 
     def check(self, session: Session) -> Head:
-        """Return the stored position. Raises FencedError or NotOwnerError if the commit does not continue from it."""
+        """The stored position. Raises FencedError or NotOwnerError if the commit does not continue from it."""
         head = owned_head(session, self.id)
         if not self.fits(head):
             raise FencedError(
@@ -186,16 +186,16 @@ class EncodedCommit:
 
 
 def is_prepared(commit: Commit) -> bool:
-    """Return whether the commit creates a fork with attachments, which are copied in earlier transactions."""
+    """Whether the commit creates a fork with attachments, which are copied in earlier transactions."""
     return commit.fork is not None and bool(commit.fork.attachments)
 
 
 def write_together(session: Session, changes: Sequence[EncodedCommit], begin: str) -> set[object]:
-    """Begin a transaction with `begin`, write commits to existing conversations in it, and return those written.
+    """Write commits to existing conversations in a transaction begun by `begin`, and return those written.
 
-    Leaves out all but the first of each conversation and commits that do not continue the stored conversation, and all
-    if one of them is refused, so that each is written alone later and refused for its own reason. The transaction is
-    begun again then: a savepoint would be two more statements for every commit.
+    Left out are all but the first of each conversation, and those that do not continue it; all, if one is refused. Each
+    is then written alone, or refused for its own reason. The transaction begins again then: a savepoint is two more
+    statements for every commit.
     """
     first: dict[str, EncodedCommit] = {}
     for commit in changes:
@@ -226,8 +226,8 @@ def write_together(session: Session, changes: Sequence[EncodedCommit], begin: st
 def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
     """Write commits, together or not at all.
 
-    Raises FencedError or NotOwnerError for the first commit that does not continue the stored conversation, or what the
-    database raises. What was written before has to be rolled back then.
+    Raises FencedError or NotOwnerError for the first that does not continue its conversation, or what the database
+    raises; then the caller must roll back.
     """
     for commit in commits:  # a second one may be to the same conversation
         if commit.created is None:
@@ -266,8 +266,8 @@ def _insert(session: Session, commits: list[EncodedCommit], log: list[rows.Row])
 def add_spendings(session: Session, spendings: list[Spending]) -> None:
     """Add tokens and costs to the sums of principals and days.
 
-    Servers write to the same rows: this is the last statement before a commit, and its rows are sorted, so that no
-    server waits long for another one, and none for itself.
+    Servers share these rows: this comes last before a commit, and sorted, so that no server waits long for another, or
+    for itself.
     """
     tokens, costs = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for each in spendings:
@@ -304,10 +304,7 @@ def _insert_conversation(session: Session, parent: str | None, row: rows.Row) ->
 
 
 def _family(session: Session, parent: str) -> str:
-    """Return the id of the conversation at the top of a new sub-agent's family, and lock its row against take-overs.
-
-    Raises FencedError if the parent does not exist, NotOwnerError if this server does not own the family.
-    """
+    """The top of a sub-agent's family, locked against take-overs. Raises FencedError (no parent) or NotOwnerError."""
     family = _check_exists(session, parent)
     if session.shared:
         top = session.execute(_LOCK_TOP, id=family).fetchone()
@@ -317,7 +314,7 @@ def _family(session: Session, parent: str) -> str:
 
 
 def _check_exists(session: Session, conversation_id: str) -> str:
-    """Return the id of the conversation at the top of a conversation's family, or raise FencedError."""
+    """The id of the conversation at the top of a conversation's family, or raise FencedError."""
     found = session.execute(_FAMILY_OF, id=conversation_id).fetchone()
     if found is None:
         raise FencedError(f"{conversation_id} does not exist")
@@ -327,8 +324,7 @@ def _check_exists(session: Session, conversation_id: str) -> str:
 def begin_fork(session: Session, fork: EncodedCommit) -> None:
     """Insert the row of a fork whose attachments are yet to be copied; it stays hidden until the fork is complete.
 
-    After a crash, the next start removes the rows of the unfinished fork, or another server does. Raises FencedError if
-    the conversation that was forked does not exist.
+    After a crash, the next start, or another server, removes it. Raises FencedError without the origin.
     """
     if fork.fork is not None and fork.created is not None:
         _check_exists(session, fork.fork.origin)
@@ -339,11 +335,10 @@ def begin_fork(session: Session, fork: EncodedCommit) -> None:
 def copied_pieces(
     commit: Commit, attachment: Callable[[str, str], Attachment | None]
 ) -> Iterator[list[dict[str, object]]]:
-    """Yield the attachments that a fork copies, in lists for one transaction each; missing attachments are left out.
+    """Yield the attachments that a fork copies, in lists for one transaction each; missing ones are left out.
 
-    Each is the values that _COPY_ATTACHMENT binds: the database engine itself copies the bytes. Only one attachment is
-    in memory at a time. The digests are computed here, because that takes long and would otherwise delay other writers.
-    Raises what `attachment` raises.
+    Each is what _COPY_ATTACHMENT binds: the database copies the bytes. Digests are computed here, one at a time,
+    because that would delay other writers. Raises what `attachment` raises.
     """
     piece, size, fork, record = list[dict[str, object]](), 0, commit.fork, commit.record
     for attachment_id in () if fork is None else fork.attachments:
@@ -362,10 +357,7 @@ def copied_pieces(
 
 
 def copy_attachments(session: Session, piece: Sequence[dict[str, object]]) -> None:
-    """Copy attachments into an unfinished fork, but those that the forked conversation no longer has.
-
-    Raises FencedError if another server has abandoned the fork because it considered this server dead.
-    """
+    """Copy attachments that still exist into a fork. Raises FencedError if another server has abandoned it."""
     to = str(piece[0]["to"])
     if not removal.hold_unfinished(session, to):
         raise FencedError(f"{to} has been abandoned")
@@ -377,20 +369,18 @@ def copy_attachments(session: Session, piece: Sequence[dict[str, object]]) -> No
 
 
 def delete(session: Session, conversation_id: str, audit: Sequence[rows.Row]) -> None:
-    """Hide a conversation and its sub-agents, and write the audit entries; do nothing if it does not exist.
+    """Hide a conversation and its sub-agents, to be removed later, and write the audit entries.
 
-    The rows are removed later. The commands that created these conversations are kept, so that a repeated create
-    command is still recognised.
+    The commands that created them are kept, so that a repeated one is still recognised.
     """
     if removal.hide(session, conversation_id):
         session.insert(INSERT_AUDIT, audit)
 
 
 def prune_log(session: Session, conversation_id: str, begins: LogPosition, was: LogPosition) -> None:
-    """Move the beginning of an event log from the position `was` to `begins`, and delete the rows before it.
+    """Move the beginning of a log from `was` to `begins`, and delete the rows before it. Raises NotOwnerError.
 
-    Do nothing if the conversation is deleted, or if another pruning has already moved the beginning of its log. Raises
-    NotOwnerError if another server owns the conversation.
+    Does nothing if the conversation is deleted, or another pruning was faster.
     """
     if session.execute(_MOVE_BEGINNING, id=conversation_id, from_step=was.step, **begins._asdict()).rowcount == 1:
         session.execute(_PRUNE_LOG, id=conversation_id, next_revision=begins.revision + 1, step=begins.step)
@@ -399,17 +389,14 @@ def prune_log(session: Session, conversation_id: str, begins: LogPosition, was: 
 
 
 def put_attachment(session: Session, row: rows.Row) -> None:
-    """Store an attachment, unless one with its id, the hash of its content, exists.
+    """Store an attachment unless its id, the hash of its content, exists.
 
-    Raises FencedError if the conversation does not exist, and NotOwnerError.
+    Raises FencedError (no conversation) or NotOwnerError.
     """
     owned_head(session, row[0])
     session.insert(_INSERT_ATTACHMENT, [row])
 
 
 def prune_audit(session: Session, before: int, keep: int) -> int:
-    """Delete the oldest entries of the table `audit`, at most PRUNED_ENTRIES; return how many.
-
-    They are older than `before`, or not among the latest `keep`.
-    """
+    """Delete at most PRUNED_ENTRIES of the oldest entries: older than `before`, or beyond the latest `keep`."""
     return int(session.execute(_PRUNE_AUDIT, before=before, keep=keep).rowcount)

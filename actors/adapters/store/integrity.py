@@ -46,10 +46,11 @@ _CREATED = Statement(Commands.select().where(Commands.conversation_id.is_null())
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:
-    """Verify a conversation, and return the violations as texts; () if there are none, or the conversation is unknown.
+    """The violations of a conversation as texts; () if there are none, or it is unknown.
 
-    Call it inside one transaction, on a connection that replaces invalid UTF-8 instead of raising an error. Raises what
-    the database raises.
+    Raises what the database raises.
+
+    Call it in one transaction, on a connection that replaces invalid UTF-8.
     """
     conversation = session.execute(_RECORD, id=conversation_id).fetchone()
     if conversation is None:
@@ -58,10 +59,9 @@ def check(session: Session, conversation_id: str) -> tuple[str, ...]:
 
 
 def check_all(session: Session) -> Iterator[tuple[str, str]]:
-    """Verify all conversations, and yield a description of each damaged one with its first violation.
+    """Yield each damaged conversation, or create command, with its first violation. Raises what the database raises.
 
-    The stored create commands are verified, too. Call it on a connection that replaces invalid UTF-8 instead of raising
-    an error. Raises what the database raises.
+    Call it on a connection that replaces invalid UTF-8.
     """
     for (conversation_id,) in session.execute(_ALL_IDS).fetchall():
         for finding in check(session, conversation_id)[:1]:
@@ -144,11 +144,9 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
 
 
 def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
-    """Compare the rows about the ends of runs, or of queued messages, with the event log; yield each violation.
+    """Compare the rows about ends of runs or queued messages (`what`) with the log; yield each violation.
 
-    A violation is a sentence that begins with `what`, such as "the end of a run". `logged` contains the revisions of
-    these ends according to the event log. Rows up to the revision in `begins` are not compared with the log, which is
-    pruned up to there.
+    `logged` are the revisions of the ends in the log, which is pruned up to `begins`.
     """
     kept: set[int] = set()
     for row in stored:

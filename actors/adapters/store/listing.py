@@ -87,7 +87,7 @@ _FORKED_FROM = fn.coalesce(
 
 
 def condition_of(condition: Condition) -> Any:
-    """Return the expression of a condition on a row of the table `conversations`."""
+    """The expression of a condition on a row of the table `conversations`."""
     match condition:
         case Every(parts):
             return reduce(and_, map(condition_of, parts), _TRUE)
@@ -140,10 +140,9 @@ def _postgres_label(key: str, value: str | None) -> Any:
 
 
 def window_end(selection: Selection, after: ListPosition | None, limit: int) -> Statement | None:
-    """Return the query for the position (key, id) where the next window ends; it finds no row in the last window.
+    """The query for the (key, id) at which the next window, of successive index entries, ends; no row in the last one.
 
-    A window is a number of successive index entries. Returns None if the list is not read in windows. `limit` is the
-    size of the page.
+    None if the list is not read in windows. `limit` is the size of the page.
     """
     if not _has_index(selection):
         return None
@@ -159,10 +158,7 @@ def window_end(selection: Selection, after: ListPosition | None, limit: int) -> 
 
 
 def page(selection: Selection, after: ListPosition | None, until: ListPosition | None, limit: int) -> Statement:
-    """Return the query for one page of conversations, with the columns of RECORDS.
-
-    The page begins after the position `after` and ends at `until`, inclusive; None means no bound.
-    """
+    """The query for one page after `after`, up to and including `until`; None means no bound."""
     wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
     order = _ordered(selection)
     if not _has_index(selection):  # Sort only the ids and not whole rows.
@@ -173,7 +169,7 @@ def page(selection: Selection, after: ListPosition | None, until: ListPosition |
 
 
 def place_of(row: Row, selection: Selection) -> ListPosition:
-    """Return the position of a row in the list; the next page continues after it."""
+    """The position of a row in the list; the next page continues after it."""
     return ListPosition(row[RECORD.index(selection.order.key)], row[RECORD.index("id")])
 
 
@@ -185,10 +181,7 @@ def refuse_broken_texts(row: Row) -> None:
 
 
 def _has_index(selection: Selection) -> bool:
-    """Return whether the list can be read in the order of an index.
-
-    False for lists of sub-agents and of unsettled conversations: other indexes find their few rows sooner.
-    """
+    """Whether the list is read in the order of an index; other indexes find sub-agents and unsettled ones sooner."""
     return (
         selection.order.key in _ORDERED_BY_INDEX
         and selection.parent is None
@@ -198,7 +191,7 @@ def _has_index(selection: Selection) -> bool:
 
 
 def _unsettled(selection: Selection) -> bool:
-    """Return whether all matches are in the small index of conversations that a restarted server must recover."""
+    """Whether all matches are in the small index of conversations that a restarted server must recover."""
     return any(isinstance(part, StateIs) and not part.kinds & _SETTLED for part in conjuncts(selection.where))
 
 
@@ -213,11 +206,10 @@ def _in_index(condition: Condition, key: OrderKey) -> bool:
 
 
 def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Condition, ...]]:
-    """Split a list into parts that are each sorted in the index; return the additional condition of each part.
+    """Split a list into parts that are each sorted in the index; return the additional condition of each.
 
-    The index on update times begins with the column `archived`. So it contains first all conversations that are not
-    archived, sorted by time, and then all archived ones, sorted by time. Returns `[()]`, one part without an additional
-    condition, if the list need not be split.
+    The index on update times begins with `archived`: first all that are not archived, by time, then all others. `[()]`
+    if there is nothing to split.
     """
     if selection.order.key is OrderKey.CREATED or any(isinstance(part, IsArchived) for part in indexed):
         return [()]
@@ -265,10 +257,9 @@ def _ordered(selection: Selection) -> list[Any]:
 
 
 def logged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> Statement | None:
-    """Return the query for the rows of the event log that match `wanted`, oldest first.
+    """The query for the log's rows that match, oldest first, with the parameters of `logged_entry` as columns.
 
-    Returns None if no row of the log can match, because `wanted` selects refused calls only. The columns of the query
-    are the parameters of `logged_entry`.
+    None if `wanted` selects refused calls only.
     """
     if wanted.outcome is Outcome.REFUSED:
         return None
@@ -283,7 +274,7 @@ def logged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> S
 
 
 def unlogged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> Statement:
-    """Return the query for the rows of the table `audit` that match `wanted`, oldest first."""
+    """The query for the rows of the table `audit` that match `wanted`, oldest first."""
     where = _bounds(Audit, wanted)
     if wanted.principal is not None:
         where.append(Audit.principal == wanted.principal)
@@ -296,7 +287,7 @@ def unlogged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) ->
 
 
 def _sent_by(principal: str) -> Any:
-    """Return the condition that a principal sent the command in a row of the log; "" stands for no principal."""
+    """The condition that a principal ("" for none) sent the command of a log row."""
     found = Case(None, [(fn.json_valid(Log.audit), fn.json_extract(Log.audit, "$.origin.principal"))])
     return PerDatabase(found == principal if principal else found.is_null(), principal == LOG_PRINCIPAL)
 

@@ -38,15 +38,12 @@ class Migrations(Runner):  # type: ignore[misc]
         super().__init__(database, str(directory))
 
     def migrations(self) -> list[Migration]:
-        """Return the migrations in the directory, in order, with the path of the module if there is one."""
+        """The migrations in the directory, in order, with the path of the module if there is one."""
         paths = {path.stem: path for suffix in ("sql", "py") for path in Path(self.directory).glob(f"[0-9]*.{suffix}")}
         return sorted(_FileMigration(int(name.partition("_")[0]), name, str(paths[name]), None) for name in paths)
 
     def known(self, where: str) -> list[Migration]:
-        """Return the migrations, applied or not, in order.
-
-        Raises StoreUnusableError, with `where` as the name of the database, if this version does not know one.
-        """
+        """The migrations, applied or not. Raises StoreUnusableError, about `where`, for an applied one unknown here."""
         found: list[Migration] = self.status()
         if unknown := [migration.name for migration in found if migration.path is None]:
             raise StoreUnusableError(f"{where} was written by a newer version: it has {', '.join(unknown)}")
@@ -54,6 +51,6 @@ class Migrations(Runner):  # type: ignore[misc]
 
 
 def statements_of(script: Path) -> list[str]:
-    """Return the statements of a file; [] if it is missing. Each ends with a semicolon at the end of a line."""
+    """The statements of a file; [] if it is missing. Each ends with a semicolon at the end of a line."""
     parts = script.read_text(encoding="utf-8").split(";\n") if script.exists() else []
     return [part for part in parts if part.strip()]

@@ -13,20 +13,14 @@ from peewee import SQL, AutoField, BigIntegerField, BlobField, Column, Field, Mo
 
 
 class Timestamp(Field):
-    """A time in milliseconds since 1970 (UTC)."""
-
     field_type = "TIMESTAMP"
 
 
 class Flag(Field):
-    """A truth value, stored as 0 or 1."""
-
     field_type = "BOOLEAN"
 
 
 class Count(BigIntegerField):
-    """A number; SQLite's columns of this kind are declared as INTEGER."""
-
     field_type = "INTEGER"
 
 
@@ -35,11 +29,7 @@ def _table_name(model: Any) -> str:
 
 
 class Table(Model):
-    """A table. Its primary key is in the migrations, too: peewee needs it for none of our statements."""
-
     class Meta:
-        """Options of peewee."""
-
         table_function = _table_name
         primary_key = False
 
@@ -116,10 +106,10 @@ class Messages(Table):
 
 
 class Log(Table):
-    """One transition of a conversation: its events, its inputs for replay, and its hash.
+    """One transition of a conversation: its events, its inputs for replay, and a hash that covers the previous row's.
 
-    The hash covers the hash of the previous row. Revisions grow with the steps, so the primary key sorts rows by
-    revision and by step at once. A transition without events has the same first revision as the next transition.
+    Revisions grow with the steps, so the primary key sorts by both. A transition without events has the first revision
+    of the next one.
     """
 
     conversation_id = TextField()
@@ -174,10 +164,7 @@ class Prunings(Table):
 
 
 class Commands(Table):
-    """An accepted command of a conversation or, for a create command, of a principal.
-
-    With this row, a command that is sent again is recognised and gets the same answer.
-    """
+    """An accepted command of a conversation (a create command: of a principal), with its answer for repetitions."""
 
     conversation_id = TextField(null=True)
     principal = TextField(null=True)
@@ -213,8 +200,8 @@ class Spendings(Table):
 class Deletions(Table):
     """A deleted conversation whose rows are not yet removed.
 
-    `depth` is 0 for the conversation that a client deleted, and greater for its sub-agents; the greatest depth is
-    removed first. In the row of an unfinished fork, it is the negative number of the server that makes the fork.
+    `depth` grows from 0 with the depth of sub-agents, which are removed first; for an unfinished fork, it is the
+    negative number of its server.
     """
 
     conversation_id = TextField()
@@ -268,10 +255,8 @@ IS_UNSETTLED = SQL(f"({UNSETTLED})")
 
 
 def columns(model: Any) -> tuple[str, ...]:
-    """Return the names of a model's columns, in order."""
     return tuple(model._meta.sorted_field_names)
 
 
 def fields(model: Any) -> tuple[Any, ...]:
-    """Return a model's fields, in order."""
     return tuple(model._meta.sorted_fields)

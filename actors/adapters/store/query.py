@@ -41,19 +41,19 @@ class PerDatabase(ColumnBase):
 
 
 def on_sqlite(placeholder: str) -> bool:
-    """Return whether statements with this placeholder are for SQLite; those for PostgreSQL have "%s"."""
+    """Whether statements with this placeholder are for SQLite; those for PostgreSQL have "%s"."""
     return placeholder == "?"
 
 
 class Statement:
-    """A query, compiled once for each kind of database: that takes as long as executing it ten times."""
+    """A query, compiled once per kind of database: compiling takes as long as executing it ten times."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
         self._compiled: dict[str, tuple[str, tuple[Any, ...]]] = {}
 
     def on(self, dialect: Database) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement's text and its parameters in order: Params, and constants."""
+        """The statement's text and its parameters in order: Params, and constants."""
         found = self._compiled.get(dialect.param)
         if found is None:
             sql, values = self._query.clone().bind(dialect).sql()
@@ -62,10 +62,10 @@ class Statement:
 
 
 class Insert:
-    """Inserts rows: tuples of a model's columns, and then of those that only PostgreSQL has, which SQLite ignores.
+    """Inserts rows: tuples of a model's columns, and then of those that only PostgreSQL has.
 
-    Many rows make one statement, since PostgreSQL does not end an idle transaction whose last statements it got at once
-    (libpq's pipeline, which `executemany` uses).
+    Many rows make one statement: PostgreSQL does not end an idle transaction whose last statements it got at once
+    (libpq's pipeline, as `executemany` does).
     """
 
     def __init__(self, model: Any, condition: Any = None, **conflict: Any) -> None:
@@ -76,7 +76,7 @@ class Insert:
         self._compiled: dict[tuple[str, int], tuple[str, int, int]] = {}
 
     def of(self, dialect: Database, count: int) -> tuple[str, int, int]:
-        """Return the text for `count` rows, the number of columns, and how often "me" follows as a parameter."""
+        """The text for `count` rows, the number of columns, and how often "me" follows as a parameter."""
         found = self._compiled.get((dialect.param, count))
         if found is None:
             columns = [each for each in fields(self._model) if not isinstance(each, AutoField)]
@@ -134,7 +134,6 @@ class Session(ABC):
         """Close the connection. Idempotent."""
 
     def recovered(self) -> bool:
-        """Return whether the connection can be used on after a read that failed."""
         return False
 
     @abstractmethod
@@ -143,20 +142,16 @@ class Session(ABC):
 
 
 def undeleted(column: Any) -> Any:
-    """Return the condition that a conversation is not deleted; `column` has its id.
-
-    A deleted conversation is listed in the table `deletions` until its rows are removed.
-    """
+    """The condition that the conversation is not in `deletions`, where it stays until its rows are removed."""
     return column.not_in(Deletions.select(Deletions.conversation_id))
 
 
 def of_conversation(model: Any) -> Any:
-    """Return the query for the rows of a table that belong to the conversation `id`, unless it is deleted."""
+    """The query for the rows of a table that belong to the conversation `id`, unless it is deleted."""
     return model.select().where(model.conversation_id == Param("id"), undeleted(model.conversation_id))
 
 
 def exists(query: Any) -> Any:
-    """Return the condition that a query finds a row."""
     return fn.EXISTS(query)
 
 
@@ -221,20 +216,17 @@ def look(session: Session, ids: list[str]) -> Any:
 
 
 def by_id(looked: Iterable[Any]) -> dict[str, Head]:
-    """Return the heads that `look` found, by the id of the conversation."""
+    """The heads that `look` found, by the id of the conversation."""
     return {head.id: head for head in map(Head._make, looked)}
 
 
 def head_of(session: Session, conversation_id: str) -> Head | None:
-    """Return a conversation's head; None if it does not exist."""
+    """A conversation's head; None if it does not exist."""
     return by_id(look(session, [conversation_id])).get(conversation_id)
 
 
 def owned_head(session: Session, conversation_id: str) -> Head:
-    """Return a conversation's head.
-
-    Raises FencedError if the conversation does not exist, NotOwnerError if this server does not own it.
-    """
+    """A conversation's head. Raises FencedError if it does not exist, NotOwnerError if it is not this server's."""
     head = head_of(session, conversation_id)
     if head is None:
         raise FencedError(f"{conversation_id} does not exist")
@@ -244,10 +236,7 @@ def owned_head(session: Session, conversation_id: str) -> Head:
 
 
 def not_owner(session: Session, conversation_id: str) -> NotOwnerError:
-    """Return the error to raise for a conversation that this server does not own.
-
-    The error contains the owner if the owner is alive.
-    """
+    """The error for a conversation that is not this server's, with its owner if that is alive."""
     row = session.execute(_OWNER_OF, id=conversation_id).fetchone()
     owner = None if row is None else Owner(*row)
     held = "no live node owns it" if owner is None else f"node {owner.incarnation} owns it"

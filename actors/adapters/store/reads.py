@@ -59,7 +59,7 @@ _KNOWN = (Records.id == _ID) & undeleted(Records.id)
 
 
 def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
-    """Return the queries, ascending and descending, for a page of rows between two values of a column."""
+    """The queries, ascending and descending, for a page of rows between two values of a column."""
     page = of_conversation(model).where(column > Param("after"), column < Param("before")).limit(Param("limit"))
     return Statement(page.order_by(column)), Statement(page.order_by(column.desc()))
 
@@ -146,10 +146,7 @@ _STORED_BYTES = tuple(
 
 
 class ReaderPool(ABC, Generic[SessionT]):
-    """Keeps READERS connections, of which any thread may borrow one at a time for a read.
-
-    Connections do not belong to threads, so none is left open when a thread ends.
-    """
+    """Keeps READERS connections, which any thread may borrow; none is bound to a thread whose end leaves it open."""
 
     def __init__(self) -> None:
         self._places: LifoQueue[SessionT | None] = LifoQueue()  # None where no connection is open
@@ -179,14 +176,13 @@ class ReaderPool(ABC, Generic[SessionT]):
 
     @abstractmethod
     def _usable(self, session: SessionT | None) -> SessionT:
-        """Return the idle session, or open one in its place. Closes an idle session that it does not return."""
+        """The idle session, or open one in its place. Closes an idle session that it does not return."""
 
     @abstractmethod
     def _explained(self, error: BaseException) -> StoreError | None:
         """Convert an error to an exception of the store port; return None for one that is none of the database's."""
 
     def close(self) -> None:
-        """Refuse new reads, wait for current ones, and close every connection. Idempotent."""
         self._closed = True
         for _ in range(READERS):
             if (session := self._places.get()) is not None:
@@ -202,18 +198,14 @@ class StoreReads(ABC):
 
     @abstractmethod
     def _session(self, texts: str) -> AbstractContextManager[Session]:
-        """Lend a session for reading. Raises StoreUnavailableError or StoreDamagedError.
+        """Lend a session for reading; `texts` is the error handler of `bytes.decode`.
 
-        `texts` is the error handler for texts that are not valid UTF-8, such as "strict" or "replace"; see
-        `bytes.decode`.
+        Raises StoreUnavailableError or StoreDamagedError.
         """
 
     @abstractmethod
-    def _database_bytes(self) -> int:
-        """Return the size of the database."""
-
+    def _database_bytes(self) -> int: ...
     def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
-        """Call `body` with a session; with `at_one_moment`, all its statements see the same snapshot."""
         with self._session(texts) as session:
             if not at_one_moment:
                 return body(session)
@@ -365,7 +357,7 @@ class StoreReads(ABC):
     def _to_prune(
         self, conversation_id: str, before_revision: int, older_than: int | None
     ) -> tuple[rows.LogPosition, Sequence[rows.LogRow]]:
-        """Return where the event log begins, and the rows to prune in the next batch. Raises StoreError."""
+        """Where the event log begins, and the rows to prune in the next batch. Raises StoreError."""
 
         def body(session: Session) -> tuple[rows.LogPosition, Sequence[rows.LogRow]]:
             begins = rows.beginning(session, conversation_id)

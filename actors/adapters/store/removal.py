@@ -46,7 +46,7 @@ _IS_DELETED = Deletions.conversation_id == _ID
 
 
 def _removing(model: Any, count: int, *keys: Any) -> Statement:
-    """Return the statement that removes some rows of a deleted conversation, `keys` being the rows' primary key."""
+    """The statement that removes some rows of a deleted conversation, `keys` being the rows' primary key."""
     some = model.select(*keys).where(model.conversation_id == _ID).limit(count)
     still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # another server may have created it once more
     return Statement(model.delete().where(Tuple(*keys).in_(some), still))
@@ -118,10 +118,7 @@ class _Budget(Struct):
 
 
 def hide(session: Session, conversation_id: str) -> bool:
-    """Mark a conversation and its sub-agents for removal; return whether the conversation existed.
-
-    Raises NotOwnerError if this server does not own the conversation.
-    """
+    """Mark a conversation and its sub-agents for removal; False if there is none. Raises NotOwnerError."""
     try:
         if session.shared:  # no other server adds a sub-agent meanwhile
             session.execute(_LOCK_FAMILY, id=conversation_id).fetchall()
@@ -150,15 +147,11 @@ def abandon_all(session: Session) -> None:
 
 
 def hide_unfinished(session: Session, conversation_id: str) -> None:
-    """Hide a conversation that will be a fork, until this server has finished the fork."""
     session.insert(_HIDE_UNFINISHED, [(conversation_id, -session.me)])
 
 
 def hold_unfinished(session: Session, conversation_id: str) -> bool:
-    """Return whether the fork that this server makes is still unfinished.
-
-    Other transactions cannot abandon the fork until this transaction ends.
-    """
+    """Whether this server's fork is unfinished; others cannot abandon it before this transaction ends."""
     return bool(session.execute(_HELD, id=conversation_id, mark=-session.me).rowcount)
 
 
@@ -198,11 +191,10 @@ CHARACTERS = 4 * 1024 * 1024
 
 
 def prunable(begins: LogPosition, log: Iterable[LogRow], before_revision: int, older_than: int | None) -> list[LogRow]:
-    """Return the rows to prune in the next batch, oldest first, of the event log after the position `begins`.
+    """The next rows to prune, oldest first, after the position `begins`.
 
-    All their events precede `before_revision`; they were written before `older_than` (milliseconds since 1970), if
-    given. A log with rows that fail verification is not pruned, so that they are kept as evidence: raises
-    StoreDamagedError if a row to prune does not follow the row before it, or does not match its hash.
+    Their events precede `before_revision`, and they are older than `older_than` (ms since 1970). A log that fails
+    verification is kept as evidence: raises StoreDamagedError.
     """
     going: list[LogRow] = []
     characters, place = 0, begins

@@ -83,31 +83,24 @@ _USAGE = json.Decoder(Usage)
 
 
 def digest_of(values: Sequence[object]) -> str:
-    """Return the digest of a row, by which later changes of the row are detected.
-
-    The digest is SHA-256 over the row's other values as a JSON array, with bytes in base64 and "" for NULL.
-    """
+    """SHA-256 over a row's other values as a JSON array, bytes in base64, "" for NULL, to detect later changes."""
     return hashlib.sha256(_encode(["" if value is None else value for value in values])).hexdigest()
 
 
 def is_as_written(row: Row) -> bool:
-    """Return whether the last value of a row is the digest of its other values, as it was when the row was written."""
+    """Whether the last value of a row is the digest of its other values, as it was when the row was written."""
     digest: str = row[-1]
     return digest_of(row[:-1]) == digest
 
 
 def refuse_non_numbers(*values: object) -> None:
-    """Raise ValueError unless all values are integers from 0 to LATEST_MS, as counts, revisions and times are.
-
-    The check is needed because SQLite stores values of any type in any column.
-    """
+    """Raise ValueError unless all are integers from 0 to LATEST_MS: SQLite stores any type in any column."""
     for value in values:
         if type(value) is not int or not 0 <= value <= LATEST_MS:
             raise ValueError("a value that must be a number is not one")
 
 
 def fixed_values(record: ConversationRecord) -> Row:
-    """Return the values of the columns FIXED of a conversation."""
     return (
         record.id, record.cwd, record.parent_conversation_id, int(record.user_initiated), record.created_at,
         record.continued_from, record.workspace_label, record.principal,
@@ -115,7 +108,6 @@ def fixed_values(record: ConversationRecord) -> Row:
 
 
 def changing_values(record: ConversationRecord) -> Row:
-    """Return the values of the columns CHANGING for a conversation; the digest also covers FIXED and the slug."""
     values = (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
         record.updated_at, int(record.archived_at is not None), record.archived_at, str(record.mode),
@@ -136,10 +128,9 @@ def state_of(state_data: bytes | None) -> State | None:
 
 
 def record_of(row: Row) -> tuple[ConversationRecord, bool]:
-    """Convert a row with the columns RECORD, system prompt and profile to a record.
+    """Convert a row with the columns RECORD, prompt and profile; also return whether the state was readable.
 
-    Also returns whether the state was readable; an unreadable state becomes Idle, with empty counters and queues.
-    Raises msgspec.DecodeError or ValueError if another column is damaged.
+    An unreadable state becomes Idle. Raises msgspec.DecodeError or ValueError if another column is damaged.
     """
     values = dict(zip((*RECORD, "system_prompt", "profile"), row, strict=True))
     refuse_non_numbers(values["archived_at"] or 0, *(values[name] for name in _NUMBERS))
@@ -162,12 +153,11 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
 
 
 def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agents: int) -> Idle:
-    """Return an Idle state for a conversation whose stored state cannot be read.
+    """An Idle state for a conversation whose stored state cannot be read. Raises msgspec.DecodeError.
 
-    Its counters must not be lower than the numbers of runs, requests and tools that were already used; higher ones do
-    no harm. Each run begins with a message, and each step begins at most one request and one tool, so `last_sequence`
-    and `step` are upper bounds. `usages` are the encoded usages of the messages in order, `agents` is the highest
-    number of a sub-agent. Raises msgspec.DecodeError if a usage is damaged.
+    Its counters must not be lower than numbers already used: each run begins with a message, and each step begins at
+    most one request and one tool, so `last_sequence` and `step` are upper bounds. `agents` is the highest number of a
+    sub-agent.
     """
     total, used = Usage(), 0
     for encoded in usages:
@@ -182,26 +172,20 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
 
 
 def prompt_values(conversation_id: str, text: str) -> Row:
-    """Return the row of a system prompt."""
     return conversation_id, text, digest_of((conversation_id, text))
 
 
 def profile_values(conversation_id: str, profile: Profile) -> Row:
-    """Return the row of a profile."""
     values = (conversation_id, _encode(profile).decode())
     return (*values, digest_of(values))
 
 
 def message_key(conversation_id: str, message_id: str) -> str:
-    """Return the primary key of a message, which contains the conversation's id.
-
-    Message ids alone are not unique, because other conversations use the same ids.
-    """
+    """The primary key of a message: other conversations use the same message ids."""
     return f"{conversation_id}/{message_id}"
 
 
 def message_values(conversation_id: str, message: Message) -> Row:
-    """Return the row of a message."""
     display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
     values = (
         message_key(conversation_id, message.id), conversation_id, message.sequence, str(message.type),
@@ -213,10 +197,7 @@ def message_values(conversation_id: str, message: Message) -> Row:
 
 
 def message_of(row: Row) -> Message:
-    """Convert the row of a message.
-
-    Raises msgspec.DecodeError, ValueError or KeyError if the row is damaged.
-    """
+    """Raises msgspec.DecodeError, ValueError or KeyError if the row is damaged."""
     key, conversation_id, sequence, type_, _, content, display_data, usage_data, at, request_id, attempt, through, _ = (
         row
     )
@@ -241,7 +222,7 @@ def message_of(row: Row) -> Message:
 
 
 def command_values(conversation_id: str | None, principal: str | None, command: CommandRecord) -> Row:
-    """Return the row of an accepted command: of a conversation or, for a create command, of a principal."""
+    """The row of an accepted command: of a conversation or, for a create command, of a principal."""
     values = (
         conversation_id, principal, command.request_id, command.body_hash, command.answer.decode(), command.at,
     )  # fmt: skip
@@ -249,13 +230,12 @@ def command_values(conversation_id: str | None, principal: str | None, command: 
 
 
 def command_of(row: Row) -> CommandRecord:
-    """Convert the columns of an accepted command to the port's record."""
     request_id, body_hash, answer, at = row
     return CommandRecord(request_id, body_hash, answer.encode(), at)
 
 
 def attachment_values(conversation_id: str, attachment: Attachment, at: int) -> Row:
-    """Return the row of an attachment that is stored at the time `at` (milliseconds)."""
+    """The row of an attachment that is stored at the time `at` (milliseconds)."""
     values = (
         conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width, attachment.height, at,
     )  # fmt: skip
@@ -270,8 +250,6 @@ _INPUT = json.Decoder(QueuedInput)
 
 
 class LogRow(NamedTuple):
-    """A row of the table `log`: one transition of a conversation."""
-
     conversation_id: str
     step: int
     epoch: int
@@ -295,16 +273,13 @@ class Sealed(NamedTuple):
     digest: hashlib._Hash
 
     def after(self, prev_hash: str) -> tuple[str, tuple[str | int | None, ...]]:
-        """Return this row's hash and the complete row, for an event log whose last row has the hash `prev_hash`."""
+        """This row's hash and the complete row, for an event log whose last row has the hash `prev_hash`."""
         link = _link(self.digest, prev_hash)
         return link, (*self.numbers, prev_hash, link, *self.texts)
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
-    """Encode an event log entry, and digest its content.
-
-    Call this before the commit is queued, so that the thread that writes to the database need not do this work.
-    """
+    """Encode and digest an entry before its commit is queued, so that the writer's thread need not."""
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
     context = entry.context or b""
@@ -320,20 +295,14 @@ def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
 def _digest(
     numbers: tuple[str, int, int, int, int, int], notifications: bytes, event: bytes, context: bytes, audit: bytes
 ) -> hashlib._Hash:
-    """Digest all columns except the hashes, one per line; omit an empty `audit`, which old rows do not have.
-
-    JSON contains no raw line breaks, so different rows never give the same bytes.
-    """
+    """Digest all columns except the hashes, one per line, which JSON never breaks; old rows have no `audit`."""
     head = "%s\n%d\n%d\n%d\n%d\n%d" % numbers  # noqa: UP031 -- the operator takes the tuple whole
     lines = (head.encode(), notifications, event, context)
     return hashlib.sha256(b"\n".join((*lines, audit) if audit else lines))
 
 
 def hash_of(row: LogRow) -> str:
-    """Compute the hash of a row from its content and `prev_hash`; in an unchanged row, `hash` has the same value.
-
-    Raises TypeError if a numeric column is not a number.
-    """
+    """The hash of a row from its content and `prev_hash`. Raises TypeError if a numeric column is not a number."""
     texts = (row.notifications, row.event, row.context or "", row.audit or "")
     digest = _digest(row[:6], *(text.encode() for text in texts))
     return _link(digest, row.prev_hash)
@@ -346,10 +315,10 @@ def _link(digest: hashlib._Hash, prev_hash: str) -> str:
 
 
 def check_shape(part: Commit) -> None:
-    """Raise ValueError unless the commit `part` is consistent in itself.
+    """Raise ValueError unless the commit is consistent in itself.
 
-    Its steps and revisions must have no gaps, and the last ones must be those of its record. A commit that creates a
-    conversation begins with step 1, and only such a commit can create a fork.
+    Steps and revisions have no gaps and end with the record's. A commit that creates a conversation begins with step 1;
+    only such a one can be a fork.
     """
     step, revision = part.expected_step, next_revision(part)
     for entry in part.log:
@@ -367,23 +336,18 @@ def check_shape(part: Commit) -> None:
 
 
 def next_revision(part: Commit) -> int:
-    """Return the revision (number) of the first durable event of the commit `part`.
-
-    A store accepts the commit only if the conversation's latest revision is the one before the returned revision.
-    """
+    """The revision of the commit's first event, which must follow the stored one."""
     return part.log[0].first_revision if part.log else part.record.last_seq + 1
 
 
 def notifications_of(row: LogRow) -> tuple[Durable, ...]:
-    """Decode the durable events in a row of the event log. Raises msgspec.DecodeError."""
     return _NOTIFICATIONS.decode(row.notifications)
 
 
 def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> Iterator[StoredEvent]:
-    """Yield at most `limit` events after the revision `after`.
+    """Yield at most `limit` events after the revision `after`, from (first revision, time, notifications).
 
-    `rows` are (first revision, time, encoded notifications) in order. Raises msgspec.DecodeError or ValueError if a row
-    is not readable.
+    Raises msgspec.DecodeError or ValueError if a row is not readable.
     """
     for first, at, encoded in rows:
         refuse_non_numbers(first, at)
@@ -399,7 +363,6 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
 
 
 def stored_transition(values: Row) -> StoredTransition:
-    """Convert a row of the event log to the port's StoredTransition. Raises msgspec.DecodeError or ValueError."""
     row = LogRow(*values)
     refuse_non_numbers(row.step, row.epoch, row.at, row.first_revision)
     context = None if row.context is None else row.context.encode()
@@ -433,10 +396,7 @@ def settled_inputs(part: Commit) -> Iterator[SettledInput]:
 
 
 def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]:
-    """Return the row of a stopped run.
-
-    The column `message` contains the error message of a failed run, and the output of any other run.
-    """
+    """The column `message` has the error of a failed run, and the output of any other."""
     stop = ended.stop
     values = (
         conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message or stop.output,
@@ -446,7 +406,6 @@ def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]
 
 
 def run_of(row: tuple[Any, ...]) -> StoppedRun:
-    """Convert the row of a stopped run. Raises ValueError if the row is damaged."""
     _, revision, run, reason, detail, message, last_sequence, at, _ = row
     refuse_non_numbers(revision, last_sequence, at)
     failed = StopReason(reason) is StopReason.ERROR
@@ -455,7 +414,6 @@ def run_of(row: tuple[Any, ...]) -> StoppedRun:
 
 
 def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int, ...]:
-    """Return the row about what became of a queued message."""
     outcome = settled.outcome
     waited = _encode(outcome.input).decode()
     values = (
@@ -466,10 +424,7 @@ def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int,
 
 
 def fate_of(row: tuple[Any, ...]) -> SettledInput:
-    """Convert a row to an object that describes what became of a queued message.
-
-    Raises msgspec.DecodeError or ValueError if the row is damaged.
-    """
+    """Raises msgspec.DecodeError or ValueError if the row is damaged."""
     _, revision, _, delivery, fate, waited, run, at, _ = row
     refuse_non_numbers(revision, at)
     return SettledInput(revision, at, QueueChanged(_INPUT.decode(waited), delivery, Fate(fate)), run)
@@ -479,10 +434,7 @@ def fate_of(row: tuple[Any, ...]) -> SettledInput:
 
 
 class LogPosition(NamedTuple):
-    """A position between two rows of an event log: the step, last revision and hash of the row before it.
-
-    Zeros and "" mean the beginning of a log from which nothing was pruned.
-    """
+    """A position in a log: step, last revision and hash of the row before it; 0 and "" at the very beginning."""
 
     step: int = 0
     revision: int = 0
@@ -497,13 +449,12 @@ _PRUNED = Statement(of_conversation(Prunings))
 
 
 def beginning(session: Session, conversation_id: str) -> LogPosition:
-    """Return where a stored event log begins, which the store records: rows before it were pruned and not lost."""
+    """Where a stored event log begins, which the store records: rows before it were pruned and not lost."""
     row = session.execute(_PRUNED, id=conversation_id).fetchone()
     return LogPosition(*row[1:]) if row else LogPosition()
 
 
 def place_after(row: LogRow) -> LogPosition:
-    """Return the position after a row."""
     return LogPosition(row.step, row.first_revision + row.event_count - 1, row.hash)
 
 
@@ -518,7 +469,6 @@ NOBODY = CommandOrigin("")
 
 
 def audit_values(entry: AuditEntry) -> Row:
-    """Return the row of an audit entry, without its number."""
     origin = _encode(entry.origin).decode()
     return (
         entry.at, entry.outcome.value, entry.reason, entry.origin.principal, entry.conversation, entry.count, origin,
@@ -526,19 +476,13 @@ def audit_values(entry: AuditEntry) -> Row:
 
 
 def entry_of(row: Row) -> AuditEntry:
-    """Return the audit entry in a row of the table `audit`.
-
-    Raises msgspec.DecodeError or ValueError if the row cannot be decoded.
-    """
+    """Raises msgspec.DecodeError or ValueError if the row cannot be decoded."""
     number, at, outcome, reason, _, conversation, count, origin = row
     return AuditEntry(at, Outcome(outcome), _ORIGIN.decode(origin), reason, conversation, count, number=number)
 
 
 def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
-    """Return the audit entry for a row of the event log.
-
-    If `audit` cannot be decoded, the entry has no origin, and the reason "UNREADABLE".
-    """
+    """The audit entry of a log row; without an origin and with the reason "UNREADABLE" if it cannot be decoded."""
     try:
         found = _LOG_AUDIT.decode(audit)
     except DecodeError:

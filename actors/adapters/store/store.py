@@ -47,10 +47,10 @@ TIDY_SECONDS = 0.25  # between two slices of background work while changes are a
 
 
 class Ticket:
-    """A queued change, with the lock that wakes the waiting caller and the result for that caller.
+    """A queued change, with the lock that wakes its caller and the result.
 
-    The change is called with the session on the writer's thread, inside a savepoint; it is written completely or not at
-    all. Exceptions that it raises are raised again in the caller.
+    It is called on the writer's thread inside a savepoint, and written completely or not at all; what it raises is
+    raised in the caller.
     """
 
     __slots__ = ("change", "done", "error", "frees", "result", "written")
@@ -66,7 +66,6 @@ class Ticket:
 
     @property
     def lost(self) -> bool:
-        """Whether a transaction failed that had to write the change."""
         return self.error is None and not self.written
 
 
@@ -79,10 +78,10 @@ class Writer(ABC):
     def __init__(
         self, faults: FaultPoints, written: Callable[[int, float], None] | None, *, longest_wait: float
     ) -> None:
-        """Create the writer's thread. The subclass starts it at the end of its constructor.
+        """Create the thread, which the subclass starts at the end of its constructor.
 
-        `written` is called after each batch with the number of its changes and the seconds it took; it must not raise.
-        After `longest_wait` seconds without a change, the thread checks whether background work is due.
+        `written` is called after each batch with the number of its changes and its seconds; it must not raise.
+        Background work is due after `longest_wait` seconds at the latest.
         """
         self._faults = faults
         self._longest_wait = longest_wait
@@ -96,10 +95,9 @@ class Writer(ABC):
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: Callable[[Session], T], *, urgent: bool = False, frees: bool = False) -> T:
-        """Write `change`, and return its result when it is durable.
+        """Write `change`, and return its result when it is durable. Any thread but the writer's own.
 
-        Safe to call from any thread but the writer's own. If the change is rejected, raises the exception that gives
-        the reason. Raises StoreUnavailableError if it cannot be written.
+        Raises the reason of a refusal, or StoreUnavailableError.
         """
         ticket = Ticket(change, frees=frees)
         queue = self._urgent if urgent else self._normal
@@ -141,11 +139,11 @@ class Writer(ABC):
 
     @abstractmethod
     def _ready(self) -> Session:
-        """Return the session, on which a transaction can begin. Raises StoreUnavailableError."""
+        """The session, on which a transaction can begin. Raises StoreUnavailableError."""
 
     @abstractmethod
     def _refused(self, error: Exception) -> Exception | None:
-        """Return the exception for the caller of a change that raised `error`; None if the database itself failed."""
+        """The exception for the caller of a change that raised `error`; None if the database itself failed."""
 
     @abstractmethod
     def _failed(self, batch: list[Ticket], error: BaseException) -> str:
@@ -165,10 +163,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _between(self, batch: int) -> None:
-        """Do the background work that is due, after `batch` changes were written.
-
-        If this method raises, nothing can be written any more.
-        """
+        """Do the background work that is due after `batch` changes. If this raises, nothing can be written any more."""
 
     def _end(self) -> None:  # noqa: B027 -- SQLite's connection is closed later, by the store
         """Close the connection, when the writer's thread ends."""
@@ -276,7 +271,7 @@ class Writer(ABC):
 
 
 def refusal(constraint: str) -> StoreError:
-    """Return the exception for a violated constraint: its name in PostgreSQL, its columns in SQLite's message."""
+    """The exception for a violated constraint: its name in PostgreSQL, its columns in SQLite's message."""
     if "conversations.slug" in constraint or "conversations_slug" in constraint:
         return SlugTakenError(constraint)
     if any(name in constraint for name in ("commands.", "commands_", "messages.id", "messages_pkey")):
@@ -313,10 +308,9 @@ class SqlStore(StoreReads, Generic[WriterT]):
             raise
 
     def _prepare(self, encoded: EncodedCommit, fork: Commit) -> None:
-        """Copy the attachments into a new fork, which stays hidden until it is complete.
+        """Copy the attachments into a hidden fork, in several transactions, so that others can write in between.
 
-        The attachments are copied in several transactions, so that other changes can be written in between. Raises
-        FencedError if the conversation that was forked does not exist, and other StoreErrors.
+        Raises FencedError without the origin, and other StoreErrors.
         """
         self._writer.write(partial(changes.begin_fork, fork=encoded))
         for piece in changes.copied_pieces(fork, self.attachment):
@@ -324,10 +318,7 @@ class SqlStore(StoreReads, Generic[WriterT]):
                 self._writer.write(partial(changes.copy_attachments, piece=piece))
 
     def _abandon(self, forks: Iterable[EncodedCommit]) -> None:
-        """Mark for removal the forks that could not be finished; their rows are removed in the background.
-
-        If that fails, the next start removes the rows, or another server once this one has been declared dead.
-        """
+        """Mark unfinished forks for removal; if that fails, the next start or another server removes them."""
         with suppress(StoreError):
             for fork in forks:
                 self._writer.write(partial(abandon_unfinished, conversation_id=fork.id))

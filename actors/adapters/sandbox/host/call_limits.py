@@ -15,21 +15,19 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
+# Seconds between checks for too many processes, for too much memory, and for processes that the kernel killed because
+# memory ran out.
 CENSUS_SECONDS = 0.05, 0.2, 0.5
-"""Seconds between checks for too many processes, for too much memory, and for processes that the kernel killed because
-memory ran out."""
 
+# The machine's free memory does not change when a process takes memory from caches, so the tree is inspected so often
+# at least.
 LOOK_SECONDS = 1.0
-"""Seconds after which the process tree is inspected even if the whole machine's threads and memory stay the same.
 
-That is necessary because the machine's free memory does not change when a process takes memory from caches.
-"""
-
+# Limits inspections, which are slow for large trees and shared memory, to 1 / LOOKING_SHARE of the time.
 LOOKING_SHARE = 20
-"""Limits inspections, which are slow for large trees and shared memory, to 1 / LOOKING_SHARE of the time."""
 
+# The nice value of the process tree if the host, which monitors the tree, may not use a real-time priority.
 LOWER_PRIORITY = 10
-"""The nice value of the process tree if the host, which monitors the tree, may not use a real-time priority."""
 
 LIMITS = {
     "cpu_seconds": resource.RLIMIT_CPU,
@@ -42,9 +40,8 @@ LIMITS = {
 class Groups:
     """The control groups of one call, which its init process joins.
 
-    The host itself monitors the limits of a group that cannot be created. Some ways of joining a group block all forks
-    on the machine for a time. To avoid that, init is forked directly into a group of cgroup version 2, and joins
-    groups of version 1 as a single thread.
+    The host monitors the limits of groups that cannot be created. Some ways of joining block all forks on the machine
+    for a time, so init is forked directly into a group of version 2, and joins groups of version 1 as a single thread.
     """
 
     def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
@@ -67,9 +64,9 @@ class Groups:
             self.held.update(controllers.split())
 
     def fork(self) -> int:
-        """Fork init into the call's cgroup of version 2, if there is one; return its pid, 0 in the child.
+        """Fork init into the call's cgroup of version 2, if any; its pid, 0 in the child.
 
-        Raises OSError if that fails, and then there is no child.
+        Raises OSError without a child.
         """
         if self.born < 0:
             return os.fork()
@@ -109,12 +106,11 @@ class Groups:
 
 
 class Census:
-    """Monitors limits that the kernel does not enforce: the number of processes of a tree, and their total memory.
+    """Monitors limits that the kernel does not enforce: a tree's processes and their total memory.
 
-    Inspecting the tree is slow, but reading the number of threads and the memory of the whole machine is fast. So the
-    tree is inspected when these have changed by a considerable part of a limit, and after LOOK_SECONDS. Only memory
-    that cannot be reclaimed counts. That is the anonymous memory of the processes, and the growth of shared memory on
-    the whole machine since the call began, up to the amount that the processes could own.
+    Inspecting the tree is slow, the machine's figures are fast to read. So the tree is inspected when these have
+    changed by a considerable part of a limit, and after LOOK_SECONDS. What cannot be reclaimed counts: anonymous
+    memory, and the growth of shared memory on the machine since the call began, up to what the processes could own.
     """
 
     def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
@@ -131,7 +127,7 @@ class Census:
         return self.at if self.processes or self.memory or self.groups.joined else None
 
     def exceeded(self, root: int) -> int:
-        """Return the number (see kernel.py) of the limit that the processes below pid `root` exceed; 0 for none."""
+        """The number (see kernel.py) of the limit that the processes below pid `root` exceed; 0 for none."""
         now = time.monotonic()
         if self.due() is None or now < self.at:
             return 0
@@ -161,10 +157,7 @@ class Census:
         return False
 
     def over_memory(self, pids: "list[int]", now: float) -> bool:
-        """Return whether these processes together exceed the memory limit.
-
-        They are measured exactly only if an upper bound of their memory exceeds the limit.
-        """
+        """Whether these processes exceed the memory limit; measured exactly only if an upper bound of it does."""
         grown = max(0, self.shared - self.shared_before)
         if sum(map(unshared_at_most, pids)) + grown <= self.memory or now < self.measure_at:
             return False
@@ -175,15 +168,13 @@ class Census:
 
 
 def machine_figures() -> "tuple[int, int, int]":
-    """Return the whole machine's number of threads, bytes of free memory, and bytes of shared memory (with tmpfs)."""
+    """The whole machine's number of threads, bytes of free memory, and bytes of shared memory (with tmpfs)."""
     found = SystemInformation()
     kernel.checked(kernel.libc.sysinfo(ctypes.byref(found)))
     return found.threads, found.free * found.unit, found.shared * found.unit
 
 
 class SystemInformation(ctypes.Structure):
-    """The C struct sysinfo."""
-
     _fields_ = (
         ("before", ctypes.c_ulong * 5),
         ("free", ctypes.c_ulong),
@@ -201,10 +192,7 @@ def figure(lines: bytes, name: bytes) -> int:
 
 
 def unshared_at_most(pid: int) -> int:
-    """Return an upper bound for the anonymous memory of a process in bytes; 0 if it has ended.
-
-    The bound includes memory that the process shares with those it was forked from.
-    """
+    """An upper bound for a process's anonymous memory in bytes, with what it shares with forks; 0 if it has ended."""
     try:
         _, resident, shared, *_ = kernel.contents(f"/proc/{pid}/statm").split()
     except (OSError, ValueError):
@@ -213,10 +201,7 @@ def unshared_at_most(pid: int) -> int:
 
 
 def unshared(pid: int) -> int:
-    """Return the anonymous memory of a process in bytes, including its proportion of pages shared by several processes.
-
-    For a process that may not be inspected, return the upper bound of `unshared_at_most`.
-    """
+    """A process's anonymous memory in bytes, with its part of shared pages; without access, the upper bound."""
     try:
         return figure(kernel.contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
     except OSError:
@@ -263,18 +248,17 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
 
 
 def counts_per_namespace() -> bool:
-    """Return whether the kernel can limit the number of processes in one namespace.
+    """Whether the kernel can limit the number of processes in one namespace.
 
-    For root the limit is the PID namespace's pid_max (Linux 6.14), otherwise RLIMIT_NPROC, which is counted per user
-    namespace (5.14).
+    For root by pid_max (Linux 6.14), otherwise by RLIMIT_NPROC, which is counted per user namespace (5.14).
     """
     return kernel.kernel_at_least(6, 14) if os.geteuid() == 0 else kernel.kernel_at_least(5, 14)
 
 
 def step_ahead() -> int:
-    """Raise this process's priority above that of the processes it monitors, so that a fork bomb cannot starve it.
+    """Raise this process's priority, so that a fork bomb cannot starve it.
 
-    Returns the nice value for the tree: 0, or LOWER_PRIORITY if this process may not have a higher priority.
+    Returns the nice value for the tree: LOWER_PRIORITY if it may not have a higher priority, else 0.
     """
     try:
         ahead = os.SCHED_RR | os.SCHED_RESET_ON_FORK
@@ -285,10 +269,10 @@ def step_ahead() -> int:
 
 
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
-    """Set the resource limits of this process, which its descendants inherit.
+    """Set the resource limits that descendants inherit.
 
-    `mark`, unless it is 0, becomes the value of an otherwise unused limit (RLIMIT_RTTIME). All processes of the call
-    inherit it, also through exec, and are recognised by it.
+    `mark`, unless 0, becomes the value of RLIMIT_RTTIME, which is otherwise unused: by it all processes of the call are
+    recognised, also after exec.
     """
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)
@@ -309,5 +293,5 @@ def lower(limit: int, value: int) -> None:
 
 
 def running_threads() -> int:
-    """Return the number of threads of all users, which is at least the number of this user's threads."""
+    """The number of threads of all users, which is at least the number of this user's threads."""
     return int(kernel.contents("/proc/loadavg").split()[3].partition(b"/")[2])

@@ -20,7 +20,7 @@ else:
 
 
 class LeaseFile:
-    """The time until which tools may run, read from a file that the server writes; without a file (-1), no limit."""
+    """The time until which tools may run, from a file that the server writes; without a file (-1), no limit."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -28,7 +28,7 @@ class LeaseFile:
         """The time that was last read, in nanoseconds of CLOCK_MONOTONIC."""
 
     def over(self) -> bool:
-        """Return whether tools must be ended; read the file again if the time that was last read has passed."""
+        """Whether tools must be ended; read the file again if the time that was last read has passed."""
         if self.passed() and self.file >= 0:
             self.read()
         return self.passed()
@@ -55,17 +55,11 @@ class LeaseFile:
 
 
 class Pipes:
-    """The pipes between the three processes; all are closed on exec."""
-
     def __init__(self) -> None:
         self.output, self.output_end = os.pipe()
         self.status, self.status_end = os.pipe()
         self.report, self.report_end = os.pipe()
         self.life, self.life_end = os.pipe()
-        """Written by the host: the first byte lets init continue, later bytes are signals for the main process.
-
-        The pipe closes when the host ends.
-        """
 
 
 class HostedCall:
@@ -84,10 +78,9 @@ class HostedCall:
 
 
 def become(call: HostedCall, host: int, channel: int) -> "NoReturn":
-    """Turn this process into the program; if that fails, write "stage errno" to the report pipe and end.
+    """Turn this process into the program, or write "stage errno" to the report pipe and end.
 
-    `host` is the host's pid. `channel` is the socket over which init gets the descriptor that reports the program's
-    system calls, or -1.
+    `channel` is the socket over which init gets the descriptor of reported system calls, or -1.
     """
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     report = pipes.report_end
@@ -125,11 +118,10 @@ def restore_signals() -> None:
 
 
 def arrange_files(streams: "tuple[int, ...]", pipes: "Pipes", channel: int) -> tuple[int, int]:
-    """Keep only the three standard streams, the pipe for errors and `channel`; return the new numbers of the last two.
+    """Keep only the standard streams, the pipe for errors and `channel` (-1: none); return the last two's new numbers.
 
-    `streams` are the program's own stdin, or stdin and stdout; the defaults are /dev/null and the pipe for output.
-    /dev/null is opened again, because the host's descriptor for it belongs to a writable mount. A `channel` of -1 means
-    none.
+    `streams` are the program's own stdin, or stdin and stdout; by default /dev/null and the pipe for output. /dev/null
+    is opened again, because the host's belongs to a writable mount.
     """
     output, report = pipes.output_end, pipes.report_end
     if channel >= 0:
@@ -258,10 +250,9 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 
 
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
-    """Return the service that makes the program's file changes, and drop all capabilities.
+    """The service that makes the program's file changes; drops all capabilities.
 
-    Returns None if the main process failed before it became the program. Raises OSError; then the program is not
-    executed.
+    None if main failed before it became the program. Raises OSError; then the program is not executed.
     """
     received = kernel.received_files(channel.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)[1])
     if not received:
@@ -276,9 +267,8 @@ def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "writ
 def attend(main: int, pipes: Pipes, service: "write_broker.Service | None") -> None:
     """Reap children, and report how `main` ended, until the host has ended.
 
-    In a PID namespace the kernel kills this process together with the host. If `main` has ended and left no process
-    behind, this process ends at once. Signals for `main` are sent here and not by the host, because only the parent of
-    `main` can be certain that the pid was not reused.
+    In a PID namespace the kernel kills this process with the host. If `main` has left no process behind, it ends at
+    once. Signals for `main` are sent here, because only its parent can be certain that the pid was not reused.
     """
     os.set_blocking(pipes.life, False)
     running = True
@@ -335,3 +325,4 @@ def wanted(life: int) -> bytes | None:
 def signal_group(leader: int, number: int) -> None:
     with suppress(OSError):
         os.killpg(leader, number)
+        # The host's first byte lets init continue, later ones are signals for main; the pipe closes when the host ends.

@@ -22,21 +22,18 @@ MNT_DETACH = 2
 AT_FDCWD, AT_RECURSIVE, OPEN_TREE_CLONE = -100, 0x8000, 1
 MOUNT_ATTR_RDONLY = 1
 
+# The number of pids that the kernel reserves; a namespace's pid_max is this number plus its process limit.
 RESERVED_PIDS = 300
-"""The number of pids that the kernel reserves; a namespace's pid_max is this number plus its process limit."""
 
+# Of the private directory and /dev/shm in tier A; in tier B only the size of each file is limited.
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
-"""The maximum bytes in the private directory and in /dev/shm, and the maximum number of files in each of them.
-
-These limits exist if the call has namespaces (tier A). Without them (tier B) only the size of each file is limited.
-"""
 
 
 def enter_pid_namespace(restricted: bool = False) -> bool:
-    """Make the next child PID 1 of a new namespace; return False if the kernel refuses.
+    """Make the next child PID 1 of another namespace; False if the kernel refuses.
 
-    Unrestricted root needs no user namespace. Other users get one that maps only their own user and group, so programs
-    that become another user do not work there, and files of other users appear as owned by the overflow user.
+    Unrestricted root needs no user namespace. Other users get one that maps only them, so programs cannot become
+    another user there, and others' files appear as the overflow user's.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0 and not restricted:
@@ -51,8 +48,8 @@ def enter_pid_namespace(restricted: bool = False) -> bool:
 def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
     """Set up the mounts of init and all its descendants. Raises OSError if that is required but impossible.
 
-    With namespaces (tier A), this adds the key `place` to the description of the workspace in `launch`: a descriptor of
-    the only mount through which the workspace can be changed.
+    In tier A, `launch` gets the key `place` in its workspace: the descriptor of the only mount through which that can
+    be changed.
     """
     restriction, hidden = launch["restrict"], launch["hide"]
     closed = restriction["private"] if restriction is not None and restriction["tier"] == "A" else None
@@ -88,11 +85,10 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 
 
 def unshare_mounts(closed: bool, hiding: bool) -> None:
-    """Enter a new mount namespace; if `closed`, also new network, IPC, host name and cgroup namespaces.
+    """Enter another mount namespace; if `closed`, also network, IPC, host name and cgroup namespaces.
 
-    If `closed`, mounts that are made outside later do not appear inside, because they would be writable. Otherwise they
-    appear. If `hiding` paths, mounts that are made inside do not appear outside; else this holds only for mounts on
-    /proc.
+    If `closed`, later mounts outside do not appear inside, because they would be writable. If `hiding` paths, mounts
+    inside do not appear outside; else this holds only for those on /proc.
     """
     others = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
     kernel.checked(kernel.libc.unshare(kernel.CLONE_NEWNS | (others if closed else 0)))
@@ -106,9 +102,8 @@ def unshare_mounts(closed: bool, hiding: bool) -> None:
 def enter_root(private: bytes, readable: "list[bytes]") -> None:
     """Make a root directory with nothing in it but `readable`, /proc and harmless devices. Raises OSError.
 
-    The new root is built on the mount point `private`, and itself contains an empty directory with the path `private`.
-    Symbolic links in `readable` are copied; every other path leads to the same file as outside; paths that do not exist
-    are left out.
+    It is built on the mount point `private`, and contains an empty directory of that path. Symbolic links in `readable`
+    are copied; missing paths are left out.
     """
     mount(b"tmpfs", private, b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755,size=1m,nr_inodes=4k")
     for path in (b"/proc", *DEVICES, *readable):
@@ -189,17 +184,16 @@ STANDARD_FILES = (
 
 CAPABILITY_VERSION_3, CAP_SETPCAP = 0x20080522, 8
 CapabilityHeader, CapabilitySets = ctypes.c_uint32 * 2, ctypes.c_uint32 * 6
+# The securebits to set: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, not KEEP_CAPS, and all of them locked.
 SECUREBITS = 0b11101111
-"""The securebits to set: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, not KEEP_CAPS, and all of them locked."""
 
 
 def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), channel: int = -1) -> None:
-    """Apply a restriction to this process, irreversibly. Raises OSError if it cannot be enforced.
+    """Restrict this process, irreversibly. Raises OSError if that cannot be enforced.
 
-    `section` describes the restriction (see toolhost.py); None means no restriction. `keepers` are the pids of init and
-    the host if the program shares their PID namespace, because it must not be able to kill them; else (). `channel` is
-    used in workspace mode only: the socket over which init gets the descriptor that reports system calls. It is closed
-    afterwards.
+    `section` is described in toolhost.py; None means no restriction. `keepers` are the pids of init and host, which the
+    program must not kill, if it shares their PID namespace. `channel`, in workspace mode only, takes the descriptor of
+    reported system calls to init, and is closed.
     """
     if section is None:
         return
@@ -219,10 +213,7 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
 
 
 def hand_over(listener: int, channel: int) -> None:
-    """Pass `listener`, which reports the program's system calls, to init over `channel`; wait until init serves it.
-
-    Closes both descriptors in this process. Raises OSError.
-    """
+    """Pass `listener` to init over `channel`, wait until init serves it, and close both. Raises OSError."""
     sender = socket.socket(fileno=channel)
     sender.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, listener.to_bytes(4, sys.byteorder))])
     os.close(listener)
@@ -234,8 +225,7 @@ def hand_over(listener: int, channel: int) -> None:
 def drop_capabilities() -> None:
     """Drop all capabilities and every way to regain them, even for root.
 
-    Without CAP_SETPCAP the bounding set remains, but a program cannot regain capabilities anyway, because `restrict`
-    sets no_new_privs next.
+    Without CAP_SETPCAP the bounding set remains, but `restrict` sets no_new_privs next.
     """
     if has_setpcap():
         kernel.checked(kernel.libc.prctl(kernel.PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0))
@@ -251,7 +241,7 @@ def drop_capabilities() -> None:
 
 
 def capabilities() -> "list[int]":
-    """Return the effective, permitted and inheritable capabilities: the lower 32 bits of each, then the upper ones."""
+    """The effective, permitted and inheritable capabilities: the lower 32 bits of each, then the upper ones."""
     sets = CapabilitySets()
     kernel.checked(kernel.libc.capget(CapabilityHeader(CAPABILITY_VERSION_3, 0), sets))
     return list(sets)
@@ -263,8 +253,8 @@ def has_setpcap() -> bool:
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
 READ = EXECUTE | READ_FILE | READ_DIR
+# The Landlock rights that a rule for a file can grant; a rule for a directory can grant more.
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-"""The Landlock rights that a rule for a file can grant; a rule for a directory can grant more."""
 
 
 def file_rights(abi: int) -> int:
@@ -273,16 +263,16 @@ def file_rights(abi: int) -> int:
 
 
 def ruleset_attributes(abi: int) -> "list[int]":
-    """Return struct landlock_ruleset_attr for a version of Landlock: rights to files, to TCP, and scopes."""
+    """Struct landlock_ruleset_attr for a version of Landlock: rights to files, to TCP, and scopes."""
     return [file_rights(abi), 0b11, 0b11][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
 
 
 def apply_landlock(section: "dict[str, Any]") -> None:
     """Allow reading anything but protected paths and writing in the private directory only; close the network.
 
-    If the restriction lists `readable` paths, only these can be read. With namespaces (tier A), other paths do not even
-    exist, and empty mounts cover protected directories, so usually one rule for the root directory suffices. The only
-    devices that can be opened are DEVICES: a disk would reveal protected files, a terminal the user's input.
+    With `readable`, only these can be read. In tier A other paths do not exist and empty mounts cover protected
+    directories, so one rule for the root usually suffices. Only DEVICES can be opened: a disk would reveal protected
+    files, a terminal the user's input.
     """
     abi = min(section["abi"], kernel.LANDLOCK_ABI)
     if abi < 1:
@@ -304,8 +294,7 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
     """Allow reading everything that is not protected.
 
-    If the restriction lists `readable` paths and no namespace hides other paths, allow reading these paths only, and
-    listing the names in the directory `listable`.
+    With `readable`, and if no namespace hides the rest, allow these paths only, and listing the directory `listable`.
     """
     tops = [b"/"]
     if section["readable"] is None or section["tier"] == "A":
@@ -344,10 +333,7 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
 
 
 def add_rule(ruleset: int, place: int, rights: int) -> bool:
-    """Allow `rights` below an open directory, or to an open file; return False if some of them do not apply to files.
-
-    Raises OSError.
-    """
+    """Allow rights below an open directory, or to an open file: False if some do not apply to files. Raises OSError."""
     rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
     try:
         kernel.checked(kernel.libc.syscall(kernel.NR_LANDLOCK_ADD, ruleset, 1, rule, 0))

@@ -8,11 +8,11 @@ PROGRAM, PYTHON = b"f", b"p"
 KILL, SIGNAL = b"K", b"N"
 HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O", b"E", b"C"
 
+# The numbers of the limits that an END frame can report; 0 means that no limit ended the program.
 WALL, PROCESSES, MEMORY, LEASE = 1, 2, 3, 4
-"""The numbers of the limits that an END frame can report; 0 means that no limit ended the program."""
 
+# Maximum bytes of output that are read from the program at once; the largest frame is one byte longer.
 CHUNK = 1 << 16
-"""Maximum bytes of output that are read from the program at once; the largest frame is one byte longer."""
 
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -25,17 +25,15 @@ CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 CLONE_PARENT = 0x00008000
 CLONE_INTO_CGROUP, NR_CLONE3 = 1 << 33, 435
 NR_OPEN_TREE = 428
+# These system calls, like all that were added after 2019, have the same number on every architecture.
 NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
-"""These system calls, like all that were added after 2019, have the same number on every architecture."""
 
 libc = ctypes.CDLL(None, use_errno=True)
+# The C library, called without releasing the interpreter's lock, so that a forked child also holds the lock.
 forking_libc = ctypes.PyDLL(None, use_errno=True)
-"""The C library, called without releasing the interpreter's lock, so that a forked child also holds the lock."""
 
 
 class Opened:
-    """An open descriptor, which the end of the `with` block closes."""
-
     def __init__(self, file: int) -> None:
         self.file = file
 

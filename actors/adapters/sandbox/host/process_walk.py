@@ -13,20 +13,16 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
+# After this time the host reports that processes may still run, and continues to kill.
 CLEAR_SECONDS = 3.0
-"""Seconds after the kill in which all processes must have exited.
 
-After that the host reports that processes may still run, and continues to kill.
-"""
-
+# Minimum seconds between a kill and the next search for remaining processes.
 PASS_SECONDS = 0.005
-"""Minimum seconds between a kill and the next search for remaining processes."""
 
 SNAPSHOT = 128
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes of all threads of `pid`, including zombies; [] if it has ended."""
     found: list[int] = []
     with suppress(OSError):  # the process or one of its threads has ended meanwhile; the caller inspects again
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -35,7 +31,6 @@ def children(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Return whether `pid` exists and is not a zombie."""
     try:
         return kernel.contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
     except (OSError, IndexError):
@@ -45,7 +40,7 @@ def alive(pid: int) -> bool:
 def walk(root: int) -> "Iterator[int]":
     """Yield living processes below `root`, parents first, each as soon as its own children are known.
 
-    Killing them as they come stops a fork bomb at its source before all its descendants are inspected.
+    Killing them as they come stops a fork bomb at its source.
     """
     seen = children(root)
     for pid in seen:
@@ -59,7 +54,7 @@ def descendants(root: int) -> list[int]:
 
 
 def below(root: int, most: int) -> list[int]:
-    """Return processes below `root`, including zombies, parents first; stop searching once `most` or more are found."""
+    """Processes below `root`, including zombies, parents first; stop searching once `most` or more are found."""
     seen = children(root)
     for pid in seen:
         if len(seen) >= most:
@@ -69,10 +64,7 @@ def below(root: int, most: int) -> list[int]:
 
 
 def snapshot(root: int) -> list[int]:
-    """Return the processes below `root`, which are going to be killed, for the call's report: at most SNAPSHOT.
-
-    The number is limited because the tree is not killed before the list is complete, and a fork bomb grows meanwhile.
-    """
+    """The processes below `root` that are going to be killed, at most SNAPSHOT: meanwhile a fork bomb grows."""
     seen = below(root, SNAPSHOT)
     return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
 
@@ -102,11 +94,10 @@ def childless() -> bool:
 
 
 def clear(killed: "set[int] | None", seconds: float) -> bool:
-    """Kill and reap all descendants of this process until no child is left; return False after `seconds`.
+    """Kill and reap all descendants of this process until no child is left; False after `seconds`.
 
-    If all children have ended already, it only reaps them. Adds the pids of killed processes to `killed`; None allows a
-    faster search. Processes that are created during a search are found by the next search, because orphans become
-    children of this process (subreaper).
+    Killed pids are added to `killed`; None allows a faster search. What is created meanwhile is found by the next
+    search, because orphans become children of this process (subreaper).
     """
     began = time.monotonic()
     deadline = began + seconds
@@ -126,10 +117,7 @@ def clear(killed: "set[int] | None", seconds: float) -> bool:
 
 
 def reap_until(deadline: float) -> bool:
-    """Reap until no child is left or the deadline has passed; return whether none is left.
-
-    Searching again while killed processes are still exiting would slow them down.
-    """
+    """Reap until no child is left or the deadline has passed. Searching again would slow exiting processes down."""
     while True:
         for _ in reap():
             pass
@@ -142,10 +130,7 @@ def reap_until(deadline: float) -> bool:
 
 
 def descendants_unseen(root: int) -> "Iterator[int]":
-    """Yield processes below `root`, including zombies, parents first; only the children of main threads are found.
-
-    Children of other threads become children of a subreaper once their parent has been killed.
-    """
+    """Yield processes below `root`, with zombies, parents first; of other threads' children only orphans are found."""
     seen = [root]
     for pid in seen:
         with suppress(OSError):  # the process has ended

@@ -14,8 +14,8 @@ from actors.adapters.sandbox.host import kernel
 
 NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
+# The ioctl requests for the descriptor that reports system calls; in C their names begin with SECCOMP_IOCTL_NOTIF_.
 RECEIVE, SEND, ID_VALID, ADD_FILE = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
-"""The ioctl requests for the descriptor that reports system calls; in C their names begin with SECCOMP_IOCTL_NOTIF_."""
 
 CONTINUE, ADD_AND_SEND = 1, 2
 NOTICE_BYTES = 80
@@ -27,16 +27,13 @@ MAX_PATH = 4096
 
 
 class NotBrokeredError(Exception):
-    """The broker does not carry out a system call.
-
-    The kernel then continues the call, with the program's own rights: those of the restricted mode.
-    """
+    """The broker does not carry out a system call, which continues with the program's own, restricted rights."""
 
 
 def install(program: "ctypes.Structure") -> int:
     """Install a seccomp filter for this process and its descendants; return the descriptor that reports their calls.
 
-    Since Linux 5.19, only a fatal signal interrupts a call that was read from this descriptor. Raises OSError.
+    Since Linux 5.19, only a fatal signal interrupts a call that was read from it. Raises OSError.
     """
     number = NR_SECCOMP[os.uname().machine]
     for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
@@ -78,7 +75,7 @@ class SystemCall:
                 raise OSError(errno.EFAULT, "no such address") from None
 
     def text(self, address: int) -> bytes:
-        """Return a path in the caller's memory. Raises OSError, also for an empty path or one that is too long."""
+        """A path in the caller's memory. Raises OSError, also for an empty path or one that is too long."""
         path, end, _ = self.memory(address, MAX_PATH).partition(b"\0")
         if not end:
             raise OSError(errno.ENAMETOOLONG, "no end")
@@ -91,10 +88,7 @@ class SystemCall:
             return int(os.read(file, 1 << 14).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
 
     def base(self, directory: int) -> int:
-        """Open the directory to which the caller's descriptor `directory` refers; AT_FDCWD means its working directory.
-
-        Raises OSError.
-        """
+        """Open the directory of the caller's descriptor, for AT_FDCWD its working directory. Raises OSError."""
         return self.opened("cwd" if directory == AT_FDCWD else f"fd/{directory}", DIRECTORY)
 
     def file(self, number: int) -> int:
@@ -106,10 +100,7 @@ class SystemCall:
         self.tell(SEND, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 
     def give(self, file: int, flags: int) -> None:
-        """End the call with a copy of the descriptor `file` as its result.
-
-        Raises OSError if the caller cannot have more descriptors.
-        """
+        """End the call with a copy of `file`. Raises OSError if the caller cannot have more descriptors."""
         words = (self.id, ADD_AND_SEND | file << 32, flags << 32)
         self.tell(ADD_FILE, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 
@@ -127,10 +118,9 @@ def signed(word: int) -> int:
 
 
 def read_times(call: SystemCall, address: int, size: int, unit: int) -> "bytes | None":
-    """Return the two times at an address of the caller's memory as two C structs timespec; None for address 0 (now).
+    """The two times at an address of the caller's memory as two C timespecs; None for address 0 (now).
 
-    `size` is the size of both times together, in bytes. `unit` is the unit of their fractions of a second, in
-    nanoseconds: 1000 for microseconds. Raises OSError.
+    `size` is that of both, in bytes; `unit` that of their fractions, in nanoseconds. Raises OSError.
     """
     if not address:
         return None

@@ -7,22 +7,24 @@ import sys
 
 from actors.adapters.sandbox.host import kernel
 
+# Operation codes of classic BPF instructions, which work on 32-bit words.
 LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-"""Operation codes of classic BPF instructions, which work on 32-bit words."""
 
 ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
+# Filter results: the system call fails with EPERM, fails with ENOSYS, or does nothing and reports success.
 REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x00050000
-"""Filter results: the system call fails with EPERM, fails with ENOSYS, or does nothing and reports success."""
 
+# Filter results: the system call fails with EOPNOTSUPP, or is reported to a process and waits for its answer.
 UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
-"""Filter results: the system call fails with EOPNOTSUPP, or is reported to a process and waits for its answer."""
 
+# Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first.
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
-"""Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first."""
 
 X32_BIT = 0x40000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
+# System calls refused with EPERM regardless of arguments: those that affect the network, other processes or the
+# machine; and shmget, because its shared memory belongs to no process, so no limit includes it.
 DENIED = """
 accept accept4 bind connect listen socket
 ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp migrate_pages move_pages
@@ -32,37 +34,27 @@ mount_setattr open_by_handle_at swapon swapoff acct quotactl quotactl_fd sethost
 kexec_file_load init_module finit_module delete_module reboot settimeofday clock_settime adjtimex clock_adjtime iopl
 ioperm syslog vhangup shmget
 """
-"""System calls refused with EPERM regardless of arguments: those that affect the network, other processes or the
-machine; and shmget, because its shared memory belongs to no process, so no limit includes it."""
 
+# These change metadata, which Landlock does not restrict, or use memory and queues that are shared by name.
 DENIED_IN_B = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
 setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmat shmctl semget semop
 semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
-"""System calls that are also refused if the sandbox has no namespaces (tier B).
 
-They change metadata, which Landlock does not restrict, or use memory and queues that are shared by name.
-"""
-
+# In workspace mode the broker carries these out. Hard links, pipes, sockets, devices and extended attributes it makes
+# none.
 REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
 """
-"""System calls that in workspace mode are always reported to the broker, a process that carries them out.
 
-Hard links, pipes, sockets and devices cannot be made in a workspace, nor can extended attributes be set.
-"""
-
+# In workspace mode these fail as on a file system without extended attributes, which most programs ignore. With EPERM,
+# copying a directory with its mode would fail, because programs then remove the access control list of the copy.
 ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
-"""System calls that fail in workspace mode as on a file system without extended attributes.
 
-Most programs ignore that error. With EPERM, copying a directory with its mode would fail, because programs then remove
-the access control list of the copy.
-"""
-
+# System calls that fail as on a file system without extended attributes, if `apart` (see seccomp_program).
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
-"""System calls that fail as on a file system without extended attributes, if `apart` (see seccomp_program)."""
 
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 
@@ -77,45 +69,37 @@ NAMESPACE_FLAGS = (
 )
 AF_UNIX, SOCK_TYPE_MASK = 1, 0xF
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
+# The allowed types of socket pairs, SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could still send to any address.
 STREAM_PAIRS = (1, 5)
-"""The allowed types of socket pairs, SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could still send to any
-address."""
 
+# The ioctls TIOCSTI and TIOCLINUX, which insert input into a terminal.
 TERMINAL_INPUT = (0x5412, 0x541C)
-"""The ioctls TIOCSTI and TIOCLINUX, which insert input into a terminal."""
 
+# F_SETOWN and F_SETOWN_EX select a process that gets signals about a file; SOCKET_OWNER does so for sockets.
 SIGNAL_OWNER = (8, 15)
-"""The fcntl commands F_SETOWN and F_SETOWN_EX, which select a process that gets signals about a file.
-
-SOCKET_OWNER has the ioctls that do this for sockets, FIOSETOWN and SIOCSPGRP.
-"""
 
 SOCKET_OWNER = (0x8901, 0x8902)
+# The fcntl commands F_SETLEASE and F_SETDELEG, which can block processes outside the sandbox that open the file.
 LEASES = (1024, 1040)
-"""The fcntl commands F_SETLEASE and F_SETDELEG, which can block processes outside the sandbox that open the file."""
 
+# Allowed ioctls: FICLONE and FICLONERANGE, which need a file opened for writing; FS_IOC_FIEMAP and FIGETBSZ, which only
+# read.
 HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
-"""Allowed ioctls: FICLONE and FICLONERANGE, which need a file opened for writing; FS_IOC_FIEMAP and FIGETBSZ, which
-only read."""
 
 IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
+# Of types other than those of terminals, all files and sockets, only ioctls that read are allowed: others control
+# devices, or change attributes, versions and subvolumes of a file system even through a file opened for reading.
 IOCTL_KINDS = (0x5400, 0x8900)
-"""The types of ioctls that are allowed: those of terminals and of all files, and those of sockets.
-
-Of the other types, only ioctls that read are allowed. Those that write control devices, or change attributes, versions
-and subvolumes of a file system even through a file opened for reading.
-"""
 
 
 def seccomp_program(
     machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = (), brokered: bool = False, *, apart: bool = False
 ) -> bytes:
-    """Return the filter for a machine's architecture. Raises OSError if the numbers of its system calls are unknown.
+    """The filter for an architecture. Raises OSError if the numbers of its system calls are unknown.
 
-    The tier is "A" with namespaces, "B" without; `abi` is the version of Landlock. `keepers` are pids that the program
-    must not signal. With `brokered`, calls that change the file system are reported to the broker in init (see
-    write_broker.py). With `apart`, which keeps the files of several principals (users or services) apart, ways of
-    reading that Landlock does not restrict are refused, too.
+    `tier` and `abi` are the sandbox's and Landlock's; `keepers` are pids that must not be signalled. `brokered`:
+    changes of the file system are reported to the broker in init (write_broker.py). `apart`: ways of reading that
+    Landlock does not restrict are refused, too, which keeps principals apart.
     """
     table = kernel.NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
@@ -133,10 +117,7 @@ def seccomp_program(
 
 
 def denied_names(tier: str, abi: int) -> "list[str]":
-    """Return the names of the system calls that are always refused.
-
-    `truncate` is one of them if Landlock, whose version is `abi`, cannot restrict it.
-    """
+    """The system calls that are always refused; `truncate` is one if Landlock (`abi`) cannot restrict it."""
     names = list[str](DENIED.split())
     if tier == "B":
         names += DENIED_IN_B.split()
@@ -146,7 +127,7 @@ def denied_names(tier: str, abi: int) -> "list[str]":
 
 
 def header(machine: str) -> "list[bytes]":
-    """Return BPF code that kills a process with system calls of another architecture, and loads the call's number."""
+    """BPF code that kills a process with system calls of another architecture, and loads the call's number."""
     program = load(ARCHITECTURE) + test(EQUAL, ARCHITECTURES[machine], 1, 0) + result(KILL_PROCESS) + load(NUMBER)
     if machine == "x86_64":
         program += test(AT_LEAST, X32_BIT, 0, 1) + result(UNKNOWN)
@@ -154,7 +135,7 @@ def header(machine: str) -> "list[bytes]":
 
 
 def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str, list[bytes]]":
-    """Return the system calls that are allowed only with some arguments, each with the BPF code that checks them."""
+    """The system calls that are allowed only with some arguments, each with the BPF code that checks them."""
     oneself = all_equal((0, 0))
     calls = {
         "clone3": result(UNKNOWN),  # a filter cannot read its flags, which are in memory; the C library then uses clone
@@ -185,10 +166,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
 
 
 def reported() -> "dict[str, list[bytes]]":
-    """Return the system calls that change files, each with the BPF code that handles it in workspace mode.
-
-    The code reports the call to the broker, allows it because it only reads, or lets it fail.
-    """
+    """The system calls that change files, with code that reports, allows (they only read) or fails them."""
     ask = result(NOTIFY)
     calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
     calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
@@ -199,29 +177,20 @@ def reported() -> "dict[str, list[bytes]]":
 
 
 def unread() -> "dict[str, list[bytes]]":
-    """Return the system calls that watch directories or read extended attributes, with BPF code that refuses them.
-
-    These calls would reveal facts about hidden files.
-    """
+    """Code that refuses to watch directories or to read extended attributes, which reveal hidden files."""
     calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
     calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
     return calls
 
 
 def unless_reading(flags: int) -> "list[bytes]":
-    """Return BPF code that reports the opening of a file to the broker, unless the file is opened only for reading.
-
-    `flags` is the number of the argument with the open flags.
-    """
+    """Code that reports the opening of a file, unless only for reading; `flags` is the number of the argument."""
     program = argument(flags) + mask_word(os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | O_TMPFILE)
     return program + test(EQUAL, os.O_RDONLY, 0, 1) + result(ALLOW) + result(NOTIFY)
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
-    """Return the system calls that send signals, with BPF code to refuse some of these signals.
-
-    The code refuses signals to the pids `keepers`, to their process groups, to pid -1 (all processes), and by pidfd.
-    """
+    """Code that refuses signals to `keepers`, to their process groups, to pid -1, and by pidfd."""
     spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
     first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
     return {
@@ -235,10 +204,7 @@ def pair_kind() -> "list[bytes]":
 
 
 def ioctls(tier: str) -> "list[bytes]":
-    """Return BPF code that refuses the ioctls in TERMINAL_INPUT and SOCKET_OWNER.
-
-    Without namespaces (tier B) it also refuses other ioctls that could have effects outside the sandbox.
-    """
+    """Code that refuses TERMINAL_INPUT and SOCKET_OWNER, in tier B also ioctls with effects outside the sandbox."""
     if tier == "A":
         return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
     program = argument(1)
@@ -251,7 +217,7 @@ def ioctls(tier: str) -> "list[bytes]":
 
 
 def unless_truncating_reader(flags: int) -> "list[bytes]":
-    """Return BPF code that refuses O_RDONLY with O_TRUNC, which Landlock before version 3 does not restrict.
+    """Code that refuses O_RDONLY with O_TRUNC, which Landlock before version 3 allows.
 
     `flags` is the number of the argument with the open flags.
     """
@@ -260,9 +226,9 @@ def unless_truncating_reader(flags: int) -> "list[bytes]":
 
 
 def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
-    """Return BPF code that returns `then` if certain arguments have certain values, and otherwise refuses the call.
+    """Code that returns `then` if all these arguments have these values, and otherwise refuses the call.
 
-    `wanted` has pairs of an argument's number and its value; n is the lower half of argument n, n.5 the upper half.
+    Of argument n, n is the lower half, n.5 the upper one.
     """
     program: list[bytes] = []
     for number, value in wanted:
@@ -271,7 +237,6 @@ def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
 
 
 def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]":
-    """Return BPF code that returns `found` if the loaded word is one of `values`, else `other`."""
     program: list[bytes] = []
     for left, value in zip(range(len(values), 0, -1), values, strict=True):
         program += test(EQUAL, value, left, 0)
@@ -279,7 +244,7 @@ def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]
 
 
 def argument(number: float) -> "list[bytes]":
-    """Return BPF code that loads half of an argument: the lower half for a number n, the upper half for n.5."""
+    """BPF code that loads half of an argument: the lower half for a number n, the upper half for n.5."""
     return load(ARGUMENTS + int(8 * number))
 
 
@@ -292,10 +257,7 @@ def mask_word(bits: int) -> "list[bytes]":
 
 
 def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
-    """Return BPF code that compares the loaded word with `value`.
-
-    The code skips the next `yes` instructions if the comparison holds, otherwise the next `no` instructions.
-    """
+    """Code that compares the loaded word, and skips `yes` or `no` instructions."""
     return [instruction(operation, yes, no, value)]
 
 
@@ -308,8 +270,6 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
 
 
 class Program(ctypes.Structure):
-    """The C struct sock_fprog."""
-
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 

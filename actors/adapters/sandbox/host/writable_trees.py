@@ -18,12 +18,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# The names, in lower case, of the files and directories by which git recognises a repository.
 GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
-"""The names, in lower case, of the files and directories by which git recognises a repository."""
 
 
 def folded(name: bytes) -> "set[str]":
-    """Return the forms of a file name that are compared, as file systems may ignore case and some other characters."""
+    """The forms of a file name that are compared, as file systems may ignore case and some other characters."""
     text = os.fsdecode(name)
     if text.isascii():
         return {text.lower()}
@@ -34,18 +34,13 @@ def folded(name: bytes) -> "set[str]":
 
 
 class Names:
-    """The protected names: sequences of path components that programs may not change in any directory."""
-
     def __init__(self, patterns: "list[bytes]") -> None:
         self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
         self.last = set[str]().union(*(pattern[-1] for pattern in self.patterns))
         several = [pattern for pattern in self.patterns if len(pattern) > 1]
         self.ends = set[str]().union(*(pattern[-1] for pattern in several))
-        """The last components of names of several components."""
         self.inner = set[str]().union(*(part for pattern in several for part in pattern[:-1]))
-        """The other components of these: no symbolic link may have such a name, as its target could have any."""
         self.joint = GIT_PARTS | self.ends | self.inner
-        """Names that are harmless alone, but that several changes could complete to something protected."""
 
     def cover(self, path: bytes) -> bool:
         parts = [folded(part) for part in path.split(b"/") if part]
@@ -60,7 +55,7 @@ class Names:
 
 
 def is_repository(folder: bytes, adding: str = "") -> bool:
-    """Return whether a directory would be a git repository if it also contained the name `adding` (in lower case)."""
+    """Whether a directory would be a git repository if it also contained the name `adding` (in lower case)."""
 
     def has(name: bytes) -> bool:
         return name.decode().lower() == adding or os.path.lexists(folder + b"/" + name)
@@ -73,10 +68,7 @@ def within(path: bytes, folder: bytes) -> bool:
 
 
 def why_not(root: bytes, patterns: "list[bytes]") -> str:
-    """Return a readable reason why a program may not change files beneath the real path `root`; "" if it may.
-
-    `patterns` are the protected names, each one or several components separated by slashes.
-    """
+    """Why a program may not change files beneath the real path `root`, given the protected names; "" if it may."""
     if Names(patterns).cover(root):
         return "it is, or lies in, a directory that tools may not change"
     path = root
@@ -92,11 +84,11 @@ NR_OPENAT2 = 437
 RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
 RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 MAX_LINKS = 40
+# A directory with more files and directories than this cannot be moved, because each is checked before the move.
 MAX_MOVED = 100_000
-"""A directory with more files and directories than this cannot be moved, because each is checked before the move."""
 
+# Maximum seconds to wait for the broker of another call, or for a program that has locked the directory.
 LOCK_SECONDS = 5
-"""Maximum seconds to wait for the broker of another call, or for a program that has locked the directory."""
 
 OWN_FILES = b"/proc/self/fd/"
 
@@ -106,11 +98,10 @@ class NotAloneError(Exception):
 
 
 class TreeLock:
-    """Excludes the brokers of all other calls, of this server and others, whose workspace is in, or contains, `root`.
+    """Excludes the brokers of all other calls whose workspace is in, or contains, `root`. A context manager.
 
-    It is made of locks (flock) on directories that exist anyway, so it leaves nothing behind: one of its own on `root`,
-    and shared ones on the directories above. Use it as a context manager. Entering raises OSError (EAGAIN) after
-    LOCK_SECONDS, because any program that can read a directory can lock it.
+    It is made of locks (flock) on directories, so it leaves nothing behind: one on `root`, and shared ones above.
+    Entering raises OSError (EAGAIN) after LOCK_SECONDS, because any program that can read a directory can lock it.
     """
 
     def __init__(self, root: bytes) -> None:
@@ -145,7 +136,6 @@ class TreeLock:
 
 
 def lock(place: int, how: int, until: float) -> None:
-    """Lock an open directory. Raises OSError (EAGAIN) if it is still locked by others at `until`, a monotonic time."""
     while True:
         try:
             fcntl.flock(place, how | fcntl.LOCK_NB)
@@ -164,10 +154,9 @@ def open_place(root: int, path: bytes, resolve: int) -> int:
 
 
 class Root:
-    """A directory beneath which the broker changes files for the program.
+    """A directory beneath which the broker changes files; the program sees it at `path`.
 
-    `path` is its path as the program sees it, `place` a descriptor through which it is writable. `guarded` is True if
-    protected names beneath it must not be changed.
+    `place` is a writable descriptor. With `guarded`, protected names beneath must not be changed.
     """
 
     def __init__(self, path: bytes, place: int, guarded: bool) -> None:
@@ -177,10 +166,7 @@ class Root:
 
 
 class TreeEntry:
-    """A directory entry that exists or is to be created: `name` in the directory `parent`, an open descriptor.
-
-    `folder` is the real path of that directory.
-    """
+    """A directory entry, perhaps yet to be created: `name` in the open directory `parent`, which is `folder`."""
 
     def __init__(self, root: Root, parent: int, folder: bytes, name: bytes) -> None:
         self.root = root
@@ -190,7 +176,6 @@ class TreeEntry:
 
     @property
     def path(self) -> bytes:
-        """The real path of the file or directory."""
         return self.folder if self.name == b"." else self.folder + b"/" + self.name
 
     def status(self) -> "os.stat_result | None":
@@ -210,10 +195,7 @@ class TreeEntry:
 
 
 class WritableTrees:
-    """The trees in which a program may change files.
-
-    These are its workspace and, in a sandbox without namespaces, its private directory.
-    """
+    """The trees in which a program may change files: its workspace and, in tier B, its private directory."""
 
     def __init__(self, root: Root, private: "Root | None", names: Names, denied: "list[bytes]") -> None:
         self.root = root
@@ -222,14 +204,12 @@ class WritableTrees:
         self.denied = denied
         self.lock = TreeLock(root.path)
         self.linked: bool | None = None
-        """Whether the workspace has a link with a name of `names.inner`, made without a broker; None if not known."""
 
     def find(self, call: SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False) -> TreeEntry:
-        """Return the directory entry at a path. Links in the path are followed, the last one only if `follow`.
+        """The directory entry at a path from the caller's `directory`; a last link is followed only if `follow`.
 
-        A relative path starts at the directory of the caller's descriptor `directory`. With `private`, the entry may
-        also be in the private directory, if there is one (see WritableTrees). Raises NotBrokeredError for an entry
-        outside of the trees, or OSError.
+        With `private`, it may also be in the private directory. Raises NotBrokeredError outside of the trees, or
+        OSError.
         """
         base = AT_FDCWD if path.startswith(b"/") else call.base(directory)
         try:
@@ -253,10 +233,7 @@ class WritableTrees:
                 os.close(base)
 
     def nearest(self, base: int, path: bytes, private: bool) -> TreeEntry:
-        """Return the directory entry at `path`, relative to `base`; a link at its end is not followed.
-
-        Raises NotBrokeredError or OSError.
-        """
+        """The entry at `path`, relative to `base`; a last link is not followed. Raises NotBrokeredError or OSError."""
         head, slash, name = path.rstrip(b"/").rpartition(b"/")
         whole = name in {b"", b".", b".."}
         visible = open_place(base, path if whole else head + slash or b".", RESOLVE_NO_MAGICLINKS)
@@ -283,7 +260,6 @@ class WritableTrees:
             os.close(visible)
 
     def root_of(self, folder: bytes, private: bool) -> Root:
-        """Return the tree that contains the directory `folder`. Raises NotBrokeredError if none contains it."""
         if private and self.private is not None and within(folder, self.private.path):
             return self.private
         if within(folder, self.root.path):
@@ -295,8 +271,7 @@ class WritableTrees:
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
         """Raise NotBrokeredError if `place` is protected.
 
-        `new` means that it is about to be created: also raises it if that would make its directory a git repository.
-        `above` means that the change affects everything below it, too: also raises it if one of the `denied` paths
+        `new`: also if creating it would make its directory a git repository. `above`: also if one of the `denied` paths
         lies below it.
         """
         if not place.root.guarded:
@@ -314,14 +289,13 @@ class WritableTrees:
             self.check_new(place)
 
     def covers(self, path: bytes) -> bool:
-        """Return whether a protected name covers `path`, or could cover another path to the same file."""
         if self.names.cover(path):
             return True
         parts = path[len(self.root.path) :].split(b"/")
         return any(folded(part) & self.names.ends for part in parts) and self.has_link()
 
     def has_link(self) -> bool:
-        """Return whether the workspace has a link with one of the names `names.inner`, or is too large to know it."""
+        """Whether the workspace has a link with one of the names `names.inner`, or is too large to know it."""
         if self.linked is None:
             found = (
                 folder + b"/" + name
@@ -345,10 +319,7 @@ class WritableTrees:
             raise NotBrokeredError
 
     def check_new(self, place: TreeEntry) -> None:
-        """Raise NotBrokeredError if creating `place` would make its directory a git repository.
-
-        Raises NotAloneError for a name that matters together with others, without the lock.
-        """
+        """Raise NotBrokeredError if `place` makes a git repository, NotAloneError if that needs the lock."""
         if folded(place.name) & self.names.joint:
             self.check_alone()
         for part in folded(place.name) & GIT_PARTS:
@@ -356,10 +327,10 @@ class WritableTrees:
                 raise NotBrokeredError
 
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
-        """Raise NotBrokeredError if moving the directory `place` to `target` would move or create a protected file.
+        """Raise NotBrokeredError if moving a directory would move or create a protected file.
 
-        Also raises it for a directory with more than MAX_MOVED files and directories, and for a link with a name that
-        none may have. Raises NotAloneError for a directory or a link without the lock.
+        Also for more than MAX_MOVED entries, and for a link with a forbidden name. Raises NotAloneError for a directory
+        or a link without the lock.
         """
         status = place.status()
         if status is not None and stat.S_ISLNK(status.st_mode):
@@ -382,7 +353,7 @@ class WritableTrees:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def writable(self, place: TreeEntry, status: os.stat_result) -> bool:
-        """Return whether the broker may change a file: it is not protected and has one hard link. Raises OSError."""
+        """Whether the broker may change a file: it is not protected and has one hard link. Raises OSError."""
         try:
             self.check(place)
             check_single(status)
@@ -393,10 +364,7 @@ class WritableTrees:
     def open_entry(
         self, call: SystemCall, directory: int, address: int, flags: int, *, follow: bool, private: bool = True
     ) -> int:
-        """Open the existing file whose path is at `address` in the caller's memory, if the program may change it.
-
-        Raises NotBrokeredError or OSError.
-        """
+        """Open the existing file at `address`, if it may be changed. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         # The C library passes a path in /proc/self/fd to the kernel when it carries out AT_SYMLINK_NOFOLLOW itself.
         if private and follow and path.startswith(OWN_FILES):
@@ -414,10 +382,10 @@ class WritableTrees:
         return file
 
     def open_number(self, call: SystemCall, number: int) -> int:
-        """Open the file that a descriptor of the program refers to, for changes. Raises NotBrokeredError or OSError.
+        """Open the file of a program's descriptor for changes. Raises NotBrokeredError or OSError.
 
-        If the sandbox uses namespaces, a file that the broker has opened for the program has no path here. Then
-        NotBrokeredError lets the kernel continue the call, and the kernel allows it: the file's mount is writable.
+        In tier A, a file that the broker has opened has no path here; NotBrokeredError then lets the kernel continue
+        the call, on a writable mount.
         """
         with kernel.Opened(call.file(number & 0xFFFFFFFF)) as file:
             try:
@@ -435,10 +403,7 @@ class WritableTrees:
         return entry
 
     def open_path(self, path: bytes) -> int:
-        """Open the existing file with this real path, if the program may change it.
-
-        Raises NotBrokeredError or OSError.
-        """
+        """Open the existing file with this real path, if it may be changed. Raises NotBrokeredError or OSError."""
         if not path.startswith(b"/"):
             raise NotBrokeredError
         with self.nearest(AT_FDCWD, path, private=True) as place:
@@ -460,7 +425,6 @@ def link_target(place: TreeEntry) -> "bytes | None":
 
 
 def entries(folder: bytes) -> "Iterator[bytes]":
-    """Yield the paths of all files and directories below a directory. Raises NotBrokeredError if one cannot be read."""
     folders = [folder]
     while folders:
         try:
@@ -484,3 +448,7 @@ def number_in(path: bytes) -> int:
     if not name.isdigit():
         raise NotBrokeredError
     return int(name)
+    # Whether the workspace has a link with a name of `names.inner`, made without a broker; None if not known.
+    # Names that are harmless alone, but that several changes could complete to something protected.
+    # The other components of these: no symbolic link may have such a name, as its target could have any.
+    # The last components of names of several components.

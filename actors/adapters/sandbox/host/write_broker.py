@@ -43,31 +43,26 @@ AT_SYMLINK_NOFOLLOW, AT_REMOVEDIR = 0x100, 0x200
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 SFD_NONBLOCK, SFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 
+# The permission bits that programs can set: all except set-user-id and set-group-id.
 OWN_BITS = 0o1777
-"""The permission bits that programs can set: all except set-user-id and set-group-id."""
 
+# Landlock does not restrict these, and in tier B the kernel would carry them out anywhere: so the broker never lets it
+# continue them.
 METADATA = frozenset(
     "chmod fchmodat fchmodat2 fchmod chown lchown fchownat fchown utime utimes futimesat utimensat".split()
 )
-"""System calls that change metadata, which Landlock does not restrict.
-
-In a sandbox without namespaces the kernel would carry them out anywhere, so there the broker never lets the kernel
-continue them.
-"""
 
 
 class Broker:
     """Serves the system calls of one program and its descendants, in the process init.
 
-    `section` describes the workspace (see toolhost.py). `writable` contains the descriptors of the workspace's root and
-    of the private directory. The second is -1 if the sandbox has namespaces, since programs then change metadata in the
-    private directory without the broker. `file_bytes` is the maximum size of a file in bytes, 0 for no limit.
+    `section` describes the workspace (toolhost.py). `writable` are the workspace's root and the private directory: -1
+    in tier A, where metadata there change without the broker. `file_bytes` is the maximum size of a file, 0 for none.
     """
 
     def __init__(self, section: "dict[str, Any]", writable: "tuple[int, int]", file_bytes: int) -> None:
         self.file_bytes = file_bytes
         self.alone = writable[1] < 0
-        """Whether the kernel itself refuses forbidden changes of metadata (METADATA): the sandbox has namespaces."""
         private = None if self.alone else writable_trees.Root(section["private"], writable[1], False)
         root = writable_trees.Root(section["root"], writable[0], True)
         self.trees = writable_trees.WritableTrees(
@@ -140,10 +135,7 @@ class Broker:
             call.answer(errno.EPERM)
 
     def refuse(self, call: SystemCall, name: str) -> None:
-        """Let the kernel decide on the call by the program's own rights.
-
-        In a sandbox without namespaces the kernel would allow all calls in METADATA, so the broker refuses these.
-        """
+        """Let the kernel decide by the program's rights, but in tier B, where it allows all METADATA, refuse these."""
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
         else:
@@ -245,7 +237,7 @@ class Broker:
         call.answer()
 
     def entry(self, call: SystemCall, directory: int, address: "int | None", flags: int) -> int:
-        """Open the file at `address` whose metadata change; for None the program's open file `directory`.
+        """Open the file whose metadata change, at `address` or (None) of `directory`.
 
         Raises NotBrokeredError or OSError.
         """
@@ -256,10 +248,7 @@ class Broker:
         return self.trees.open_entry(call, directory, address, os.O_PATH, follow=not flags & AT_SYMLINK_NOFOLLOW)
 
     def chmod(self, call: SystemCall, directory: int, address: "int | None", mode: int, flags: int) -> None:
-        """Change the permissions of a file or directory. Raises NotBrokeredError or OSError.
-
-        A mode with a set-user-id or set-group-id bit is refused, even if the kernel would allow it.
-        """
+        """Change permissions, but set no set-user-id or set-group-id bit. Raises NotBrokeredError or OSError."""
         if mode & ~OWN_BITS & 0o7777:
             raise OSError(errno.EPERM, "not such a mode")
         with Opened(self.entry(call, directory, address, flags)) as entry:
@@ -275,10 +264,11 @@ class Broker:
         call.answer()
 
     def times(self, call: SystemCall, directory: int, address: int, given: "tuple[int, int, int]", flags: int) -> None:
-        """Change the times of the file at `address`, or of the open file `directory` if `address` is 0.
+        """Change the times of the file at `address` or, if that is 0, of `directory`.
 
-        `given` contains the address of the two times, and their `size` and `unit` (see `reported_calls.read_times`).
         Raises NotBrokeredError or OSError.
+
+        `given` are the arguments of `reported_calls.read_times`.
         """
         times = read_times(call, *given)
         if flags & ~AT_SYMLINK_NOFOLLOW:
@@ -338,3 +328,4 @@ class Service:
                 self.broker.serve(self.listener)
             elif self.listener in ready:  # all processes with the seccomp filter have ended
                 self.poll.unregister(self.listener)
+        # Whether the kernel itself refuses forbidden changes of metadata (METADATA): the sandbox has namespaces.

@@ -74,10 +74,7 @@ class Address(NamedTuple):
 
 
 def address_of(url: str) -> Address:
-    """Parse a database URL.
-
-    Raises StoreUnusableError if the URL is invalid. The message does not contain the URL, which may have a password.
-    """
+    """Parse a database URL. Raises StoreUnusableError without the URL, which may have a password."""
     try:
         if not url.startswith(("postgresql://", "postgres://")):
             raise StoreUnusableError("the address of the database must begin with postgresql://")
@@ -94,17 +91,12 @@ def address_of(url: str) -> Address:
 
 
 class _Driver(Psycopg3Adapter):
-    """Makes peewee use psycopg (version 3).
-
-    Peewee does not find psycopg, since peewee is imported without its drivers.
-    """
+    """Makes peewee, which is imported without its drivers, use psycopg 3."""
 
     txn_idle, txn_inerror = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
     txn_unknown = psycopg.pq.TransactionStatus.UNKNOWN
 
-    def check_driver(self) -> None:
-        """Do nothing: the driver is imported by this module."""
-
+    def check_driver(self) -> None: ...
     def connect(self, db: PostgresqlDatabase, **parameters: Any) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(dbname=db.database, **parameters)
 
@@ -118,8 +110,8 @@ class Database(PostgresqlDatabase):
 class PostgresConnection(Session):
     """A connection in autocommit mode, used by one thread at a time.
 
-    Unlike SQLite, PostgreSQL accepts no NUL in a text. So NUL is stored as two characters U+0001, and U+0001 as U+0001
-    U+0002, which preserves the order of texts. The connection's dumper and loader convert parameters and results.
+    PostgreSQL accepts no NUL in a text, so NUL is stored as two characters U+0001, and U+0001 as U+0001 U+0002, which
+    preserves the order of texts.
     """
 
     dialect = Database(None)
@@ -135,7 +127,6 @@ class PostgresConnection(Session):
         self.me = me
 
     def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Any:
-        """Execute SQL with `%s` or `%(name)s` as placeholders. Raises psycopg.Error."""
         return self._connection.execute(sql.encode(), values or None, binary=True)
 
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Any:
@@ -153,9 +144,9 @@ class PostgresConnection(Session):
         return count
 
     def read_all(self, statement: Statement) -> Iterator[tuple[Any, ...]]:
-        """Run a query without parameters and yield its rows through a server-side cursor: they may not fit in memory.
+        """Yield a query's rows through a server-side cursor, because they may not fit in memory. Raises psycopg.Error.
 
-        Call this inside a transaction. Raises psycopg.Error.
+        Call this inside a transaction.
         """
         with self._connection.cursor(name="all_rows") as cursor:
             cursor.itersize = 200
@@ -167,10 +158,7 @@ class PostgresConnection(Session):
 
     @property
     def ended(self) -> bool:
-        """Whether the database has closed this idle connection, as far as that can be seen without a request.
-
-        Data that arrives on an idle connection means that it was closed, unless it is a TLS session ticket.
-        """
+        """Whether the database has closed this idle connection: data arrives on it that is no TLS session ticket."""
         if self._connection.closed or not _is_readable(self._connection.fileno()):
             return self._connection.closed
         if not self._connection.pgconn.ssl_in_use:
@@ -207,10 +195,7 @@ class _TextLoader(TextBinaryLoader):
 def opened(
     address: Address, greet: Callable[[psycopg.Connection[tuple[Any, ...]]], object], **more: Any
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a connection in autocommit mode, and call `greet` with it; `more` are further parameters.
-
-    Raises psycopg.Error, and what `greet` raises.
-    """
+    """Open a connection in autocommit mode, and greet. Raises psycopg.Error, and what `greet` raises."""
     parameters: dict[str, Any] = address.parameters | more
     connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
     try:
@@ -222,10 +207,7 @@ def opened(
 
 
 def connect(address: Address, me: int = 0, *, idle_seconds: int = IDLE_SECONDS) -> PostgresConnection:
-    """Open a connection. Raises psycopg.Error if that fails, StoreUnusableError if the database is not suitable.
-
-    Raises DatabaseAwayError if the database is read-only.
-    """
+    """Raises psycopg.Error, StoreUnusableError (not suitable), or DatabaseAwayError (read-only)."""
 
     def greet(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         for fitness in connection.execute(f"SELECT {FITNESS}".encode()):
@@ -237,10 +219,7 @@ def connect(address: Address, me: int = 0, *, idle_seconds: int = IDLE_SECONDS) 
 
 
 def reached(address: Address, me: int = 0) -> PostgresConnection:
-    """Open a connection at the start of a program.
-
-    Unlike `connect`, it reports every failure by StoreUnusableError.
-    """
+    """Connect at the start of a program: every failure is a StoreUnusableError."""
     try:
         return connect(address, me)
     except psycopg.Error as error:
@@ -250,15 +229,12 @@ def reached(address: Address, me: int = 0) -> PostgresConnection:
 
 
 def database_outages() -> OutageLog:
-    """Return a new object that logs when outages of a database begin and end, for all connections to that database."""
+    """A new object that logs when outages of a database begin and end, for all connections to that database."""
     return OutageLog(_log, "the database answers again")
 
 
 def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
-    """Raise an error if the values of FITNESS show that the database is not suitable.
-
-    Raises StoreUnusableError, or DatabaseAwayError for a read-only database, such as a standby.
-    """
+    """Check the values of FITNESS. Raises StoreUnusableError, or DatabaseAwayError for a read-only database."""
     if version < OLDEST:
         raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":
@@ -286,7 +262,7 @@ def explained(error: BaseException) -> StoreError | None:
 
 
 def words(error: psycopg.Error) -> str:
-    """Return PostgreSQL's error message as one line, without the statement and its values."""
+    """PostgreSQL's error message as one line, without the statement and its values."""
     return " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
 
 
@@ -301,8 +277,6 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 class Readers(ReaderPool[PostgresConnection]):
-    """A pool of connections, of which any thread may borrow one at a time for a read."""
-
     def __init__(self, address: Address, me: int, outages: OutageLog) -> None:
         super().__init__()
         self._address = address
@@ -340,10 +314,9 @@ LOCK = 0x426564726F636B  # the key of the advisory lock that a server holds whil
 
 
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
-    """Apply the missing migrations, each in its own transaction. One server at a time does so.
+    """Apply the missing migrations, each in its own transaction, one server at a time.
 
-    Raises StoreUnusableError if the database cannot be reached or used, if a newer version wrote it, or if a migration
-    fails.
+    Raises StoreUnusableError if the database is unreachable, unusable or newer, or if a migration fails.
     """
     reached(address).close()
     parameters: dict[str, Any] = {name: value for name, value in address.parameters.items() if name != "dbname"}
@@ -377,8 +350,6 @@ _APPLIED = "SELECT name FROM schema_migration"
 
 
 class LivingNode(NamedTuple):
-    """A node with a valid lease."""
-
     name: str
     address: str
     lease_seconds: float
@@ -386,8 +357,6 @@ class LivingNode(NamedTuple):
 
 
 class DatabaseReport(NamedTuple):
-    """The findings about a database that could be reached."""
-
     shown: str  # the database's URL, without the password
     version: str
     encoding: str
@@ -402,10 +371,7 @@ class DatabaseReport(NamedTuple):
 
 
 def database_report(url: str, directory: Path = MIGRATIONS) -> DatabaseReport:
-    """Examine a database and return the findings.
-
-    Raises StoreUnusableError if the database cannot be reached, or if the URL is invalid.
-    """
+    """Examine a database. Raises StoreUnusableError if it cannot be reached, or if the URL is invalid."""
     address = address_of(url)
     try:
         with opened(address, _limit, connect_timeout=REPORT_SECONDS, application_name="bedrock report") as connection:

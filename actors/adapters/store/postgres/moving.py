@@ -25,8 +25,6 @@ class MoveError(StoreError):
 
 
 class Moved(NamedTuple):
-    """The result of a move: how many conversations and rows were copied, and to which database."""
-
     conversations: int
     rows: int
     to: str  # the URL of the PostgreSQL database, without the password
@@ -64,11 +62,10 @@ SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM audit),
 
 
 def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
-    """Copy all tables of the SQLite database in `directory` into an empty PostgreSQL database, in one transaction.
+    """Copy the SQLite database in `directory` into an empty PostgreSQL database, in one transaction.
 
-    Afterwards a mark in the directory prevents the SQLite database from being opened again; nothing else changes in the
-    directory. `documents` are further documents to store in PostgreSQL, by name, such as the list of tokens. Raises
-    MoveError, StoreUnusableError or DataDirectoryBusyError.
+    A mark then prevents opening the old one; nothing else changes. `documents` are stored too, such as the list of
+    tokens. Raises MoveError, StoreUnusableError or DataDirectoryBusyError.
     """
     if not (directory / FILE).is_file():
         raise MoveError(f"no database in {directory}")

@@ -113,10 +113,7 @@ def _reason_of(error: BaseException) -> str:
 
 
 class PostgresStore(SqlStore[PostgresWriter]):
-    """Implements ports.Store on a PostgreSQL database, for one of the servers that share it.
-
-    Safe to call from any thread. Open a store with `open_postgres`.
-    """
+    """Implements ports.Store on a PostgreSQL database that servers share. Any thread. Open it with `open_postgres`."""
 
     _snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -153,10 +150,9 @@ class PostgresStore(SqlStore[PostgresWriter]):
 
 
 def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
-    """Make this server the owner of the family of a conversation; return None if it does not exist.
+    """Take a top-level conversation with all its sub-agents; None if it does not exist.
 
-    A family is a top-level conversation with all its sub-agents. Returns the ids of those conversations in it that have
-    unfinished work, or () if this server owned them already. Raises NotOwnerError if it may not take the conversation.
+    Returns those with unfinished work, () if the family was this server's already. Raises NotOwnerError.
     """
     taken: list[tuple[str, bool]] = []
     for attempt in ("look", "claim"):
@@ -179,13 +175,11 @@ def open_postgres(
     written: Callable[[int, float], None] | None = None,
     outages: OutageLog | None = None,
 ) -> PostgresStore:
-    """Open the store in a database to which `migrate` has applied all migrations.
+    """Open the store in a migrated database. Raises StoreUnusableError.
 
-    `me` is the incarnation (number) of this server; the store can neither take over conversations nor write before this
-    server has a row in the table `nodes`. The fault points store.before_begin, store.before_savepoint (once per
-    change), store.before_commit and store.after_commit (once per transaction) of `faults` are hit on the thread that
-    writes. `written` is called there after each batch, with the number of its changes and the seconds it took.
-    `outages` logs when the database cannot be reached. Raises StoreUnusableError.
+    `me` is this server's incarnation, which must be in the table `nodes` before it writes. The fault points
+    store.before_begin, store.before_savepoint (once per change), store.before_commit and store.after_commit are hit on
+    the writer's thread, and `written` is called there after each batch with its changes and seconds.
     """
     address = address_of(url)
     with ExitStack() as opened:

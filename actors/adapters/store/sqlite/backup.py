@@ -41,10 +41,10 @@ class BackupError(Exception):
 
 @contextmanager
 def part_of(target: Path) -> Generator[Path]:
-    """Yield the path of an empty file beside `target`, which the caller fills and renames to `target`.
+    """Yield an empty file beside `target`, which the caller fills and renames; removed if the block raises.
 
-    The file is removed if the `with` block raises. It is locked during the block; if the process is killed, the lock
-    ends, and the next call overwrites the file. Raises BackupError while another process writes the file, and OSError.
+    It is locked: the next call overwrites what a killed process left. Raises BackupError while another writes it, and
+    OSError.
     """
     part = target.with_name(target.name + PART)
     held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -108,11 +108,10 @@ class Copied(Struct, frozen=True):
 
 
 def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
-    """Write a snapshot of the database in the data directory into the file `target`, readable by its owner only.
+    """Write a snapshot of the database into the file `target`, readable by its owner only.
 
-    A server may keep running: the copy is one read transaction, which blocks no writer but lets the write-ahead log
-    grow. Raises BackupError; if `target` exists and `replace` is false, TargetExistsError. Raises
-    StoreUnusableError if a newer version wrote the database, or if its content was moved to PostgreSQL.
+    The copy is one read transaction, which blocks no server but lets the write-ahead log grow. Raises BackupError,
+    TargetExistsError without `replace`, or StoreUnusableError for a newer or moved database.
     """
     refuse_moved(directory)
     source, target = directory / FILE, target.resolve()
@@ -135,13 +134,11 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
 
 
 def restore(backup: Path, directory: Path, *, replace: bool = False, accept_damage: bool = False) -> Copied:
-    """Copy the file `backup` into the data directory as its database; create the directory if it is missing.
+    """Copy `backup` into the data directory as its database, verified by digests and hash chains first.
 
-    First every row is verified by its digest, and every event log by its hash chain. With `replace`, an existing
-    database is kept beside the new one, under a name with the date. Raises BackupError; if conversations fail
-    verification and `accept_damage` is false, DamagedBackupError. Raises StoreUnusableError if a newer version wrote
-    the file, or if the content of the directory was moved to PostgreSQL. Raises DataDirectoryBusyError while a server
-    uses the directory.
+    With `replace`, an existing one is kept beside it, under a name with the date. Raises BackupError,
+    DamagedBackupError without `accept_damage`, StoreUnusableError for a newer file or moved content, or
+    DataDirectoryBusyError.
     """
     _refuse_if_no_backup(backup)
     with closing(DataDirectory(directory)), _explain(f"{backup} cannot be restored to {directory}"):

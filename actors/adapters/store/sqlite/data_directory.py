@@ -35,16 +35,16 @@ _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 
 
 class DataDirectory:
-    """A data directory that this process keeps locked until `close` or the end of the process.
+    """A data directory that this process keeps locked until `close` or its end.
 
-    There are two locks: one on the directory itself, which still holds if the lock file is removed, and one on the file
-    `lock`, which contains the id of the process that holds it.
+    One lock is on the directory, which holds if the lock file is removed, one on the file `lock` with the id of the
+    process.
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the locks. A missing directory is created, accessible only to its owner.
+        """Take the locks; create a missing directory for its owner only.
 
-        Raises DataDirectoryBusyError if another process has the locks, or StoreUnusableError.
+        Raises DataDirectoryBusyError or StoreUnusableError.
         """
         self.path = path
         self._held: list[int] = []
@@ -184,13 +184,12 @@ _MAYBE_FULL = ("disk i/o error", "unable to open database file")
 
 
 def free_bytes(directory: Path) -> int:
-    """Return how many bytes can still be written to the file system of a directory. Raises OSError."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
 
 def is_want_of_room(error: BaseException, directory: Path) -> bool:
-    """Return whether a full disk caused an error. SQLite often reports a full disk as an I/O error."""
+    """Whether a full disk caused an error. SQLite often reports a full disk as an I/O error."""
     cause: BaseException | None = error
     while cause is not None:
         text = str(cause).lower()
@@ -206,15 +205,12 @@ def is_want_of_room(error: BaseException, directory: Path) -> bool:
 
 
 def disk_is_full(directory: Path) -> str:
-    """Return an error message for users that says that the disk is full and what to do."""
+    """An error message for users that says that the disk is full and what to do."""
     return f"the disk is full: free at least {ENOUGH_BYTES >> 20} MiB on the file system of {directory}, and try again"
 
 
 class DiskReserve:
-    """Creates and releases the reserve file.
-
-    Used by the thread that writes to the database, except while the store is opened and closed.
-    """
+    """Creates and releases the reserve file, on the writer's thread or while the store is opened or closed."""
 
     def __init__(self, directory: Path) -> None:
         """Create the object, but not the file (see `make`). This process must have locked the data directory."""
@@ -226,9 +222,9 @@ class DiskReserve:
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
-        """Return what `opening` returns. If the disk is full, release the reserve and call `opening` again.
+        """Call `opening`, on a full disk again without the reserve.
 
-        Raises what `opening` raises, and StoreUnusableError with advice if the disk is still full.
+        Raises what it raises, or StoreUnusableError with advice.
         """
         directory = self._path.parent
         if free_bytes(directory) < START_BYTES:
@@ -279,20 +275,17 @@ class DiskReserve:
         self._path.unlink(missing_ok=True)
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Return whether the disk has space for a checkpoint of the write-ahead log, which lets the database file grow.
+        """Whether the disk has space for a checkpoint of the write-ahead log, by which the database grows.
 
-        `without` pages of the growth are not counted, because they are returned to the file system first. A checkpoint
-        that fails half-way makes the shortage worse: the database has grown, and the log has not shrunk.
+        `without` pages are returned first. A checkpoint that fails half-way makes the shortage worse: the log has not
+        shrunk.
         """
         pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size
         return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
-        """If there is no reserve file, return up to GIVE_BACK_PAGES free pages of the database to the file system.
-
-        Return whether any pages were returned.
-        """
+        """Without a reserve file, return up to GIVE_BACK_PAGES free pages to the file system; False if none."""
         if not self.scarce:
             return False
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()

@@ -75,22 +75,20 @@ class SqliteSession(Session):
 
 
 def contains_folded(text: bytes, folded: str) -> bool:
-    """Return whether `text` (UTF-8) contains `folded` if case is ignored; `folded` must be case-folded already."""
+    """Whether `text` (UTF-8) contains `folded` if case is ignored; `folded` must be case-folded already."""
     return folded in text.decode(errors="replace").casefold()
 
 
 def wal_reset_race(version: tuple[int, int, int]) -> bool:
-    """Return whether this version of SQLite can corrupt a database if one connection commits while another checkpoints.
+    """Whether this SQLite can corrupt a database if one connection commits while another checkpoints.
 
-    Bedrock is safe with any version, because it commits and checkpoints on a single connection. Other programs that
-    open the file are not safe.
+    Bedrock does both on one connection; other programs that open the file are not safe.
     """
     fixed = {(3, 44): 6, (3, 50): 7}.get(version[:2])
     return version < (3, 51, 3) if fixed is None else version[2] < fixed
 
 
 def raw(database: SqliteDatabase) -> sqlite3.Connection:
-    """Return the sqlite3 connection of a peewee database; open it if it is closed."""
     connection: sqlite3.Connection = database.connection()  # type: ignore[no-untyped-call]
     return connection
 
@@ -107,10 +105,9 @@ def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Gener
 
 
 def open_writer(path: Path) -> SqliteDatabase:
-    """Open the only connection that writes and checkpoints. Any thread may use it, but only one thread at a time.
+    """Open the only connection that writes and checkpoints, for one thread at a time. Raises StoreUnusableError.
 
-    Every commit is synced to the disk. Only the file's owner may access the file and SQLite's -wal and -shm files.
-    Raises StoreUnusableError.
+    Every commit is synced to the disk. Only the file's owner may access it and SQLite's -wal and -shm files.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
         _log.warning("SQLite %s has the WAL-reset race; nothing else may open the database", sqlite3.sqlite_version)
@@ -163,7 +160,7 @@ def open_reader(path: Path) -> SqliteDatabase:
 
 
 class Readers(ReaderPool[SqliteSession]):
-    """A pool of read-only connections; any thread may borrow a connection for a read."""
+    """A pool of read-only connections."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         super().__init__()
@@ -206,13 +203,11 @@ Inode = tuple[int, int]  # device number and inode number of a file
 
 
 def inode_of(descriptor: int) -> Inode:
-    """Return the inode of an open file. Raises OSError."""
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
 
 
 def inode_at(path: str | Path) -> Inode | None:
-    """Return the inode of the file at a path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -223,15 +218,12 @@ def inode_at(path: str | Path) -> Inode | None:
 class OpenFiles:
     """Checks that the paths of an open database and of its write-ahead log still lead to the open files.
 
-    SQLite keeps using a file that was removed or replaced, and would acknowledge changes that are lost afterwards. So
-    the inodes are compared before and after every transaction, and every second while nothing is written.
-
-    `check` and `forget_log` are called only by the thread that writes to the database; the other methods are safe to
-    call from any thread.
+    SQLite keeps using a file that was removed or replaced, and would acknowledge changes that are lost. So inodes are
+    compared around every transaction, and every second while nothing is written. `check` and `forget_log` are for the
+    writer's thread, the rest for any.
     """
 
     def __init__(self, path: Path) -> None:
-        """Record the inodes. Call this right after opening the database, while its directory is locked."""
         self._path = path
         self._log_path = f"{path}-wal"
         self._database = inode_at(path)
@@ -243,7 +235,6 @@ class OpenFiles:
         return self._database is not None and inode_at(self._path) == self._database
 
     def check(self) -> None:
-        """Look for the files; log changes. Raises StoreUnavailableError if one was removed or replaced."""
         was, self.missing = self.missing, self._find_missing()
         if self.missing and not was:
             _log.critical(
@@ -283,10 +274,9 @@ _OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LI
 
 
 def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
-    """Return the name of the latest migration of the database at `path`; "" if the file is no database of Bedrock.
+    """The name of the latest migration; "" if the file is no database of Bedrock.
 
-    Raises StoreUnusableError if a newer version wrote the database, or if its tables differ from those that the applied
-    migrations create. Raises what SQLite raises, too.
+    Raises StoreUnusableError for a newer version or unexpected tables, and what SQLite raises.
     """
     had = [migration.name for migration in Migrations(database, directory).known(str(path)) if migration.applied]
     if not had:
@@ -303,8 +293,7 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
 def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
     """Apply missing migrations, each in its own transaction.
 
-    Raises StoreUnusableError if a newer version wrote the file, if its tables differ from those that the applied
-    migrations create, or if a migration fails.
+    Raises StoreUnusableError for a newer file, unexpected tables, or a migration that fails.
     """
     try:
         schema_of(database, Path(database.database), directory)

@@ -56,10 +56,7 @@ CUT_SECONDS = 0.1
 
 
 class WriteAheadLog:
-    """The write-ahead log of a database with one writing connection, which it closes at the end.
-
-    Used only by the thread that currently holds the write lock, and while the store is opened and closed.
-    """
+    """The write-ahead log of the only writing connection, which it closes. For the thread that holds the write lock."""
 
     def __init__(self, database: peewee.SqliteDatabase, space: DiskReserve) -> None:
         self._database = database
@@ -76,7 +73,6 @@ class WriteAheadLog:
             self._since = 0
 
     def move(self) -> None:
-        """Checkpoint the log into the database; truncate it if it is long. Errors are logged, not raised."""
         self._since = 0
         try:
             connection = raw(self._database)
@@ -87,9 +83,9 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be moved into the database: %s", error)
 
     def cut(self) -> None:
-        """Checkpoint and truncate the log if the disk has space for that. Errors are logged, not raised.
+        """Checkpoint and truncate the log; log errors.
 
-        Without space, only turn SQLite's automatic checkpoints off; the next call that finds space turns them on again.
+        Without space, only turn SQLite's automatic checkpoints off, until a call finds space.
         """
         try:
             connection = raw(self._database)
@@ -101,10 +97,7 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be cut: %s", error)
 
     def close(self) -> None:
-        """Close the last connection to the database; SQLite then checkpoints and removes the write-ahead log.
-
-        If the disk has no space for that, the log stays for the next start, as after a crash.
-        """
+        """Close the last connection; SQLite then removes the log, or without space keeps it for the next start."""
         if self._database.is_closed():
             return
         if self._fits():
@@ -121,7 +114,6 @@ class WriteAheadLog:
             self._database.close()
 
     def _fits(self) -> bool:
-        """Return whether the disk has space to checkpoint the log; True if that cannot be determined."""
         try:
             return self._space.log_fits(raw(self._database))
         except (OSError, sqlite3.Error, peewee.PeeweeException):
@@ -140,8 +132,6 @@ def _cut(connection: sqlite3.Connection) -> None:
 
 
 class SqliteWriter(Writer):
-    """Writes the queued changes over one connection, which it owns until `close`."""
-
     _begin = "BEGIN IMMEDIATE"
 
     def __init__(  # noqa: PLR0917 -- what `open_store` opens
@@ -194,9 +184,9 @@ class SqliteWriter(Writer):
                 self._check_files()
 
     def _check_files(self) -> None:
-        """Raise StoreUnavailableError if the database or its write-ahead log was removed or replaced.
+        """Raise StoreUnavailableError if the database or its log was removed or replaced.
 
-        If only the log was removed, it is checkpointed first, because its content would otherwise be lost.
+        If only the log was removed, it is checkpointed first, or its content would be lost.
         """
         try:
             self._files.check()
@@ -320,12 +310,11 @@ def open_store(
     *,
     written: Callable[[int, float], None] | None = None,
 ) -> PeeweeStore:
-    """Open or create the store in the data directory `path`, which this process keeps locked until `close`.
+    """Open or create the store in the data directory `path`, locked until `close`.
 
-    The thread that writes to the database hits the fault points (hooks by which tests inject failures)
-    store.before_begin, store.before_savepoint (once per change), store.before_commit and store.after_commit of
-    `faults`. It also calls `written` after each batch, with the number of changes and the seconds it took. Raises
-    DataDirectoryBusyError or StoreUnusableError.
+    The writer's thread hits the fault points store.before_begin, store.before_savepoint (once per change),
+    store.before_commit and store.after_commit, and calls `written` after each batch with its changes and seconds.
+    Raises DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)
@@ -363,8 +352,8 @@ def _open_database(directory: DataDirectory, space: DiskReserve) -> tuple[Sqlite
 def _close_database(log: WriteAheadLog, files: OpenFiles) -> None:
     """Close the last connection, unless the database's path now leads to another file.
 
-    On closing, SQLite checkpoints the write-ahead log and removes the file at the log's path. If the database was
-    replaced, this file may be the log of the new database, so the connection stays open until the process exits.
+    SQLite removes the log at the log's path, which may be the new database's: then the connection stays open until the
+    process exits.
     """
     if files.database_is_there:
         log.close()

@@ -39,10 +39,7 @@ class NewNode(Struct, frozen=True):
 
 
 class Heartbeat:
-    """Joins the cluster, and then renews this node's lease.
-
-    Used by one thread at a time; only `steady_for` is safe to call from any thread.
-    """
+    """Joins the cluster, and then renews this node's lease. One thread; only `steady_for` is for any."""
 
     def __init__(
         self,
@@ -53,10 +50,7 @@ class Heartbeat:
         active: Callable[[], int],
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`active` returns the number of conversations that have an actor (are in memory) in this process.
-
-        `monotonic` returns the time in nanoseconds.
-        """
+        """`active` returns the number of conversations with an actor here, `monotonic` the time in nanoseconds."""
         self._session = session
         self._lease = lease
         self._timing = timing
@@ -72,11 +66,11 @@ class Heartbeat:
         self._steady_since = 0
 
     def join(self, new: NewNode) -> Node:
-        """Add a row for this node to the table `nodes`, and return the node.
+        """Add this node's row to `nodes`. Raises StoreUnavailableError.
 
-        Takes the session's advisory lock before inserting the row. Otherwise others could see the row without a lock,
-        and consider the node gone. Raises StoreUnavailableError. Raises StoreUnusableError if another living node has
-        the same address, because the failure of one would be attributed to both.
+        The advisory lock comes first: others must not see the row without a lock and consider the node gone. Raises
+        StoreUnusableError if a living node has the same address, because the failure of one would be attributed to
+        both.
         """
         self._refuse_twin(new.address)
         ((self._incarnation,),) = self._session.rows(sql.NEXT)
@@ -89,10 +83,10 @@ class Heartbeat:
         return Node(self._incarnation, new.name, new.address, new.version, new.labels)
 
     def beat(self) -> bool:
-        """Renew the lease; return False if this node was declared dead. Raises StoreUnavailableError.
+        """Renew the lease; False if this node was declared dead. Raises StoreUnavailableError.
 
-        A new session takes the advisory lock before its first heartbeat. After a lost session or an expired lease,
-        `steady_for` counts from zero again.
+        A session takes the advisory lock before its first heartbeat. After a lost session or lease, `steady_for` counts
+        from zero.
         """
         gap = self._keep_lock() or not self._lease.valid()
         sent = self._monotonic()
@@ -105,7 +99,7 @@ class Heartbeat:
         return True
 
     def steady_for(self) -> float:
-        """Return for how many seconds this node has had a valid lease in one session without interruption."""
+        """For how many seconds this node has had a valid lease in one session without interruption."""
         return (self._monotonic() - self._steady_since) / NANOSECONDS if self._lease.valid() else 0.0
 
     def _refuse_twin(self, address: str) -> None:
@@ -123,10 +117,9 @@ class Heartbeat:
         return {"me": self._incarnation, "session": self._session.direct and self.listening}
 
     def _keep_lock(self) -> bool:
-        """Take the node's advisory lock if the session does not hold it; return whether the session is new.
+        """Take the advisory lock unless held; return whether the session is new.
 
-        The previous session holds the lock until the database notices that session's end; until then each heartbeat
-        tries again.
+        The previous session holds it until the database notices its end; until then each heartbeat tries again.
         """
         number = self._session.open()
         new = number != self._opened
@@ -181,8 +174,8 @@ class Timing(Struct, frozen=True):
 NANOSECONDS = 1_000_000_000
 _BYTES = 8
 _F_SEAL_FUTURE_WRITE = 0x10
+# Seals of the memory file: its size is fixed, and only the mapping made before sealing can write to it.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | _F_SEAL_FUTURE_WRITE
-"""Seals of the memory file: its size is fixed, and only the mapping made before sealing can write to it."""
 
 
 class LeaseClock(Lease):
@@ -191,9 +184,8 @@ class LeaseClock(Lease):
     def __init__(self, seconds: float) -> None:
         """Create the file (needs Linux 5.1). Raises OSError.
 
-        `seconds`: for how long after sending a heartbeat tools may start and run. The database counts the node as alive
-        for longer than that after a heartbeat: the processes that run tools (tool hosts) need the difference to end
-        the tools.
+        Tools may start and run for `seconds` after sending a heartbeat. For the database the node lives longer: tool
+        hosts need the difference to end the tools.
         """
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below
@@ -220,11 +212,10 @@ class LeaseClock(Lease):
         return (time.monotonic_ns() - self._renewed) / NANOSECONDS
 
     def renew(self, sent: int) -> None:
-        """Extend the lease for a heartbeat that the database has accepted.
+        """Extend the lease for an accepted heartbeat.
 
-        `sent`: when the heartbeat was sent, in nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), not when it was
-        answered: how long the answer took is unknown. A heartbeat sent before the latest accepted one
-        changes nothing.
+        It counts from when that was sent (time.monotonic_ns), because answers take unknown times. One sent before the
+        latest accepted one changes nothing.
         """
         with self._lock:
             until = sent + int(self._seconds * NANOSECONDS)
@@ -233,7 +224,6 @@ class LeaseClock(Lease):
                 self._renewed = sent
 
     def close(self) -> None:
-        """End the lease and free the file; the tools' processes notice it at their next look. Idempotent."""
         with self._lock:
             if self._fd is None:
                 return

@@ -55,10 +55,7 @@ MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remember
 
 
 class PostgresCluster(Cluster):
-    """Implements Cluster with two database sessions: one for heartbeats, one for watching the other nodes.
-
-    Each session has its own thread.
-    """
+    """Implements Cluster with a database session and a thread for heartbeats, and one each for watching other nodes."""
 
     def __init__(
         self,
@@ -69,11 +66,9 @@ class PostgresCluster(Cluster):
         active: Callable[[], int] = lambda: 0,
         outages: OutageLog | None = None,
     ) -> None:
-        """Join the cluster, and start the thread that renews the lease. The database must have its tables already.
+        """Join the cluster, and start the thread that renews the lease. The database has its tables already.
 
-        `active` returns the number of conversations that have an actor (are in memory) in this process; it is called on
-        another thread. `outages` logs when the database cannot be reached by either session. Raises
-        StoreUnavailableError or StoreUnusableError.
+        `active` is called on another thread. Raises StoreUnavailableError or StoreUnusableError.
         """
         super().__init__(active)
         self._timing = timing
@@ -102,10 +97,12 @@ class PostgresCluster(Cluster):
         self._threads[0].start()
 
     def start(self) -> None:
-        """Begin to watch the other nodes. Call this when this node listens and the callbacks (`on_…`) are set.
+        """Begin to watch the other nodes, when this node listens and the callbacks are set.
 
-        Blocks until an earlier node at this address has been declared dead and its interrupted conversations were
-        passed to `on_taken`, but for at most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
+        Raises StoreUnavailableError.
+
+        Blocks at most PREDECESSOR_SECONDS, until an earlier node at this address was declared dead and `on_taken` got
+        its conversations.
         """
         self._heartbeat.listening = True
         self._looks.rows(sql.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
@@ -130,14 +127,11 @@ class PostgresCluster(Cluster):
         return self._watch.nodes()
 
     def others(self) -> tuple[Node, ...]:
-        """Return the other living nodes, read from the database. Blocks. Raises StoreUnavailableError."""
+        """The other living nodes, read from the database. Blocks. Raises StoreUnavailableError."""
         return tuple(row.node for row in self._living() if row.incarnation != self._me.incarnation)
 
     def other_leases(self, seconds: float) -> tuple[tuple[str, float], ...]:
-        """Return name and lease length of each other living node whose lease is not `seconds` long.
-
-        Nodes whose process is gone are left out. Blocks. Raises StoreUnavailableError.
-        """
+        """The living nodes with a lease of another length, and that length. Blocks. Raises StoreUnavailableError."""
         others = (row for row in self._living() if row.address != self._me.address and (row.held or not row.session))
         return tuple((row.name, row.ttl) for row in others if row.ttl != seconds)
 
@@ -200,7 +194,6 @@ class PostgresCluster(Cluster):
         self._beats.rows(sql.LEAVE, {"me": self._me.incarnation})
 
     def _release_all(self) -> None:
-        """Give up all conversations; retry while rows are locked, as they are during a take-over."""
         until = time.monotonic() + RELEASE_SECONDS
         while not release(self._looks, self._me.incarnation):
             if time.monotonic() >= until:
@@ -214,16 +207,15 @@ class PostgresCluster(Cluster):
         self._lease.close()
 
     def _stored_owner(self, conversation_id: str) -> tuple[str, Node | None]:
-        """Return the workspace label of a conversation ("" for none) and its owner (None if no living node owns it)."""
+        """The workspace label of a conversation ("" for none) and its owner (None if no living node owns it)."""
         found = self._looks.rows(sql.OWNER, {"conversation": conversation_id})
         label, *owner = found[0] if found else ("", None)
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """Return the other node that has to serve a workspace; None if this node serves it.
+        """The other node that has to serve a workspace; None if this one does, retired only if no other has it.
 
-        A retired node serves a workspace only if no other node has it. Raises Rejected (WORKSPACE_OFFLINE) if no node
-        has it.
+        Raises Rejected (WORKSPACE_OFFLINE).
         """
         others = (each for each in self.nodes() if each.incarnation != self._me.incarnation)
         if not has(self._me, workspace):
@@ -240,10 +232,7 @@ class PostgresCluster(Cluster):
                 thread.join(4 * self._timing.statement)
 
     def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
-        """Call `step` again and again, each time after the pause in seconds that it returned before.
-
-        Ends when `step` returns None, which means that this node was declared dead.
-        """
+        """Call `step` after each pause that it returned; None means that this node was declared dead, and ends it."""
         while not self._ended.wait(pause):
             try:
                 pause = step()

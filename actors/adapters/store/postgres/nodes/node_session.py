@@ -18,16 +18,10 @@ _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_t
 
 
 class NodeSession:
-    """Runs SQL statements on one connection, each in its own transaction.
-
-    Safe to call from any thread. One statement runs at a time, and other callers wait.
-    """
+    """Runs SQL statements on one connection, each in its own transaction, one at a time. Any thread."""
 
     def __init__(self, url: str, name: str, *, seconds: float, outages: OutageLog | None = None) -> None:
-        """`name` is the application name that the database shows; `seconds` is the time limit of a statement.
-
-        Raises StoreUnusableError if the database URL is invalid.
-        """
+        """`name` is for the database's lists; `seconds` limits a statement. Raises StoreUnusableError (invalid URL)."""
         self._address = address_of(url)
         self._name = name
         self._seconds = seconds
@@ -41,10 +35,10 @@ class NodeSession:
         self.direct = True
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows; [] for a statement that returns none.
+        """Run a statement; [] if it returns no rows.
 
-        Raises StoreUnavailableError if there is no answer; the statement may have been executed nevertheless. Raises
-        StoreUnusableError if this database is not suitable.
+        Raises StoreUnavailableError without an answer, though it may have been executed, or StoreUnusableError if the
+        database is not suitable.
         """
         with self._exclusive():
             connection = self._ready()
@@ -59,19 +53,15 @@ class NodeSession:
             return rows
 
     def open(self) -> int:
-        """Open a connection if there is none; return how many connections this object has opened so far.
-
-        A changed number means a new database session. Raises the same errors as `rows`.
-        """
+        """Open a connection if there is none; return how many were opened so far. Raises what `rows` raises."""
         with self._exclusive():
             self._ready()
             return self._opened
 
     def close(self) -> None:
-        """Close the connection for good; idempotent.
+        """Close the connection. Idempotent.
 
-        Waits for a running statement, up to its time limit. After that, the thread of the statement closes the
-        connection.
+        Waits for a running statement; past its time limit, its thread closes instead.
         """
         self._closed = True
         with suppress(StoreUnavailableError), self._exclusive():
@@ -144,13 +134,12 @@ WHERE documents.version = %(version)s RETURNING version
 
 
 class Document:
-    """A document in the database, read and changed over its own connection. Safe to call from any thread.
+    """A document in the database, over a connection of its own. Any thread.
 
-    `read` and `update` block, and raise StoreUnavailableError, or StoreUnusableError if the database is not suitable.
+    `read` and `update` block, and raise StoreUnavailableError or StoreUnusableError.
     """
 
     def __init__(self, url: str, name: str) -> None:
-        """Parse the database URL, without connecting yet. Raises StoreUnusableError if the URL is invalid."""
         # The name of the document and the database URL without the password, for messages.
         self.shown = f"{name} in {address_of(url).shown}"
         self._name = name
@@ -160,10 +149,9 @@ class Document:
         return self._found()[1]
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content by the result of `change(content)`; keep it if `change` returns None.
+        """Replace the content by `change(content)`, which may return None to keep it, and gets None if there is none.
 
-        `change` gets None if the document does not exist. If another program replaces the content meanwhile,
-        `change` is called again with the new content.
+        Called again with the new content if another program replaces it meanwhile.
         """
         while True:
             version, before = self._found()

@@ -16,10 +16,9 @@ from actors.ports.cluster import EVERYTHING
 
 
 def has_workspace(conversation: str) -> str:
-    """Return the SQL condition that a node has the workspace of a conversation.
+    """The SQL condition that a node has a conversation's workspace, as `placement.has` is in Python.
 
-    `placement.has` is the same condition in Python. In the statement, `mine` must be the alias of the table `nodes`,
-    and `conversation` the name or alias of the table `conversations`.
+    `mine` is the alias of `nodes`, `conversation` the name or alias of `conversations`.
     """
     label = f"{conversation}.workspace_label"
     return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
@@ -34,7 +33,7 @@ _ALIVE = _LIVES.format(more="")
 
 
 def taking(conversation: str) -> str:
-    """Return the SQL condition that this node may take over a conversation."""
+    """The SQL condition that this node may take over a conversation."""
     return _LIVES.format(more=f"AND NOT mine.draining AND {has_workspace(conversation)}")
 
 

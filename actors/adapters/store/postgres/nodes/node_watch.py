@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 
 
 class NodeMonitor:
-    """Watches the other nodes. Used by one thread; only `nodes` and `is_alive` are safe to call from any thread."""
-
     def __init__(
         self,
         session: NodeSession,
@@ -66,9 +64,9 @@ class NodeMonitor:
         return min(self._timing.confirm, self._timing.again) if self._detector.suspects else self._timing.again
 
     def look(self) -> bool:
-        """Read the rows of all nodes, declare nodes dead if the detector allows it, take over their conversations.
+        """Read all nodes, declare dead those that the detector names, and take over their conversations.
 
-        Returns False if this node itself was declared dead. Raises StoreUnavailableError.
+        False if this node was declared dead. Raises StoreUnavailableError.
         """
         rows = {row.incarnation: row for row in (NodeRow(*each) for each in self._session.rows(sql.SEEN))}
         mine = rows.pop(self._me, None)
@@ -113,8 +111,6 @@ PROBE_SECONDS = 0.2
 
 
 class NodeRow(NamedTuple):
-    """A row of the table `nodes`, with the columns of the statement SEEN."""
-
     incarnation: int
     name: str
     address: str
@@ -136,16 +132,14 @@ class NodeRow(NamedTuple):
 
 
 def node_of(columns: Sequence[Any]) -> Node:
-    """Return a node from the first seven columns of its row."""
     incarnation, name, address, version, labels, draining, active = columns
     return Node(incarnation, name, address, version, frozenset(labels), draining, active)
 
 
 class _Signs(NamedTuple):
-    """What this node has seen of another node. All times are in monotonic seconds, except `expires`.
+    """What this node has seen of another, in monotonic seconds.
 
-    `expires` is the end of the other node's lease as text, as in its row; `renewed` is when this node first saw that
-    text.
+    `expires` is the end of the other's lease as text; `renewed` is when that text was first seen.
     """
 
     expires: str
@@ -156,7 +150,7 @@ class _Signs(NamedTuple):
 
 
 class FailureDetector:
-    """Remembers what was observed of other nodes, and decides which of them are dead. Used by one thread only."""
+    """Observes other nodes, and decides which of them are dead. One thread only."""
 
     def __init__(
         self,
@@ -167,10 +161,7 @@ class FailureDetector:
         monotonic: Callable[[], float] = time.monotonic,
         refused: Callable[[str], bool] = lambda address: refuses(address, seconds=PROBE_SECONDS),
     ) -> None:
-        """`steady_for` returns for how many seconds this node has had its own lease without interruption.
-
-        `monotonic` returns the time in seconds. `refused` returns whether an address "host:port" refuses connections.
-        """
+        """`steady_for`: seconds of this node's unbroken lease; `refused`: whether an address refuses connections."""
         self._me = me
         self._timing = timing
         self._steady_for = steady_for
@@ -188,9 +179,9 @@ class FailureDetector:
         self._signs = {incarnation: signs for incarnation, signs in self._signs.items() if incarnation in incarnations}
 
     def verdict(self, row: NodeRow) -> str | None:
-        """Record a node's present row; return the SQL statement to declare it dead, or None if it may still be alive.
+        """Record a node's row; return the statement to declare it dead, or None. It checks the conditions again.
 
-        The statement checks the conditions again in the database. May block for PROBE_SECONDS per address of the node.
+        May block for PROBE_SECONDS per address of the node.
         """
         now = self._monotonic()
         signs = self._signs.get(row.incarnation)
@@ -206,11 +197,10 @@ class FailureDetector:
         return sql.GONE if sure and (steady or row.address == self._me.address) else None
 
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
-        """Look at a node whose session may have lost its advisory lock, and return the updated observations.
+        """Look at a node whose session may have lost its advisory lock.
 
-        If the lock is lost, the node's port is probed. It is not probed if the node is draining, since such a node has
-        closed its port but still works; nor if the node has no address or does not listen yet; nor behind a connection
-        pooler, where sessions keep no locks.
+        Then its port is probed; but not of a draining node, which has closed it, nor without an address or a listener,
+        nor behind a pooler, where sessions keep no locks.
         """
         if row.held or not row.session or row.draining or not row.address:
             return signs._replace(missed=None, refused=None)
@@ -223,10 +213,10 @@ class FailureDetector:
 
 
 def refuses(address: str, *, seconds: float) -> bool:
-    """Return whether all addresses of "host:port" refuse connections, which proves that the process there is gone.
+    """Whether all addresses of "host:port" refuse connections, which proves that the process is gone.
 
-    Other results prove nothing: no answer may mean that the machine is cut off, and the kernel accepts connections for
-    a stopped process. Blocks for at most `seconds` per address, plus the time of the name look-up.
+    Nothing else proves anything: the machine may be cut off, and the kernel accepts connections for a stopped process.
+    Blocks for `seconds` per address, and for the look-up.
     """
     where = host_and_port(address)
     if where is None or not where[1]:  # no server can listen at port 0; host_and_port refuses ports above 65,535
@@ -260,22 +250,21 @@ MAX_RELEASED = 1_000
 
 
 class TakeOver:
-    """Takes over conversations for one node. Used by one thread.
+    """Takes over conversations for one node, on one thread.
 
-    Each method raises StoreUnavailableError; conversations taken before the error stay taken.
+    Raises StoreUnavailableError; those taken before stay taken.
     """
 
     def __init__(self, session: NodeSession, me: int, *, on_taken: Callable[[tuple[str, ...]], object]) -> None:
-        """`on_taken` is called for each batch, with the ids of those conversations in it that have unfinished work."""
+        """`on_taken` gets the ids of the conversations with unfinished work in each batch."""
         self._session = session
         self._me = me
         self._on_taken = on_taken
 
     def from_dead(self, incarnation: int) -> None:
-        """Take over the interrupted conversations of a dead node that no other node has taken.
+        """Take over a dead node's interrupted conversations; its idle ones lose their owner.
 
-        Afterwards its idle conversations have no owner. If this node is itself declared dead or is draining, it takes
-        none.
+        A node that is dead or draining itself takes none.
         """
         self._claim(sql.TAKE, incarnation)
         release(self._session, incarnation)
@@ -292,9 +281,9 @@ class TakeOver:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Remove the node `owner` as the owner of its conversations, except in rows that others have locked.
+    """Remove `owner` from its conversations, but for locked rows; return whether none is left.
 
-    Returns whether the node now owns no conversation. Raises StoreUnavailableError.
+    Raises StoreUnavailableError.
     """
     while session.rows(sql.RELEASE, {"owner": owner, "most": MAX_RELEASED}):
         pass
