@@ -71,7 +71,7 @@ class LoadedConversation:
         # These are read each time: the window of the model may become known while the conversation is loaded, the
         # provider may refuse images, other conversations of the principal use up its quotas, and a new day begins.
         services, model, known = self._services, self.record.model, self.context
-        window, images = services.usable_window(model), services.takes_images(model)
+        window, images = services.window_and_images(model)
         quota, date = services.quotas.spent(self.record.principal), date_of(services.clock.now_ms())
         if (window, images, quota, date) != (known.usable_window, known.takes_images, known.quota_spent, known.date):
             self.context = msgspec.structs.replace(

@@ -216,14 +216,15 @@ class Services:
     def context_of(self, record: ConversationRecord) -> ConvContext:
         """What the state machine needs to know about a stored conversation, e.g. settings and limits."""
         permissions = self.permissions(record.principal)
+        window, images = self.window_and_images(record.model)
         return ConvContext(
             conversation_id=record.id,
             working_dir=record.cwd,
             model_id=record.model,
-            usable_window=self.usable_window(record.model),
+            usable_window=window,
             date=date_of(self.clock.now_ms()),
             prompt_date=date_of(record.created_at),
-            takes_images=self.takes_images(record.model),
+            takes_images=images,
             is_sub_agent=not record.user_initiated,
             mode=record.mode,
             restriction_available=self.sandbox.report.restriction_available,
@@ -245,8 +246,7 @@ class Services:
 
     def usable_window(self, model: str) -> int:
         """How many tokens the messages may fill; changes at most once, when the provider reports the limits."""
-        served = self.models.get(model)
-        return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
+        return self.window_and_images(model)[0]
 
     def window_assumed(self, model: str) -> bool:
         """Whether the model's context window is not known but assumed."""
@@ -259,10 +259,11 @@ class Services:
         tools = for_model(served.info, self.offered(record), record.state.ledger.run_mode) if served else ()
         return fixed_tokens(record.system_prompt, tools)
 
-    def takes_images(self, model: str) -> bool:
-        """Whether requests to the model contain images; False once its provider has refused one."""
+    def window_and_images(self, model: str) -> tuple[int, bool]:
+        """A model's usable window, and whether requests contain images, which ends once its provider refuses one."""
         served = self.models.get(model)
-        return served is None or served.info.images
+        info = served.info if served else None
+        return (info.usable_window, info.images) if info else (UNKNOWN_MODEL_WINDOW, True)
 
     def offered(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
         """The tools offered, in the model's order.
@@ -315,7 +316,7 @@ def served_model(services: Services, name: str) -> Model:
 
 def check_images(services: Services, model: str) -> None:
     """Raise Rejected (IMAGE_INVALID) if it is known that a conversation's model takes no images."""
-    if not services.takes_images(model):
+    if not services.window_and_images(model)[1]:
         text = (
             f"the model {model} takes no images: send the message without them, or choose another model. If it does "
             f'take them, set images = true in [models."{model}"] of the server\'s settings, and restart the server'

@@ -146,7 +146,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
     async def SendMessage(self, request: v1.SendMessageRequest, context: Context) -> v1.SendMessageResponse:
         conversation_id = await self._resolver.identify(request.name)
-        images = await self._pictures.taken(conversation_id, request, _seconds(context))
+        images = await self._pictures.upload(conversation_id, request, _seconds(context)) if request.images else ()
         answer = await self._ask_id(context, request.name, conversation_id, commands.send_message(request, images))
         return results.send_message(self._conversion, conversation_id, answer)
 
@@ -167,7 +167,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.SubmitToolResultRequest, context: Context
     ) -> v1.SubmitToolResultResponse:
         conversation_id, call = await self._child(request.name, "toolCalls")
-        images = await self._pictures.taken(conversation_id, request, _seconds(context))
+        images = await self._pictures.upload(conversation_id, request, _seconds(context)) if request.images else ()
         answer = await self._ask_id(
             context, request.name, conversation_id, commands.submit_tool_result(request, call, images)
         )

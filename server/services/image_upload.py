@@ -46,7 +46,7 @@ class ImageUploads:
         self._check_model = check_model
         self._threads = ReadPool(THREADS, name="bedrock-image")
 
-    async def taken(
+    async def upload(
         self, conversation_id: str, request: v1.SendMessageRequest | v1.SubmitToolResultRequest, seconds: float
     ) -> tuple[Image, ...]:
         """Store the images of a message or of a tool's result, and return references to them.
@@ -63,11 +63,8 @@ class ImageUploads:
             Rejected: The message has a new image, and the conversation's model takes none.
             ImagesUnavailableError, StoreError: Images cannot be decoded, or cannot be stored, at present.
         """
-        pictures = list(request.images)
-        for index, picture in enumerate(pictures):
+        for index, picture in enumerate(pictures := list(request.images)):
             _check(index, picture)
-        if not pictures:
-            return ()
         cancel, principal = CancelToken(), caller.get(OWN_USER).principal
         try:
             async with asyncio.timeout(seconds):

@@ -445,7 +445,7 @@ def test_an_image_that_takes_too_long_fails_and_its_decoder_is_stopped() -> None
     request = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"x")])
     try:
         with pytest.raises(AnswerTimeoutError):
-            asyncio.run(pictures.taken("c1", request, 0.01))
+            asyncio.run(pictures.upload("c1", request, 0.01))
         assert images.stopped.wait(30)
     finally:
         pictures.close()
@@ -462,10 +462,10 @@ def test_no_image_is_looked_at_or_kept_for_a_principal_who_may_store_nothing_mor
     request = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"x")])
     try:
         with pytest.raises(QuotaExceededError):
-            asyncio.run(pictures.taken("c1", request, 60))
+            asyncio.run(pictures.upload("c1", request, 60))
         assert (asked, images.stopped.is_set()) == ([("local", 1)], False)
         repeated = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"known")])
-        assert asyncio.run(pictures.taken("c1", repeated, 60)) == (KNOWN,), "it needs no more room"
+        assert asyncio.run(pictures.upload("c1", repeated, 60)) == (KNOWN,), "it needs no more room"
     finally:
         pictures.close()
 
@@ -481,12 +481,12 @@ def test_no_image_is_looked_at_or_kept_for_a_model_that_takes_none() -> None:
     picture = v1.Image(media_type="image/png", data=b"x")
     try:
         with pytest.raises(Rejected):
-            asyncio.run(pictures.taken("c1", v1.SendMessageRequest(images=[picture]), 60))
+            asyncio.run(pictures.upload("c1", v1.SendMessageRequest(images=[picture]), 60))
         assert (asked, images.stopped.is_set()) == (["c1"], False)
         repeated = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"known")])
-        assert asyncio.run(pictures.taken("c1", repeated, 60)) == (KNOWN,), "the conversation judges it"
+        assert asyncio.run(pictures.upload("c1", repeated, 60)) == (KNOWN,), "the conversation judges it"
         with pytest.raises(AnswerTimeoutError):
-            asyncio.run(pictures.taken("c1", v1.SubmitToolResultRequest(images=[picture]), 0.01))
+            asyncio.run(pictures.upload("c1", v1.SubmitToolResultRequest(images=[picture]), 0.01))
         assert asked == ["c1"]
     finally:
         pictures.close()
@@ -511,7 +511,7 @@ def test_many_messages_with_many_images_delay_that_of_another_principal_by_one_i
 
     async def send(principal: str, count: int) -> None:
         caller.set(Caller(principal, Role.USER))
-        await pictures.taken(principal, v1.SendMessageRequest(images=many[:count]), 60)
+        await pictures.upload(principal, v1.SendMessageRequest(images=many[:count]), 60)
 
     async def together() -> None:
         crowd = [asyncio.create_task(send("crowd", 5)) for _ in range(20)]
