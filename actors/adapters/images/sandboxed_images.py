@@ -32,24 +32,17 @@ from actors.ports import (
 )
 from actors.ports.workspace import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, Turn
 
+# The largest accepted image, in the format that needs most memory, takes about 700 MB.
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
-"""Limits of one worker process.
 
-The largest accepted image, in the format that needs most memory, takes about 700 MB.
-"""
-
+# Maximum bytes that a worker may print: more than twice the maximum size of the scaled-down image that it prints.
 OUTPUT_BYTES = 8 << 20
-"""Maximum bytes that a worker may print: more than twice the maximum size of the scaled-down image that it prints."""
 
+# At the end of each view's id. A release that makes views differently changes it: no stored view is replaced.
 VIEW_KIND = "view1"
-"""The text at the end of the id of each view (scaled-down image).
 
-If a release changes how views are made, it changes this text: the new view gets an id of its own, and does not replace
-a view that is already stored.
-"""
-
+# Maximum number of views (scaled-down images) whose size is cached.
 KNOWN_SIZES = 10_000
-"""Maximum number of views (scaled-down images) whose size is cached."""
 
 PROGRAM = (
     "import sys; sys.path.insert(0, {root!r}); sys.path.append({pillow!r}); "
@@ -70,19 +63,13 @@ class Decoded(Struct, frozen=True):
 class ImageStore(AttachmentStore, Protocol):
     """The methods of the store that SandboxedImages uses."""
 
-    def owner(self, conversation_id: str) -> str | None:
-        """Return the principal that a conversation belongs to; None if there is no such conversation."""
-        ...
+    def owner(self, conversation_id: str) -> str | None: ...
 
 
 class SandboxedImages:
-    """Implements ports.Images by decoding in worker processes. Safe to call from any thread.
-
-    It starts a worker process for each image to decode, which ends before `ingest`, `view` or `view_bytes` returns.
-    """
+    """Implements ports.Images with a worker process for each image to decode. Any thread."""
 
     def __init__(self, store: ImageStore, sandbox: Sandbox, turn: Turn) -> None:
-        """Keep the arguments. `turn` is called before an image is decoded, to wait until a worker process may start."""
         self._store = store
         self._sandbox = sandbox
         self._turn = turn
@@ -90,10 +77,7 @@ class SandboxedImages:
         self._sizes: OrderedDict[str, int] = OrderedDict()
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
-        """Decode and store an image; see ports.Images.
-
-        Each conversation has its own copy of an image, which is deleted together with the conversation.
-        """
+        """See ports.Images. Each conversation has its own copy of an image, which is deleted with it."""
         if len(data) > MAX_IMAGE_BYTES:
             raise InvalidImageError(f"has {len(data)} bytes: at most {MAX_IMAGE_BYTES} are taken")
         if (stored := self.stored(conversation_id, data)) is not None:
@@ -107,13 +91,11 @@ class SandboxedImages:
         return image
 
     def stored(self, conversation_id: str, data: bytes) -> Image | None:
-        """Return the reference to an image that is stored already, None if it is not; see ports.Images."""
         name = content_name(data)
         kept = self._store.attachment(conversation_id, name)
         return None if kept is None else Image(name, kept.media_type, kept.width, kept.height)
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """Return the scaled-down image for models; None if the image is missing or unusable. See ports.Images."""
         view = self._store.attachment(conversation_id, view_name(image.attachment))
         if view is None:
             original = self._store.attachment(conversation_id, image.attachment)
@@ -127,10 +109,9 @@ class SandboxedImages:
         return ImageView(view.media_type, view.data)
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return the size in bytes of the scaled-down image for models, 0 if there is none; see ports.Images.
+        """See ports.Images.
 
-        The size is cached for each conversation and image: if an earlier release has scaled down the image of another
-        conversation, that conversation's copy may have another size.
+        Cached for each conversation and image: views that an earlier release made may have other sizes.
         """
         key = f"{conversation_id}/{image.attachment}"
         with self._lock:
@@ -146,19 +127,15 @@ class SandboxedImages:
         return size
 
     def stored_as(self, image: Image) -> tuple[str, ...]:
-        """Return the ids of both attachments of an image, the original and its scaled-down copy; see ports.Images."""
         return (image.attachment, view_name(image.attachment))
 
     def _waits_as(self, conversation_id: str, *, uploaded: bool = False) -> str:
-        """Return the name of the waiting list for decoding an image of this conversation.
-
-        Each principal has one list for uploads and another for all other images. Raises StoreError.
-        """
+        """The waiting list: each principal has one for uploads and one for all else. Raises StoreError."""
         principal = self._store.owner(conversation_id) or ""
         return f"{principal} (uploads)" if uploaded else principal
 
     def _decode(self, whose: str, data: bytes, name: str, cancel: CancelToken) -> Decoded:
-        """Decode an image in a worker process. `whose` is the name of the list in which it waits (see `_waits_as`).
+        """Decode in a worker process, after waiting in the list `whose`.
 
         Raises InvalidImageError or ImagesUnavailableError.
         """
@@ -204,12 +181,10 @@ class SandboxedImages:
 
 
 def content_name(data: bytes) -> str:
-    """Return the id of the attachment with an original image: the hash of its bytes."""
     return f"sha256-{hashlib.sha256(data).hexdigest()}"
 
 
 def view_name(original: str) -> str:
-    """Return the id of the attachment with the scaled-down copy of the image whose id is `original`."""
     return f"{original}.{VIEW_KIND}"
 
 
@@ -230,10 +205,7 @@ def _parse_answer(answer: bytes, name: str) -> Decoded:
 
 
 def _pillow_directory() -> str:
-    """Return the directory that Pillow is imported from, without importing Pillow.
-
-    Raises ImagesUnavailableError if Pillow is not installed.
-    """
+    """Where Pillow would be imported from. Raises ImagesUnavailableError if it is not installed."""
     found = find_spec("PIL")
     if found is None or found.origin is None:
         raise ImagesUnavailableError("the package pillow is not installed with the server")

@@ -22,21 +22,22 @@ from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, Unidenti
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
 
+# Maximum pixels of the longer edge of a view (scaled-down copy): providers themselves scale larger images down.
 LONG_EDGE = 1568
-"""Maximum pixels of the longer edge of a view (scaled-down copy): providers themselves scale larger images down."""
 
+# Maximum bytes of a view (scaled-down copy): in base64 it stays below 5 MB, the lowest limit of any provider.
 MAX_VIEW_BYTES = 3_500_000
-"""Maximum bytes of a view (scaled-down copy): in base64 it stays below 5 MB, the lowest limit of any provider."""
 
+# JPEG qualities, tried in this order until the view (scaled-down copy) is small enough.
 QUALITIES = (90, 75, 50, 25)
-"""JPEG qualities, tried in this order until the view (scaled-down copy) is small enough."""
 
+# Pillow's image modes that can be scaled directly; images of other modes are converted first.
 DIRECT = {"L", "RGB", "RGBA", "CMYK", "YCbCr"}
-"""Pillow's image modes that can be scaled directly; images of other modes are converted first."""
 
+# The EXIF tag with the orientation in which the camera was held.
 ORIENTATION = 0x0112
-"""The EXIF tag with the orientation in which the camera was held."""
 
+# The operation that turns an image upright, by its EXIF orientation.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -46,24 +47,22 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""The operation that turns an image upright, by its EXIF orientation."""
 
+# EXIF orientations that swap width and height.
 SIDEWAYS = (5, 6, 7, 8)
-"""EXIF orientations that swap width and height."""
 
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
+# The bit in the first letter of a PNG chunk's name that marks chunks that decoders may ignore.
 ANCILLARY = 0x20
-"""The bit in the first letter of a PNG chunk's name that marks chunks that decoders may ignore."""
 
 
 class UnusableImageError(Exception):
-    """The image cannot be used; the text continues a sentence that begins with "the image"."""
+    pass
 
 
 def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
-    """Return a description of the image, and its encoded scaled-down copy for models. Raises UnusableImageError."""
     image = opened(data, max_pixels)
     name, size = image.format, image.size
     turn = orientation(image)
@@ -86,7 +85,6 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
 
 
 def opened(data: bytes, max_pixels: int) -> Image.Image:
-    """Open an image, reading only its header. Raises UnusableImageError."""
     too_many = f"has too many pixels: at most {max_pixels} are taken"
     try:
         image = Image.open(io.BytesIO(without_damaged_extras(data)), formats=FORMATS)
@@ -104,10 +102,7 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def without_damaged_extras(data: bytes) -> bytes:
-    """Return a PNG without those optional chunks whose checksum is wrong; return any other image unchanged.
-
-    Browsers show images with such chunks, for example a broken colour profile; Pillow refuses them.
-    """
+    """A PNG without optional chunks of a wrong checksum: browsers show such images, Pillow refuses them."""
     if not data.startswith(PNG_SIGNATURE):
         return data
     kept, at = [PNG_SIGNATURE], len(PNG_SIGNATURE)
@@ -121,17 +116,13 @@ def without_damaged_extras(data: bytes) -> bytes:
 
 
 def orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation, 1 if there is none or it cannot be read."""
     with suppress(Exception):
         return int(image.getexif().get(ORIENTATION, 1))
     return 1
 
 
 def scaled(image: Image.Image) -> Image.Image:
-    """Return the first frame, decoded, with no side longer than LONG_EDGE pixels, in Pillow's mode L, RGB or RGBA.
-
-    The result has no metadata.
-    """
+    """The first frame, no side longer than LONG_EDGE, in mode L, RGB or RGBA, without metadata."""
     if image.mode.startswith("I;16") or image.mode == "I":
         image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     elif image.mode not in DIRECT or "transparency" in image.info:
@@ -146,10 +137,9 @@ def scaled(image: Image.Image) -> Image.Image:
 
 
 def encoded(view: Image.Image) -> tuple[str, bytes]:
-    """Encode the view (scaled-down copy), as lossless PNG if that is small enough, else as JPEG.
+    """Media type and bytes: lossless PNG if small enough, else JPEG.
 
-    Returns the media type and the bytes. Raises UnusableImageError if even JPEG of the lowest quality has more than
-    MAX_VIEW_BYTES.
+    Raises UnusableImageError if even the lowest quality exceeds MAX_VIEW_BYTES.
     """
     png = written(view, format="PNG")
     if len(png) <= MAX_VIEW_BYTES // 4:
@@ -173,7 +163,6 @@ def written(view: Image.Image, **settings: Any) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Read the image from standard input and print the answer (see the module); `arguments` is the command line."""
     output = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -22,9 +22,9 @@ _MAX_KEY = 16 << 10
 
 
 class ApiKeys:
-    """Keeps the API key of one provider. Safe to call from any thread.
+    """Keeps the API key of one provider. Any thread.
 
-    The first thread that needs a key runs the provider's `api_key_command`; concurrent callers wait for the result.
+    The first that needs a key runs the `api_key_command`; concurrent callers wait.
     """
 
     def __init__(self, provider: ProviderConfig) -> None:
@@ -37,13 +37,10 @@ class ApiKeys:
         self._failure: str | LlmFailure = ""
 
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
-        """Return the provider's configuration with the key filled in.
+        """The provider's configuration with its key. Blocks while the `api_key_command` runs, but not after a cancel.
 
-        Blocks while the `api_key_command` runs. A cancel ends the wait, and also the command if this call started it.
-        No error message contains the output of the command.
-
-        Raises ModelFailedError if the command yields no key (AUTH) or this process lacks the resources to run it, and
-        ModelAbortedError if cancelled.
+        No error contains the command's output. Raises ModelFailedError (AUTH, or a lack of resources) or
+        ModelAbortedError.
         """
         if not self._provider.api_key_command:
             return self._provider
@@ -54,10 +51,7 @@ class ApiKeys:
             cancel.forget(self._wake)
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
-        """Return whether there is a key other than `refused`, which the provider rejected.
-
-        May run the `api_key_command`, as `with_key` does. Returns False also if the command fails, or on a cancel.
-        """
+        """Whether there is another key than `refused`; may run the command. False if that fails, or on a cancel."""
         if not self._provider.api_key_command:
             return False
         with self._changed:
@@ -115,10 +109,7 @@ class ApiKeys:
 
 
 def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
-    """Run the command; return the key and "", or an empty secret and the reason why there is no key.
-
-    The reason is a text if the command failed, an LlmFailure if this process lacks resources.
-    """
+    """The key and "", or an empty secret and why: a text if the command failed, an LlmFailure without resources."""
     try:
         process = subprocess.Popen(
             command,

@@ -41,7 +41,7 @@ _SHOWN = 20
 
 
 def family_of(name: str) -> tuple[str, ...]:
-    """Return the protocols over which a model's maker serves it; () if the name does not show the maker."""
+    """The protocols over which a model's maker serves it; () if the name does not show the maker."""
     return tuple(
         protocol
         for protocol, traits in PROTOCOLS.items()
@@ -50,13 +50,13 @@ def family_of(name: str) -> tuple[str, ...]:
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
-    """Return `servers`, with those first that use a protocol of the model's maker; otherwise in the given order."""
+    """`servers`, with those first that use a protocol of the model's maker; otherwise in the given order."""
     spoken = family_of(name)
     return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
 
 
 def _fit(provider: ProviderConfig, name: str) -> int:
-    """Return how closely a provider's settings name a model: 0 if they do not, the highest value for the exact name."""
+    """How closely a provider's settings name a model: 0 if they do not, the highest value for the exact name."""
     named = (provider.small_model, "" if provider.presumed else provider.default_model)
     fits = [len(name) + 2 if name in named else 0]
     for served in provider.models:
@@ -90,20 +90,13 @@ _WIRE_PROTOCOLS = {
 
 
 class Catalog:
-    """Implements ports.ModelCatalog over configured providers. Safe to call from any thread; only `learn` blocks.
+    """Implements ports.ModelCatalog over configured providers. Any thread; only `learn` blocks.
 
-    `default` is the name of the default model. If it is "", the default is that of the first provider that has a
-    default model. If no provider has one, it is the demo model, or "" if a provider's default was only guessed and the
-    server's list of models has shown that the guess was wrong.
-
-    `small` is the name of the model for all side queries (small extra requests for titles and excerpts), or "none". If
-    it is "", side queries use the small model of the conversation's own provider, so that no third party gets the
-    conversation's text. `models` contains the operator's limits and prices by model name prefix. `pace` is the pause
-    between two words of the demo model, in seconds. `later` runs a callback after a number of milliseconds; it is used
-    to close idle connections.
-
-    Raises ValueError for a default or small model that no provider serves, for invalid limits, and for two providers
-    with the same name.
+    `default` "" stands for the first provider's default that its server has not refuted, else for the demo model.
+    `small` is the model for side queries, or "none"; "" is the small model of the conversation's own provider, so that
+    no third party gets its text. `models` has the operator's limits and prices by prefix. `pace` is the demo model's
+    pause between words, in seconds. `later` runs a callback after milliseconds, to close idle connections. Raises
+    ValueError for a default or small model that no provider serves, invalid limits, and two providers of one name.
     """
 
     def __init__(
@@ -134,20 +127,13 @@ class Catalog:
 
     @property
     def default(self) -> str:
-        """The name of the default model.
-
-        Some default models are guesses, because the settings of their provider name none. A guess is skipped once the
-        list of the provider's server shows that the server does not have this model.
-        """
+        """Defaults that are guesses are skipped once the list of the provider's server shows them to be wrong."""
         servers = self._servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO
         return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
 
     def get(self, name: str) -> Model | None:
-        """Return the model with this name, None if no provider serves it; see ports.ModelCatalog.
-
-        If the settings of several providers match the name equally well, the first of these providers is used.
-        """
+        """Of providers whose settings match the name equally well, the first one's."""
         return self._find(name, self._generation)
 
     def offers(self, name: str) -> bool:
@@ -195,9 +181,9 @@ class Catalog:
         return LlmFailure(ErrorKind.NETWORK if self._unreachable else ErrorKind.INVALID_REQUEST, text)
 
     def list(self) -> tuple[ModelInfo, ...]:
-        """Return all models whose names are known: the default first, the demo model last.
+        """All known names: the default first, the demo model last.
 
-        A provider with the setting `models = ["*"]` serves any other name, too.
+        With `models = ["*"]` a provider serves any other, too.
         """
         names = dict.fromkeys(filter(None, (self.default,)))
         for server in self._servers:
@@ -226,11 +212,11 @@ class Catalog:
         self._prefixes.forget(conversation_id)
 
     def _set(self, name: str) -> bool:
-        """Return whether the operator's settings name the model, so that no server needs to be asked."""
+        """Whether the operator's settings name the model, so that no server needs to be asked."""
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _route(self, name: str) -> Server | None:
-        """Return the server that serves a model; None if none is known to do so, e.g. as lists were not fetched yet."""
+        """The server that serves a model; None if none is known to do so, e.g. as lists were not fetched yet."""
         if not _is_name(name):
             return None
         return (
@@ -242,10 +228,10 @@ class Catalog:
         )
 
     def _presumed(self, name: str) -> Server | None:
-        """Return the server of a model that was accepted earlier; None if it cannot be determined.
+        """The server of a model that was accepted earlier; None if unknown.
 
-        This is the result of `_route`. If that is None, for example because no list was fetched since the start, it is
-        the server of the provider whose settings name no models, if there is exactly one such provider.
+        Without `_route`, for example because no list was fetched yet, it is that of the only provider whose settings
+        name no models.
         """
         silent = [server for server in self._servers if server.lists]
         return self._route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
@@ -263,10 +249,10 @@ class Catalog:
         return next((server for server in self._servers if server.presumes(name) and not server.refuted), None)
 
     def _of_family(self, name: str) -> Server | None:
-        """Return the server whose protocol fits the model's name, such as "claude-…" or "gpt-…"; None if there is none.
+        """The server whose protocol fits the name, such as "claude-…"; None if there is none.
 
-        A model with a row in models.toml matches without the provider's list. Another name of the family matches only
-        if the list cannot be fetched, because the model may be newer than this program.
+        A row in models.toml is enough. Another name of the family may be newer than this program, and matches if the
+        list cannot be fetched.
         """
         known, spoken = limits_of(name) is not None, family_of(name)
         for server in self._servers:
@@ -287,10 +273,9 @@ class Catalog:
         return tuple(server for server in self._servers if server.lists and server.failure)
 
     def _check(self, setting: str, name: str) -> None:
-        """Raise ValueError if certainly no provider serves the model `name`, which is the value of `setting`.
+        """Raise ValueError if certainly no provider serves the model.
 
-        A model that a server may still list is accepted: servers are not asked when Bedrock starts, because they may
-        not run yet.
+        Servers are not asked at the start: they may not run yet.
         """
         if self.get(name) is None and not self.undecided(name):
             raise ValueError(f"{setting}: no provider serves {name}")
@@ -307,7 +292,7 @@ class Catalog:
 
 
 def _spelled(provider: ProviderConfig) -> tuple[str, ...]:
-    """Return the names in a provider's setting `models`, and the names in models.toml that match its patterns."""
+    """The names in a provider's setting `models`, and the names in models.toml that match its patterns."""
     spelled = [name for name in provider.models if not name.endswith("*")]
     patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
     offers = PROTOCOLS[provider.protocol].offers

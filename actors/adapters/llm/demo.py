@@ -46,15 +46,14 @@ from actors.ports import (
 )
 
 _DEPTH = 24
+# From this nesting depth on, lists have only the items that `minItems` requires: recursive schemas stay finite.
 _WIDE = 6
-"""From this nesting depth on, lists have only the items that `minItems` requires: recursive schemas stay finite."""
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
-    """Return a value that fits a schema, as far as its keywords are supported.
+    """A value that fits a schema, as far as its keywords are supported; None if it is too deep, or no object.
 
-    Returns None for a schema that is nested too deeply, or is not an object. `root` is the schema to which the
-    references ($ref) in `schema` refer; None for `schema` itself. `depth` is the nesting depth of `schema` in `root`.
+    References ($ref) are resolved in `root` (None: `schema`); `depth` is the depth of `schema` in it.
     """
     root = schema if root is None else root
     if not isinstance(schema, dict) or depth > _DEPTH:
@@ -139,8 +138,8 @@ _TASKS = (
 )
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
+# A sleep of more seconds gets the argument `wait_seconds`; otherwise bash would move it to the background.
 _PATIENCE_SECONDS = 25
-"""A sleep of more seconds gets the argument `wait_seconds`; otherwise bash would move it to the background."""
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
@@ -148,8 +147,6 @@ _RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.
 
 
 class Scene(Struct, frozen=True):
-    """One answer of the script."""
-
     text: str
     reasoning: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
@@ -163,7 +160,7 @@ _Scenes: TypeAlias = tuple[tuple[re.Pattern[str], _Play], ...]
 
 
 def scene_for(request: ModelRequest) -> Scene:
-    """Return the demo model's answer to a request; the same request always gets the same answer."""
+    """The demo model's answer to a request; the same request always gets the same answer."""
     last = request.turns[-1] if request.turns else Turn("user", ())
     results = [block for block in last.content if is_tool_result(block)]
     said = next(reversed(said_in(last)), "")
@@ -193,10 +190,9 @@ def scene_for(request: ModelRequest) -> Scene:
 
 
 def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
-    """Return the function that makes the scene that a user's text `said` asks for, and the match of its pattern.
+    """The function that makes the scene for a user's text, and the match; None if it asks for nothing.
 
-    The text is searched for a command at its beginning, then for the names of clients' tools, then for a known word.
-    Returns None if it contains none of these.
+    A command at the beginning goes before names of clients' tools, and these before known words.
     """
     for scenes in (_COMMANDS, _of_clients(said, request), _SCENES):
         for pattern, play in scenes:
@@ -206,7 +202,7 @@ def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | N
 
 
 def _of_clients(said: str, request: ModelRequest) -> _Scenes:
-    """Return a scene that calls every client tool whose name consists of words of the user's text; () for no tool."""
+    """A scene that calls every client tool whose name consists of words of the user's text; () for no tool."""
     words = set(_words_in(said))
     named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
     calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)
@@ -223,7 +219,7 @@ def _words_in(text: str) -> list[str]:
 
 
 def said_in(turn: Turn) -> list[str]:
-    """Return those texts in a turn that users wrote: all texts except system notices."""
+    """Those texts in a turn that users wrote: all texts except system notices."""
     texts = (block.text for block in turn.content if isinstance(block, Text))
     return [text for text in texts if not text.startswith(_NOTICE)]
 
@@ -234,7 +230,6 @@ def _end_of(turn: Turn) -> str:
 
 
 def words_of(block: Content) -> str:
-    """Return the text of a content block as a model would read it."""
     match block:
         case Text() | Reasoning():
             return block.text
@@ -375,10 +370,7 @@ def _name(calls: dict[str, ToolUse], result: ToolResult) -> str:
 
 
 def _blocked(request: ModelRequest, calls: dict[str, ToolUse]) -> ToolUse | None:
-    """Return the latest tool call that the mode did not allow; None if there is none.
-
-    The result of such a call mentions the tool request_mode_upgrade.
-    """
+    """The latest call that the mode did not allow, whose result mentions request_mode_upgrade, or None."""
     results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     found = (result for result in reversed(results) if _ASK in result.output and _name(calls, result) != _ASK)
     latest = next(found, None)
@@ -418,14 +410,12 @@ def _summary(request: ModelRequest) -> Scene:
 
 
 def using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest) -> Scene:
-    """Return an answer that calls a tool, or that says that this tool is not offered."""
     if not any(tool.name == name for tool in request.tools):
         return Scene(f"I would use the tool {name} for that, but it is not offered here. Type help for more.")
     return Scene(text, calls=((name, arguments),))
 
 
 def shortened(text: str) -> str:
-    """Return the text on one line of at most 80 characters."""
     line = " ".join(text.split())
     return line if len(line) <= 80 else line[:79] + "…"
 
@@ -438,7 +428,7 @@ _WENT_WELL = "[exit code 0]"
 
 
 def sub_agent_scene(request: ModelRequest) -> Scene:
-    """Return the demo model's answer as a sub-agent; the same request always gets the same answer."""
+    """The demo model's answer as a sub-agent; the same request always gets the same answer."""
     task = next((text for turn in request.turns for text in said_in(turn)), "")
     last = request.turns[-1].content if request.turns else ()
     results = [block for block in last if is_tool_result(block) and not _is_submission(block, request)]
@@ -482,7 +472,7 @@ _MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.MULTILINE)
 
 
 def side_query_scene(request: ModelRequest) -> Scene:
-    """Return the answer to a request for a title or for excerpts; the same request always gets the same answer."""
+    """The answer to a request for a title or for excerpts; the same request always gets the same answer."""
     said = "".join(text_of(turn.content) for turn in request.turns)
     return _excerpts(said) if request.purpose is Purpose.EXCERPTS else _title(said)
 
@@ -493,7 +483,7 @@ def _title(said: str) -> Scene:
 
 
 def _excerpts(said: str) -> Scene:
-    """Return the first lines that show a match as excerpts, because a script cannot judge which lines are useful."""
+    """The first lines that show a match as excerpts, because a script cannot judge which lines are useful."""
     matches = _MATCH.findall(said.partition("Found:\n")[2])
     return Scene("\n".join(matches[:SHOWN_LINES]) or "Nothing relevant was found.", tempo=0.1)
 
@@ -508,8 +498,6 @@ _CHARS_PER_TOKEN = 4
 
 
 class DemoModel:
-    """Implements ports.Model by a script. Safe to call from any thread."""
-
     def __init__(self, pace: float = 0.03) -> None:
         self.info = ModelInfo(
             name=DEMO,

@@ -45,7 +45,7 @@ _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
 class Server:
-    """A provider, and what its server has stated about its models. Safe to call from any thread.
+    """A provider, and what its server has stated about its models. Any thread.
 
     Only `refresh` and `ask_limits` block; neither raises.
     """
@@ -74,9 +74,9 @@ class Server:
 
     @property
     def default(self) -> str:
-        """The provider's default model; "" if it has none, or if its server does not list the guessed default.
+        """The provider's default; "" also if its server does not list a guessed one.
 
-        Instead of "default" it is the only model that the server has, or the only one that it has in memory.
+        "default" stands for the server's only model, or only loaded one.
         """
         if self.presumes(ONLY_MODEL) and not self.has(ONLY_MODEL):
             found = self.names if self.names is not None and len(self.names) == 1 else self._loaded
@@ -98,18 +98,13 @@ class Server:
         return time.monotonic() - self._requested_at >= LIST_AGAIN_SECONDS
 
     def presumes(self, name: str) -> bool:
-        """Return whether `name` is this provider's default model and that default is only a guess."""
         return self.provider.presumed and name == self.provider.default_model
 
     def has(self, name: str) -> bool:
-        """Return whether the server lists the model; ":latest" may be omitted from Ollama's names."""
+        """Whether the server lists the model; ":latest" may be omitted from Ollama's names."""
         return self.names is not None and (name in self.names or f"{name}:latest" in self.names)
 
     def refresh(self, cancel: CancelToken) -> None:
-        """Fetch the names unless that was done less than LIST_AGAIN_SECONDS ago.
-
-        Concurrent callers wait for one fetch. After a failure the previous names stay.
-        """
         with self._listing:
             if not self.stale:
                 return
@@ -145,7 +140,7 @@ class Server:
             return reply.status, reply.read_all(_MAX_BYTES) if 200 <= reply.status < 300 else None
 
     def limits(self, model: str) -> StatedLimits | None:
-        """Return the limits that the server has stated for `model`; None if it was not asked, or stated none."""
+        """The limits that the server has stated for `model`; None if it was not asked, or stated none."""
         return self._limits.get(model)
 
     def ask_limits(self, model: str, cancel: CancelToken) -> None:
@@ -181,10 +176,10 @@ class Server:
 
 
 def lists_in(body: bytes) -> list[list[dict[str, Any]]]:
-    """Return a server's lists of its models, each as an object; what is neither an object nor a name is left out.
+    """A server's lists of its models as objects; anything else is left out.
 
-    They are in `data` and `models` (llama.cpp has both), or one stands alone. Raises msgspec.DecodeError,
-    UnicodeDecodeError or RecursionError if `body` is no list of models.
+    In `data` and `models` (llama.cpp has both), or standing alone. Raises msgspec.DecodeError, UnicodeDecodeError or
+    RecursionError.
     """
     found = msgspec.json.decode(body)
     if isinstance(found, dict):
@@ -201,14 +196,14 @@ def _entry(model: object) -> object:
 
 
 def names_of(entry: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names of a model in a server's list: its id, or else another name, and its aliases."""
+    """The names of a model in a server's list: its id, or else another name, and its aliases."""
     aliases = entry.get("aliases")
     name = next((entry[key] for key in ("id", "name", "model_name") if entry.get(key)), None)
     return tuple(filter(_usable, (name, *(aliases if isinstance(aliases, list) else ()))))
 
 
 def listed_in(body: bytes) -> tuple[str, ...]:
-    """Return the names in a server's list of models, in the server's order. Raises what `lists_in` raises."""
+    """The names in a server's list of models, in the server's order. Raises what `lists_in` raises."""
     entries = itertools.chain.from_iterable(lists_in(body))
     names = dict.fromkeys(itertools.chain.from_iterable(map(names_of, entries)))
     return tuple(names)[:_MAX_NAMES]
@@ -233,11 +228,10 @@ _PLACES = ("meta", "model_info", "limits", "top_provider")
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
-    """Return the limits of `model` in a server's list of models; None if the list states no limits of this model.
+    """The limits that a list states for `model`, after whose name ":latest" may follow; None without any.
 
-    In the list, ":latest" may follow the name. If the list has only one entry, that entry is used whatever its name is,
-    except if `loaded` is True, which means that the server lists windows of loaded models only. Raises what `lists_in`
-    raises if `body` is no list of models.
+    A single entry counts whatever its name, unless `loaded`: the list has loaded models only. Raises what `lists_in`
+    raises.
     """
     names = {model, f"{model}:latest"}
     for entries in lists_in(body):
@@ -276,10 +270,7 @@ def _count_in(places: Sequence[dict[str, Any]], names: Iterable[str]) -> int | N
 
 
 def _price(pricing: object) -> Price | None:
-    """Return the prices in an OpenRouter entry; None if it has no fixed prices for input and output.
-
-    OpenRouter's prices are texts in dollars per token; negative numbers mean that prices vary.
-    """
+    """An OpenRouter entry's prices, texts in dollars per token; None if not fixed (negative numbers)."""
     if not isinstance(pricing, dict):
         return None
     names = ("prompt", "completion", "input_cache_read", "input_cache_write")

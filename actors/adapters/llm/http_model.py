@@ -87,7 +87,6 @@ class HttpModel:
             raise ModelFailedError(replace(failed.failure, message=text), usage=failed.usage) from None
 
     def _without_images(self, reason: str, usage: Usage | None = None) -> ModelFailedError:
-        """Return the error for a request with images that the model does not take; the next request has none."""
         text = f"{reason} {_WITHOUT_IMAGES.format(name=self._name)}"
         return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text), usage=usage)
 

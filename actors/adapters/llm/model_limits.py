@@ -27,10 +27,7 @@ ASSUMED_WINDOW = 32_768
 
 
 class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"tokens": "from"}):
-    """Price factors for requests with more than `tokens` input tokens.
-
-    The factor `input` applies to cache reads and writes, too.
-    """
+    """Price factors for requests of more than `tokens` input tokens; `input` applies to cache reads and writes, too."""
 
     tokens: int
     input: float
@@ -38,8 +35,6 @@ class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"token
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """The list prices of a model, in dollars per million tokens."""
-
     input: float
     output: float
     cache_read: float | None = None
@@ -48,7 +43,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     long: LongPrompt | None = None
 
     def micros(self, usage: Usage) -> int:
-        """Return the price of `usage` in micro-dollars (millionths of a dollar)."""
+        """The price of `usage` in micro-dollars (millionths of a dollar)."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         prompt = usage.input_tokens * self.input + usage.cache_read_tokens * read + usage.cache_write_tokens * write
@@ -59,25 +54,19 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits of a model, as in one row of models.toml. All sizes are in tokens."""
-
     window: int
     output: int
     input: int = 0
     """The input limit if it is smaller than the window; 0 if the window is the limit."""
     protocol: str = ""
-    """The protocol of the providers that list this model by its name; "" if no list contains it.
-
-    Providers of the protocol "openai-responses" also list the models of "openai-chat".
-    """
+    """The protocol of the providers that list this model; "" if none does. "openai-responses" lists "openai-chat",
+    too."""
     name: str = ""
     images: bool | None = None
-    """Whether the model takes images; None if that is not known."""
     reasons: bool = True
     """Whether requests may ask for the model's encrypted reasoning (only used by the protocol "openai-responses")."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
     temperature: bool = False
-    """Whether a request can set the temperature. Requests of the protocol "anthropic" never do."""
     price: Price | None = None
 
     @property
@@ -87,14 +76,11 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def usable_window(self) -> int:
-        """The number of tokens that the history may fill.
-
-        That is the smaller one of the input limit, and the window minus the reserved output.
-        """
+        """The tokens that the history may fill: the smaller of input limit, and window minus reserved output."""
         return min(self.input or self.window, self.window - self.reserved_output)
 
     def cost_micros(self, usage: Usage) -> int:
-        """Return the cost of `usage` in micro-dollars; 0 if the price is unknown."""
+        """The cost of `usage` in micro-dollars; 0 if the price is unknown."""
         return self.price.micros(usage) if self.price else 0
 
 
@@ -114,10 +100,10 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     price: Price | None = None
 
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
-        """Return `limits`, overridden by the limits that are stated here.
+        """`limits`, overridden by what is stated here.
 
-        `roomy` means that the output limit in `limits` is only a guess. If the window is stated here, but no output
-        limit, the guess is then replaced by a quarter of the window, even if that is more.
+        `roomy`: the output limit is a guess, which a stated window replaces by a quarter of itself, even if that is
+        more.
         """
         given = {field: value for field in self.__struct_fields__ if (value := getattr(self, field)) is not None}
         if self.window is not None:
@@ -130,10 +116,7 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
-    """Read the table `models` of the configuration; return the limits by model name prefix, in lower case.
-
-    Raises ValueError with a text that names the invalid key.
-    """
+    """The limits by model name prefix, in lower case. Raises ValueError, which names the invalid key."""
     result = {}
     for name, table in tables.items():
         result[name.lower()] = read(StatedLimits, f'models."{name}"', table)
@@ -142,22 +125,18 @@ def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
 
 @functools.cache
 def known_limits() -> dict[str, ModelLimits]:
-    """Return all rows of models.toml by model name prefix."""
     text = Path(__file__).with_name("models.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text)["models"], dict[str, ModelLimits])
 
 
 @functools.lru_cache(maxsize=256)
 def limits_of(model: str) -> ModelLimits | None:
-    """Return the row of models.toml for a model; None if there is none."""
+    """The row of models.toml for a model; None if there is none."""
     return best_match(known_limits(), model)
 
 
 def best_match(rows: Mapping[str, Row], model: str) -> Row | None:
-    """Return the row whose key is the longest prefix of `model` that ends at a word boundary; None if there is none.
-
-    Case and a vendor prefix ("anthropic/claude-…") are ignored.
-    """
+    """The row whose key is the longest prefix of `model` up to a word boundary, without case and vendor, or None."""
     full = model.lower()
     prefixes = [prefix for prefix in rows if _begins(full, prefix) or _begins(full.rpartition("/")[2], prefix)]
     return rows[max(prefixes, key=len)] if prefixes else None
@@ -169,10 +148,10 @@ def _begins(name: str, prefix: str) -> bool:
 
 @functools.cache
 def assumed_limits(protocol: str) -> ModelLimits:
-    """Return the limits that are assumed for a model that no row of models.toml matches (REQ-BED-022).
+    """The limits of a model without a row in models.toml (REQ-BED-022).
 
-    Servers that speak OpenAI's protocols have new models and those of people's own, hardly any with a smaller window
-    than 32,768 tokens; over Anthropic's the smallest known window is assumed.
+    Servers that speak OpenAI's protocols have new models and people's own, hardly any with less than 32,768 tokens;
+    over Anthropic's the smallest known window is assumed.
     """
     if protocol != ANTHROPIC:
         return ModelLimits(ASSUMED_WINDOW, ASSUMED_WINDOW // 4, temperature=True)
@@ -183,10 +162,9 @@ def assumed_limits(protocol: str) -> ModelLimits:
 def resolve_limits(
     model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits], server: StatedLimits | None
 ) -> tuple[ModelLimits, bool]:
-    """Return a model's limits, and whether they are known rather than assumed (REQ-BED-022).
+    """A model's limits, and whether they are known rather than assumed (REQ-BED-022).
 
-    Precedence, highest first: the operator's settings of the model, the settings of the provider, the limits that the
-    provider's server states, models.toml.
+    The operator's settings of the model go first, then those of the provider, its server's statement, models.toml.
     """
     row = limits_of(model)
     provided = StatedLimits(window=provider.context_window or None, output=provider.max_output or None)
@@ -199,10 +177,9 @@ def resolve_limits(
 
 
 def needs_discovery(model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits]) -> bool:
-    """Return whether the provider's server should be asked for the limits of this model.
+    """Whether the server should be asked for the model's limits.
 
-    It is not asked if a setting states the window or `discover` is "never"; if `discover` is "unknown", also not for a
-    model with a row in models.toml.
+    Not if a setting states the window, with `discover = "never"`, or with "unknown" and a row in models.toml.
     """
     stated = best_match(operator, model)
     if provider.discover == "never" or provider.context_window or (stated is not None and stated.window):

@@ -25,9 +25,9 @@ class ProtocolTraits(Struct, frozen=True):
     """Properties of all servers of one wire protocol, apart from the request format."""
 
     family: str
-    """The name of the preset in presets.toml for the company that invented the protocol; it lists its models."""
+    """The preset of the company that invented the protocol."""
     offers: frozenset[str]
-    """The values of the field `protocol` in models.toml: models with one of these are offered over this protocol."""
+    """The values of `protocol` in models.toml that are offered over this protocol."""
     auth: str = "bearer"
     list_path: str = "/models"
     version_header: str = ""
@@ -64,7 +64,7 @@ _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
 class Secret:
-    """A text that repr, str and format do not show, so that it does not get into logs by accident."""
+    """A text that repr, str and format hide, so that it does not get into logs by accident."""
 
     __slots__ = ("_text",)
 
@@ -73,13 +73,11 @@ class Secret:
 
     @classmethod
     def of(cls, value: object) -> Secret:
-        """Return a text as a secret. Raises ValueError for any other value."""
         if not isinstance(value, str):
             raise ValueError("must be a text")
         return cls(value)
 
     def reveal(self) -> str:
-        """Return the secret text. Use it only to send it to the provider."""
         return self._text
 
     def __bool__(self) -> bool:
@@ -112,15 +110,14 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """The settings of one provider. The constructor raises ValueError with a text such as ".base_url: why".
+    """The settings of one provider. Raises ValueError with a text such as ".base_url: why".
 
-    Differences between servers of one protocol are fields of this class, so that no code depends on a provider's name.
-    presets.toml has the values for well-known servers.
+    Servers of one protocol differ in fields only, so no code depends on a provider's name. presets.toml has those of
+    well-known servers.
     """
 
     name: str
     preset: str = ""
-    """The table of presets.toml that supplied the settings that the operator has not given; "" for none."""
     protocol: Annotated[str, one_of(PROTOCOLS)]
     """"anthropic", "openai-chat" or "openai-responses". There is no default."""
     base_url: Annotated[str, Meta(description="must be an http or https URL with a host")]
@@ -134,86 +131,51 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     auth: str = ""
     """How the key is sent: "bearer", or the name of a header. "" means "x-api-key" for anthropic, else "bearer"."""
     models: tuple[str, ...] = ()
-    """The names of the served models. "prefix*" stands for all names with this prefix, "*" for every name.
+    """"prefix*" stands for all names with this prefix, "*" for every name.
 
-    () stands for all models that the server lists, and for those models of models.toml whose family (such as
-    "claude-…") uses the protocol of this provider.
+    () stands for all that the server lists, and those of models.toml whose family uses the protocol.
     """
     default_model: str = ""
     presumed: bool = False
-    """Whether `default_model` is a guess, which the server's list may show to be wrong.
-
-    The operator cannot set this field.
-    """
+    """Whether `default_model` is a guess, which the server's list may refute. Not a setting."""
     small_model: str = ""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
     extra_body: Mapping[str, Any] = {}
-    """Fields that are merged into the body of every request and replace existing ones; must contain none of OURS."""
+    """Merged into the body of every request; contains none of OURS."""
     proxy: Secret = Secret()
     """The URL of an HTTP proxy, "http://[user:password@]host:port". Proxy settings of the environment are ignored."""
     ca_bundle: str = ""
-    """The path of a PEM file with the authorities to trust instead of the default ones; "" for the default ones.
-
-    Certificates are always verified.
-    """
+    """The path of a PEM file with the authorities to trust instead of the default ones. Certificates are always
+    verified."""
     context_window: _Tokens = 0
-    """The context window in tokens of each model of this provider; 0 if it is not set.
-
-    Overrides models.toml and what the server states.
-    """
+    """The window in tokens of each model of this provider; 0: not set. Overrides models.toml and the server."""
     max_output: _Tokens = 0
-    """The maximum output in tokens of each model of this provider; 0 if it is not set.
-
-    Overrides models.toml and what the server states.
-    """
+    """The maximum output in tokens of each model of this provider; 0: not set. Overrides models.toml and the server."""
     discover: Annotated[str, one_of(("unknown", "always", "never"))] = "unknown"
-    """Whether to ask the server for a model's limits before the first request: "unknown", "always" or "never".
-
-    "unknown" means: only if models.toml has no row for the model.
-    """
+    """Whether to ask the server for a model's limits; "unknown": if models.toml has no row for it."""
     loaded_path: str = ""
-    """The path, from the server's root, where the server lists its loaded models with their windows, e.g. "/api/ps".
-
-    "" to ask at base_url + "/models" instead.
-    """
+    """Where the server lists its loaded models with their windows, e.g. "/api/ps"; "" to ask at "/models" instead."""
     profile: Annotated[str, one_of(("full", "lean"))] = "full"
-    """"full", or "lean" for models that process input slowly.
-
-    Conversations with a "lean" provider get a shorter system prompt and only the essential tools.
-    """
+    """"lean", for slow models: a shorter system prompt and only the essential tools."""
     api_version: str = "2026-10-21"
     prompt_cache: bool = True
     cache_key: bool = False
-    """OpenAI only: whether to send the conversation's id as "prompt_cache_key".
-
-    With the same key, requests use the same cache.
-    """
+    """OpenAI only: whether to send the conversation's id as "prompt_cache_key"; requests with one key share a cache."""
     encrypted_reasoning: bool = True
     """openai-responses only: whether to request encrypted reasoning, which can be sent back in the next request."""
     max_tokens_field: str = "max_tokens"
-    """openai-chat only: the name of the field that limits the answer; "" to send no limit.
-
-    Newer OpenAI models expect "max_completion_tokens".
-    """
+    """openai-chat only: the field that limits the answer; "" for none, "max_completion_tokens" for newer OpenAI
+    models."""
     stream_usage: bool = True
     tool_choice: str = ""
-    """OpenAI only: the value of the field "tool_choice"; "" to send none.
-
-    For example, "auto" is for servers that otherwise ignore tools.
-    """
+    """OpenAI only: the field "tool_choice"; "" for none, "auto" for servers that otherwise ignore tools."""
     system_role: str = "system"
     """openai-chat only: the role of the system prompt; some servers expect "developer"."""
     echo_reasoning: Annotated[str, one_of(("calls", "always", "never"))] = "calls"
-    """openai-chat only: which answers are sent back together with their reasoning.
-
-    "calls": those with tool calls; "always": all answers; "never": none.
-    """
+    """openai-chat only: whether answers are sent back with their reasoning; "calls": those with tool calls."""
     structured_output: bool = False
-    """Whether the server enforces a JSON Schema for the answer in requests that offer tools.
-
-    If not, the schema becomes the input schema of a tool, with which the model submits the answer.
-    """
+    """Whether the server enforces a JSON Schema beside tools. If not, the model submits its answer by a tool."""
     cost_in_usage: bool = False
     """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 
@@ -252,7 +214,6 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """All secret texts of these settings, which must never be shown."""
         return tuple(s.reveal() for s in (self.api_key, self.proxy, *self.headers.values()) if s)
 
     @property
@@ -268,27 +229,23 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         return is_loopback(urlsplit(self.base_url).hostname or "")
 
     def url(self, path: str) -> str:
-        """Return the URL of the endpoint with this path, which begins with "/"."""
         return self.base_url.rstrip("/") + path
 
     @property
     def models_url(self) -> str:
-        """The URL at which the server states the limits of its models."""
         if self.loaded_path:
             return self.root_url(self.loaded_path)
         return self.list_url
 
     def root_url(self, path: str) -> str:
-        """Return the URL with this path, which begins with "/", from the server's root."""
         return urlsplit(self.base_url)._replace(path=path).geturl()
 
     @property
     def list_url(self) -> str:
-        """The URL at which the server lists all its models, whether they are loaded or not."""
         return self.url(PROTOCOLS[self.protocol].list_path)
 
     def request_headers(self) -> dict[str, str]:
-        """Return the headers of every request, including the credentials."""
+        """The headers of every request, including the credentials."""
         headers = {"content-type": "application/json", "user-agent": "phoenix-bedrock"}
         traits = PROTOCOLS[self.protocol]
         if traits.version_header:
@@ -302,23 +259,22 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
 
 def is_key(text: str) -> bool:
-    """Return whether a text can be sent as an API key."""
+    """Whether a text can be sent as an API key."""
     return _KEY.fullmatch(text) is not None
 
 
 @functools.cache
 def presets() -> Mapping[str, Mapping[str, Any]]:
-    """Return the settings of presets.toml by preset name."""
     return tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 
 
 def provider_from_mapping(
     name: str, settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> ProviderConfig:
-    """Read one provider from plain configuration data, e.g. a TOML table.
+    """Read one provider, e.g. from a TOML table.
 
-    `api_key`, `proxy` and the values of `headers` are plain texts in the table; `api_key_env` is looked up in
-    `environ`. Raises ValueError with a text that names the setting, but never contains its value.
+    `api_key`, `proxy` and the values of `headers` are plain texts; `api_key_env` is looked up in `environ`. Raises
+    ValueError, which names the setting, but never its value.
     """
     where, given = f"providers.{name}", _with_preset(name, settings)
     if unknown := given.keys() - set(SETTINGS):
@@ -336,10 +292,9 @@ SETTINGS = tuple(name for name in ProviderConfig.__struct_fields__ if name not i
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `settings`, with missing values filled in from the preset that the setting `preset` names, if any.
+    """Fill in missing settings from the preset, but no source of the key if there is one.
 
-    If one of the settings says where the API key comes from, that of the preset is not used. Raises ValueError if the
-    preset is unknown, or if several settings say where the key comes from.
+    Raises ValueError for an unknown preset, or several sources of the key.
     """
     given = [key for key in _KEY_SETTINGS if settings.get(key)]
     if len(given) > 1:
@@ -359,9 +314,9 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def providers_from_env(env: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
-    """Return the providers that the usual environment variables describe, Anthropic first; () if there are none.
+    """The providers of the usual environment variables, Anthropic first.
 
-    Raises ValueError with a text that names the variable, but never contains its value.
+    Raises ValueError, which names the variable, but never its value.
     """
     found = (_anthropic_from_env(env), _openai_from_env(env))
     return tuple(provider for provider in found if provider is not None)
@@ -386,10 +341,9 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
 
 
 def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
-    """Return the provider of OPENAI_API_KEY and OPENAI_BASE_URL; None if neither is set.
+    """The provider of OPENAI_API_KEY and OPENAI_BASE_URL; None if neither is set.
 
-    OpenAI itself is used over OpenAI Responses. A custom server is used over Chat Completions, which all such servers
-    implement.
+    OpenAI is used over Responses, other servers over Chat Completions, which all implement.
     """
     key, url = env.get("OPENAI_API_KEY"), env.get("OPENAI_BASE_URL")
     if not (key or url):

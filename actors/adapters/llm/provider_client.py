@@ -47,29 +47,25 @@ _JSON_LINES = re.compile("ndjson|jsonl")
 
 
 class KeyRefusedError(ModelFailedError):
-    """The provider refused the API key (HTTP 401)."""
-
     def __init__(self, failure: LlmFailure, key: Secret) -> None:
         super().__init__(failure)
         self.key = key
 
 
 class WireProtocol(Struct, frozen=True):
-    """A wire protocol: how its requests are built and its answers are read."""
-
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
     """Encodes a turn; returns b"" for a turn that cannot be sent."""
     body_of: Callable[[PreparedRequest, bytes], bytes]
-    """Returns the body of a request; the second argument contains the encoded and joined turns."""
+    """Returns the body of a request with these encoded turns."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
 
 
 class GatheredText:
-    """A ModelSink in front of another one: joins texts that arrived together, and passes them on as one text.
+    """A ModelSink in front of another one, which joins texts that arrived together.
 
-    Reasoning is never joined with the text of the answer. Halves of surrogate pairs are joined; see `mark_halves`.
+    Reasoning is never joined with the answer. Halves of surrogate pairs are joined; see `mark_halves`.
     """
 
     def __init__(self, sink: ModelSink) -> None:
@@ -87,9 +83,9 @@ class GatheredText:
         self._texts.append(text)
 
     def pass_on(self, *, ended: bool = False) -> None:
-        """Pass on the gathered text, if there is any.
+        """Pass on the gathered text.
 
-        Half a surrogate pair at its end is held back, because its other half may follow, unless the text has ended.
+        Half a surrogate pair at its end waits for its other half, unless the text has `ended`.
         """
         text = "".join(self._texts)
         end = len(text) if ended else len(text) - open_half(text)
@@ -99,11 +95,7 @@ class GatheredText:
 
 
 class ProviderClient:
-    """Sends requests to one provider.
-
-    Safe to call from any thread. It keeps idle connections, which `later` closes after a time, and the API key that the
-    `api_key_command` has printed.
-    """
+    """Sends requests to one provider. Any thread. Keeps idle connections, which `later` closes, and the API key."""
 
     def __init__(self, provider: ProviderConfig, later: Later | None = None) -> None:
         self.provider = provider
@@ -118,7 +110,6 @@ class ProviderClient:
         return Transport(self.provider, self._later)
 
     def close(self) -> None:
-        """Close the idle connections; a running request closes its own connection. Idempotent."""
         if "transport" in self.__dict__:
             self.transport.close()
 
@@ -130,13 +121,10 @@ class ProviderClient:
         sink: ModelSink,
         cancel: CancelToken,
     ) -> ModelAnswer:
-        """POST `body` and return the answer. Retries once if the key was refused and `api_key_command` prints another.
+        """POST `body` and return the answer; once more if the key is refused and `api_key_command` prints another.
 
-        After a cancel shuts the socket down, the same exceptions occur as after a network error. So the cancel token
-        tells whether the request was aborted. Exceptions are not chained: a chain would keep the request and its
-        credentials in memory.
-
-        Raises ModelFailedError, or ModelAbortedError after a cancel, and nothing else.
+        After a cancel the errors are those of a broken network, so the token tells. Exceptions are not chained: a chain
+        would keep request and credentials in memory. Raises ModelFailedError or ModelAbortedError, and nothing else.
         """
         if cancel.cancelled:
             raise ModelAbortedError
@@ -160,9 +148,9 @@ class ProviderClient:
         *,
         readers: list[AnswerReader],
     ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
-        """Try the request once; return its answer or its failure, or neither if it was cancelled.
+        """Try once: the answer, the failure, or neither if cancelled.
 
-        Adds the reader of the answer to `readers`, so that the caller can count the tokens of a cancelled request.
+        `readers` gets the answer's reader, to count tokens.
         """
         reader = None
         try:
@@ -212,9 +200,9 @@ class ProviderClient:
 def _read_answer(
     provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: GatheredText, cancel: CancelToken
 ) -> None:
-    """Read an answer as what it begins like, because many servers state another type than they send.
+    """Read an answer as what it begins like: many servers state another type.
 
-    Raises ModelFailedError if it is neither a stream of events nor a JSON object.
+    Raises ModelFailedError if it is neither a stream of events nor an object.
     """
     stated = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     begin = b""
@@ -264,10 +252,7 @@ def _read_events(
 
 
 def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader, cancel: CancelToken) -> None:
-    """Process events that arrived together, until the answer is finished or cancelled. Raises ModelFailedError.
-
-    There may be hundreds of events, so a cancel is checked before each of them.
-    """
+    """Process events, perhaps hundreds, until the answer is finished or cancelled. Raises ModelFailedError."""
     for event in events:
         if reader.finished or cancel.cancelled:
             return
@@ -278,7 +263,7 @@ def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerRea
 
 
 def _error_body(reply: Reply) -> bytes:
-    """Return the body of an error response; b"" if reading it fails, because the status alone is useful, too."""
+    """The body of an error response; b"" if reading it fails, because the status alone is useful, too."""
     reply.idle = min(reply.idle, TAIL_SECONDS)
     try:
         return reply.read_all(provider_errors.MAX_ERROR_BYTES)
@@ -287,10 +272,7 @@ def _error_body(reply: Reply) -> bytes:
 
 
 def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
-    """Log an exception that is a bug of this program, and return the error to report.
-
-    The text of the exception may contain secrets, so only its type and location are logged.
-    """
+    """Log a bug by its type and location only: the exception's text may contain secrets."""
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)
     text = f"unexpected fault in the model adapter: {type(fault).__name__}"

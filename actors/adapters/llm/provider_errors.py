@@ -112,7 +112,7 @@ _SHORTEST_SECRET = 4
 
 
 class ImagesRefusedError(ModelFailedError):
-    """The provider has said that the model takes no images."""
+    pass
 
 
 class ErrorBody(Struct, frozen=True):
@@ -123,15 +123,11 @@ class ErrorBody(Struct, frozen=True):
     status: int | None = None
     """The HTTP status that the error itself contains; None if it contains none."""
     wait_ms: int | None = None
-    """Milliseconds to wait before a retry, if the error itself contains a time; else None."""
     moderated: bool = False
 
 
 def parse_error_body(payload: bytes) -> ErrorBody:
-    """Parse an error response or an error inside a stream.
-
-    JSON of an unknown shape, or text that is not JSON, gives an empty ErrorBody.
-    """
+    """Parse an error response or an error inside a stream; unknown JSON, or no JSON, gives an empty ErrorBody."""
     try:
         outer = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -172,10 +168,7 @@ def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
 
 
 def _wait_ms(error: dict[str, Any], said: str) -> int | None:
-    """Return the wait in milliseconds that an error asks for, in its details ("retryDelay": "34s") or in its text.
-
-    Returns None if the error asks for no wait.
-    """
+    """The wait in milliseconds in an error's details ("retryDelay": "34s") or its text, or None."""
     details = error.get("details")
     delays = [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
     for delay in delays:
@@ -192,10 +185,6 @@ def _wait_ms(error: dict[str, Any], said: str) -> int | None:
 def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
 ) -> ModelFailedError:
-    """Convert a response whose status is not 2xx to an error.
-
-    `now` is in seconds since 1970, for a Retry-After date.
-    """
     error_body = parse_error_body(body)
     if error_body == ErrorBody() and status < 500:  # what a gateway says of servers behind it is not for users
         said = _plain_text(body)
@@ -206,7 +195,6 @@ def response_error(
 
 
 def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailedError:
-    """Convert an error inside an answer, whose HTTP status was 2xx, to a ModelFailedError."""
     error_body = parse_error_body(payload)
     named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
     label = ", ".join(sorted(error_body.names)) or "an error inside the answer"
@@ -232,25 +220,19 @@ def _error(
 
 
 def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
-    """Return the error for a malformed or incomplete answer, which is retried."""
+    """The error for a malformed or incomplete answer, which is retried."""
     return failed_request(provider, ErrorKind.SERVER_ERROR, text, usage)
 
 
 def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
-    """Return the error for a page or a file in place of an answer; `stated` is its content type, "" if there is none.
-
-    It is not retried, because another server than that of the model has answered.
-    """
+    """The error for a page or a file instead of an answer: not retried, because another server has answered."""
     what = redacted(stated, provider.secrets)[:_MAX_TYPE] if stated and not _ANSWER_TYPE.search(stated) else "a page"
     text = f"{what} came instead of a stream: is the base_url of provider {provider.name} right?"
     return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))
 
 
 def malformed_answer(provider: ProviderConfig, odd: Exception, usage: Usage | None = None) -> ModelFailedError:
-    """Return the error for an answer that violates the protocol; `odd` is the error of its decoder.
-
-    JSON that does not fit the protocol is not retried, because the server would send the same again.
-    """
+    """The error for an answer that violates the protocol; for JSON that does not fit, it is not retried."""
     if isinstance(odd, msgspec.ValidationError):
         return failed_request(provider, ErrorKind.INVALID_REQUEST, f"the answer cannot be read: {odd}", usage)
     return broken_answer(provider, "the answer is malformed", usage)
@@ -259,35 +241,28 @@ def malformed_answer(provider: ProviderConfig, odd: Exception, usage: Usage | No
 def failed_request(
     provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None
 ) -> ModelFailedError:
-    """Return the error for an answer that is missing or unusable. `text` is the reason, without a period at its end."""
+    """The error for an answer that is missing or unusable. `text` is the reason, without a period at its end."""
     return ModelFailedError(_advised(provider, kind, f"{provider.name}: {text}."), usage=usage)
 
 
 def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
-    """Return the error for an exceeded time limit, which `text` describes; the request is retried."""
     advice = f"Check the network and the base_url of provider {provider.name}, or raise its timeouts."
     return ModelFailedError(LlmFailure(ErrorKind.NETWORK, f"{provider.name}: {text}. {advice}"), usage=usage)
 
 
 def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailedError:
-    """Return the error for an answer beyond the size limit of a message.
-
-    The request is not retried, since the next answer would cost as much.
-    """
+    """The error for an answer beyond the limit of a message. Not retried: the next would cost as much."""
     text = f"the answer holds more than {limit}, which is the limit for one answer"
     return failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
 
 
 def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailedError:
-    """Return the error for an answer that is a refusal without text. `said` is the provider's explanation."""
+    """The error for an answer that is a refusal without text. `said` is the provider's explanation."""
     return ModelFailedError(_content_filter(provider, _tail(provider, said)), usage=usage)
 
 
 def retry_after_ms(headers: Mapping[str, str], now: float) -> int | None:
-    """Return the wait in milliseconds from the headers retry-after-ms or Retry-After (seconds or a date).
-
-    Returns None if there is no such header, or if it is invalid.
-    """
+    """The wait in milliseconds from retry-after-ms or Retry-After (seconds or a date); None without a valid one."""
     for name, factor in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
         try:
             wait = float(headers[name]) * factor
@@ -342,7 +317,7 @@ def _advised(provider: ProviderConfig, kind: ErrorKind, text: str) -> LlmFailure
 
 
 def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
-    """Return advice for users about a kind of failure, as a sentence to append, beginning with a space."""
+    """Advice for users about a kind of failure, as a sentence to append, beginning with a space."""
     match kind:
         case ErrorKind.NETWORK if provider.local:
             return f" Is the server of base_url {provider.base_url} running?"
@@ -401,10 +376,10 @@ def _tail(provider: ProviderConfig, said: str) -> str:
 
 
 def redacted(text: str, secrets: tuple[str, ...]) -> str:
-    """Return the beginning of `text` on one line, with spaces for control characters, and with secrets masked.
+    """The beginning of `text` on one line, with secrets masked.
 
-    Masked are all texts that look like a key, all pieces of at least 8 characters of one of `secrets`, and all whole
-    secrets of 4 to 7 characters.
+    These are what looks like a key, pieces of at least 8 characters of one of `secrets`, and whole secrets of 4 to 7
+    characters.
     """
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SAID]).split())
     line = _KEY_LIKE.sub(_MASK, _without_pieces(line, secrets))

@@ -15,36 +15,33 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
+# Longer lists would delay all other servers while they are parsed.
 MAX_PARTS = 5_000
-"""Maximum length of each list of a result, such as the list of its content parts.
 
-Parsing longer lists would delay all other servers.
-"""
-
+# When this many messages wait for a server to read them, nothing more is read from that server.
 MAX_UNSENT = 8
-"""When this many messages wait for a server to read them, nothing more is read from that server."""
 
 
+# How many notifications a server may send at once without being slowed down.
 NOTIFICATIONS = 1_000
-"""How many notifications a server may send at once without being slowed down."""
 
+# How many notifications per second are read from a server that has sent more than NOTIFICATIONS.
 NOTIFICATIONS_A_SECOND = 200
-"""How many notifications per second are read from a server that has sent more than NOTIFICATIONS."""
 
+# How deep a message may be nested; the MCP library cannot parse 200 levels.
 MAX_LEVELS = 150
-"""How deep a message may be nested; the MCP library cannot parse 200 levels."""
 
+# How many digits a whole number may have; the MCP library cannot parse thousands, and a double has 309.
 MAX_DIGITS = 400
-"""How many digits a whole number may have; the MCP library cannot parse thousands, and a double has 309."""
 
+# The maximum size of a message that `mended` is tried on, because it blocks the thread of all servers.
 MENDED_BYTES = 4 << 20
-"""The maximum size of a message that `mended` is tried on, because it blocks the thread of all servers."""
 
+# The key in `_meta` of a listed tool under which a tool that the MCP library does not accept is passed on.
 UNREAD = "bedrock.dev/unread-tool"
-"""The key in `_meta` of a listed tool under which a tool that the MCP library does not accept is passed on."""
 
+# The code of the JSON-RPC error by which the transport over HTTP reports that the server does not know the session.
 FORGOTTEN_SESSION = -404_404
-"""The code of the JSON-RPC error by which the transport over HTTP reports that the server does not know the session."""
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
@@ -72,10 +69,7 @@ async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
 
 
 class _Wrapped:
-    """Wraps a stream of the MCP library; attributes that this class does not define are those of the stream.
-
-    Used on the thread of the event loop only.
-    """
+    """Wraps a stream of the MCP library, whose other attributes stay. Event loop's thread only."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -119,8 +113,6 @@ class _Sending(_Wrapped):
 
 
 class _Bounded(_Wrapped):
-    """The stream of messages from the server (`ReadStream` of mcp.shared)."""
-
     def __init__(self, received: Any, sending: _Sending) -> None:
         super().__init__(received)
         self._sending = sending
@@ -162,10 +154,7 @@ def _bounded(item: Any) -> Any:
 
 
 def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that returns a tool of a list unchanged if the MCP library accepts it.
-
-    In place of other tools the function returns one that the library accepts, and that contains the tool under UNREAD.
-    """
+    """A function that puts each tool which the library would not accept under UNREAD in one that it accepts."""
     from mcp.shared.inbound import find_invalid_x_mcp_header  # noqa: PLC0415 -- any open connection has loaded this
     from mcp_types import methods, version  # noqa: PLC0415 -- any open connection has loaded this
 
@@ -187,10 +176,9 @@ def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def mended(text: bytes) -> bytes:
-    """Return a JSON text without what the MCP library cannot parse, although it is valid JSON, or nearly so.
+    """JSON without what the MCP library cannot parse. Raises ValueError for no JSON, or more than MENDED_BYTES.
 
-    These are very deep nesting, numbers of thousands of digits, unpaired surrogates, and bytes that are not UTF-8.
-    Raises ValueError if the text is not JSON, or larger than MENDED_BYTES.
+    That are very deep nesting, numbers of thousands of digits, unpaired surrogates, and bytes that are not UTF-8.
     """
     if len(text) > MENDED_BYTES:
         raise ValueError("it is too large")
@@ -203,7 +191,7 @@ def _number(digits: str) -> int | float:
 
 
 def _shallow(text: bytes) -> bytes:
-    """Return a JSON text in which objects and lists below MAX_LEVELS levels are replaced by a remark."""
+    """A JSON text in which objects and lists below MAX_LEVELS levels are replaced by a remark."""
     kept: list[bytes] = []
     depth = begin = 0
     for token in _TOKEN.finditer(text):
@@ -219,7 +207,7 @@ def _shallow(text: bytes) -> bytes:
 
 
 def error_of(request_id: Any, text: str) -> Any:
-    """Return an error message that replaces the response to the request `request_id`."""
+    """An error message that replaces the response to the request `request_id`."""
     from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- any open connection has loaded this
     from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # noqa: PLC0415 -- any open connection has it
 

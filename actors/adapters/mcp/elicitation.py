@@ -30,7 +30,6 @@ SCHEMA_BYTES = 16 << 10
 MAX_FIELDS = 32
 
 MAX_CHOICES = 2_048
-"""Maximum number of choices of a field. A form with more choices would exceed SCHEMA_BYTES in any case."""
 
 URL_CHARACTERS = 2_048
 
@@ -42,13 +41,12 @@ _KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "boolean": _SHOWN,
     "array": (*_SHOWN, "minItems", "maxItems", "items"),
 }
-"""The JSON schema keywords that are kept in a form's field, by the type of the field."""
 
+# Matches a field name that asks for a secret, which a form must not do. The name is converted by `_words` before.
 _SECRET = re.compile(
     r"\b(password|passphrase|passwd|secret|api ?key|private ?key|(access|auth|bearer|refresh|api) token|credentials?"
     r"|credit card|card number|cvv|cvc)\b"
 )
-"""Matches a field name that asks for a secret, which a form must not do. The name is converted by `_words` before."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -58,17 +56,13 @@ class RefusedQuestionError(Exception):
 
 
 class TimedCall:
-    """A running tool call with its time limit, which is suspended while a person is asked.
-
-    Used on the thread of the event loop only.
-    """
+    """A running call with its time limit, which is suspended while a person is asked. Event loop's thread only."""
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
         self.ask = ask
         self.limit = asyncio.timeout(seconds)
         self._questions = 0
         self._remaining = 0.0
-        """The seconds that the call may still run after its questions to a person are answered."""
 
     @contextmanager
     def paused(self) -> Generator[None]:
@@ -95,11 +89,7 @@ class TimedCall:
 async def ask_person(
     server: McpServer, call: TimedCall | None, params: ElicitRequestParams
 ) -> ElicitResult | ErrorData:
-    """Ask a person what a server wants to know, and return the message with which to answer the server.
-
-    `call` is the server's running tool call. If no call runs (None), or if the question is refused, an error is
-    returned.
-    """
+    """Ask a person what a server wants to know; an error if no call runs, or the question is refused."""
     from mcp_types import ElicitResult  # noqa: PLC0415 -- any open connection has loaded this module
 
     if call is None:
@@ -141,9 +131,9 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
 
 
 def form_of(given: Mapping[str, Any]) -> str:
-    """Return the JSON schema of a form as text, with only the keywords that forms may have.
+    """The form's schema with only the keywords that forms may have.
 
-    Raises RefusedQuestionError if the form is not valid, too large, or asks for a secret.
+    Raises RefusedQuestionError: invalid, too large, or for a secret.
     """
     properties = given.get("properties", {})
     if given.get("type", "object") != "object" or not isinstance(properties, dict):
@@ -173,10 +163,7 @@ def form_of(given: Mapping[str, Any]) -> str:
 
 
 def _field(name: str, given: Any) -> dict[str, Any]:
-    """Return the schema of a form's field with only the keywords that its type may have.
-
-    Raises RefusedQuestionError.
-    """
+    """The field's schema with only the keywords of its type. Raises RefusedQuestionError."""
     kind = str(given.get("type")) if isinstance(given, dict) else ""
     if not name or len(name) > 128 or _CONTROLS.search(name) or kind not in _KEYWORDS:
         where = shortened(repr(name))
@@ -218,7 +205,7 @@ def _is_list_of_texts(value: Any) -> bool:
 
 
 def _words(text: str) -> str:
-    """Return a name as lower-case words: apiKey, api_key and API-Key all give "api key"."""
+    """A name as lower-case words: apiKey, api_key and API-Key all give "api key"."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text[:1_000])
     return re.sub(r"[\W_]+", " ", parted).lower()
 
@@ -226,3 +213,4 @@ def _words(text: str) -> str:
 def _clean(text: str) -> str:
     """Replace characters that cannot be stored or shown: control characters, and unpaired surrogates."""
     return _CONTROLS.sub("\ufffd", text[: 2 * MESSAGE_CHARACTERS])
+    # The seconds that the call may still run after its questions to a person are answered.

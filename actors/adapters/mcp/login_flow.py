@@ -63,9 +63,9 @@ class Redirected(Struct, frozen=True):
 
 
 def redirected(address: str, state: str) -> Redirected:
-    """Return the parameters in the URL to which a browser was redirected at the end of the login with this `state`.
+    """The parameters of the redirect that ends the login with this `state`.
 
-    Raises LoginError if the login was refused, LookupError if the URL is not that of this login.
+    Raises LoginError, or LookupError for another URL.
     """
     try:
         asked = parse_qs(urlsplit(address.strip()).query, keep_blank_values=True, max_num_fields=32)
@@ -87,7 +87,7 @@ class RedirectListener:
     """Listens on 127.0.0.1 within `async with` for the browser's redirect at the end of a login."""
 
     def __init__(self, port: int = 0, *, rather: int = 0) -> None:
-        """Choose the port: `port` unless that is 0, else `rather` if it is free, else any free port.
+        """Choose the port: `port` unless 0, else `rather` if free, else any.
 
         `async with` raises OSError if `port` is in use.
         """
@@ -107,10 +107,7 @@ class RedirectListener:
         self._state = state
 
     async def answer(self, seconds: float) -> Redirected:
-        """Wait at most `seconds` for the redirect, and return its parameters.
-
-        Raises LoginError if the login was refused, or if no redirect came in time.
-        """
+        """The redirect's parameters. Raises LoginError if the login was refused, or none came in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._answer
@@ -165,14 +162,11 @@ class RedirectListener:
         return "200 OK", _DONE
 
 
+# The fraction of its lifetime after which an access token is renewed.
 RENEWED_AT = 0.8
-"""The fraction of its lifetime after which an access token is renewed."""
 
+# Renewing tokens of a shorter lifetime would happen constantly: they are used until the server refuses them.
 MIN_SECONDS = 30
-"""Access tokens with a shorter lifetime are not renewed before they expire, which would happen constantly.
-
-Instead they are used until the server refuses them.
-"""
 
 MAX_SECONDS = 10 * 365 * 86_400
 
@@ -184,10 +178,9 @@ class TokenAnswerError(Exception):
 
 
 def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
-    """Return a login with the tokens of `answer`.
+    """A login with the tokens of `answer`, whose missing refresh token and scope are kept.
 
-    If `answer` has no refresh token or no scope, that of `login` is kept. Raises TokenAnswerError if a token cannot be
-    sent in a header.
+    Raises TokenAnswerError if a token cannot be sent in a header.
     """
     if not _TOKEN.fullmatch(answer.access_token) or not _TOKEN.fullmatch(answer.refresh_token or "x"):
         raise TokenAnswerError("it answered a token that cannot be sent")
@@ -207,16 +200,13 @@ def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
 
 SECONDS = 300.0
 
+# Time limit in seconds for all requests before the person logs in; the requests after that get the same time again.
 ALL_SECONDS = 60.0
-"""Time limit in seconds for all requests before the person logs in; the requests after that get the same time again."""
 
 ANSWER_BYTES = 1 << 20
 
+# A registration must be valid as long as tokens are renewed: one that expires sooner begins no other login.
 EARLY_SECONDS = 3600
-"""An OAuth client registration that expires in less than this many seconds is not used for another login.
-
-Renewing the tokens of a login needs a registration that is still valid.
-"""
 
 _METHOD = "S256"
 
@@ -238,13 +228,11 @@ async def log_in(
     seconds: float = SECONDS,
     known: McpRegistration | None = None,
 ) -> LoggedIn:
-    """Log in at an MCP server whose setting `login` is not None, and return the tokens.
+    """Log in at an MCP server with a `login`, and return the tokens.
 
-    `show` is called with the URL that the person has to open in a browser. After the login the browser is redirected to
-    `port` of this machine (0 means any free port); with `paste`, the person instead copies the URL of this redirect,
-    and `paste` returns it. `seconds` is the time limit for the person. `known` is an earlier registration as an OAuth
-    client, which is used if it was made for this server and this redirect URL. Raises LoginError, or ClientRefusedError
-    if the authorization server refuses the client.
+    `show` gets the URL that the person opens. The browser is then redirected to `port` of this machine (0: any); with
+    `paste`, the person copies that URL instead. `seconds` is the person's time limit. `known` is an earlier
+    registration, used if it fits. Raises LoginError, or ClientRefusedError.
     """
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the library would also log the errors that it raises
     limit = asyncio.timeout(ALL_SECONDS)
@@ -288,10 +276,7 @@ _BOUNDED: Any = {"response": [_bound]}
 
 
 class _Waiting:
-    """A context manager that suspends the time limit of requests while a person logs in; afterwards it starts again.
-
-    `seconds` is how long the person may take; it is not enforced here.
-    """
+    """Suspends the time limit of requests while a person logs in, for `seconds`, which others enforce."""
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds
@@ -333,10 +318,7 @@ class _Provider(OAuthClientProvider):
         super().__init__(server.url, metadata, TokensInMemory(), self._show_address, self._redirected)
 
     async def check(self, request: httpx2.Request) -> None:
-        """Raise LoginError for a request that others could read, or that a remote server wants sent to this machine.
-
-        Called for every request.
-        """
+        """Raise LoginError for a request that others could read, or that a remote server wants sent to this machine."""
         self._check_endpoint(str(request.url))
 
     def _is_safe(self, url: str) -> bool:
@@ -348,10 +330,6 @@ class _Provider(OAuthClientProvider):
             raise LoginError(f"{shown}: must be an https URL of another machine than this one")
 
     async def _initialize(self) -> None:
-        """Choose the OAuth client: that of the settings, or else one that an earlier login has registered.
-
-        The library calls this method at the beginning of the login. If no client is chosen, it registers a new one.
-        """
         if self._settings.client_id:
             self.context.client_info = OAuthClientInformationFull(
                 client_id=self._settings.client_id,
@@ -372,10 +350,6 @@ class _Provider(OAuthClientProvider):
         self._initialized = True
 
     def _is_for_this(self, known: McpRegistration) -> bool:
-        """Return whether an earlier client registration can be used for this login.
-
-        The library itself checks that the registration was made at this authorization server.
-        """
         lasts = not known.expires_at or known.expires_at > time.time() + EARLY_SECONDS
         return lasts and (known.url, known.redirect_uri) == (self._server.url, self._listener.address)
 
@@ -429,9 +403,9 @@ class _Provider(OAuthClientProvider):
             ) from None
 
     def login(self, status: int) -> McpLogin:
-        """Return the finished login. `status` is the HTTP status of the server's response to the ping.
+        """The finished login.
 
-        Raises LoginError if the server asked for no login, or refuses this one.
+        Raises LoginError if the server asked for none (`status` of the ping), or refuses this one.
         """
         context = self.context
         if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
@@ -454,7 +428,7 @@ class _Provider(OAuthClientProvider):
         return with_tokens(empty, context.current_tokens)
 
     def registration(self) -> McpRegistration | None:
-        """Return the OAuth client that was registered; None if the settings name it, or its issuer is unknown."""
+        """The OAuth client that was registered; None if the settings name it, or its issuer is unknown."""
         client = self.context.client_info
         if client is None or self._settings.client_id or not client.issuer:
             return None
@@ -483,7 +457,7 @@ class RenewalFailedError(Exception):
 
 
 async def renewed(login: McpLogin) -> McpLogin:
-    """Return a login with new tokens. Raises RenewalRefusedError or RenewalFailedError."""
+    """Raises RenewalRefusedError or RenewalFailedError."""
     form = {"grant_type": "refresh_token", "refresh_token": login.refresh_token, "resource": login.resource}
     try:
         async with asyncio.timeout(RENEW_SECONDS):
@@ -515,9 +489,9 @@ async def revoked(login: McpLogin) -> bool:
 
 
 async def _post(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
-    """Send a form as the OAuth client of the login; return the status and the body of the response.
+    """Send a form as the login's OAuth client; status and body.
 
-    Raises the errors of the HTTP and MCP libraries, also if the response is too large or compressed.
+    Raises the libraries' errors, also for too large or compressed ones.
     """
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)])
     context = OAuthContext(login.url, metadata, TokensInMemory(), None, None)

@@ -17,16 +17,14 @@ LOOK_SECONDS = 1.0
 
 AGAIN_SECONDS = 30.0
 
+# Seconds after a failed renewal during which calls do not try to renew the tokens again.
 PAUSE_SECONDS = 5.0
-"""Seconds after a failed renewal during which calls do not try to renew the tokens again."""
 
 
 class LoginTokens:
-    """Provides access tokens from the stored logins at MCP servers; `urls` contains the servers' URLs by name.
+    """Provides access tokens from the stored logins; `urls` are the servers' by name. Event loop's thread only.
 
-    Used on the thread of the event loop only.
-
-    `changed(name, logged_in)` is called when a server gets a new login (True), and when its login has ended (False).
+    `changed(name, logged_in)` is called when a login begins (True) or has ended (False).
     """
 
     def __init__(
@@ -47,10 +45,8 @@ class LoginTokens:
         self._fault = ""
         self._renewing: dict[str, asyncio.Future[None]] = {}
         self._failed: dict[str, tuple[float, str]] = {}
-        """When renewing a login last failed, in monotonic seconds, and why; by the server's name."""
         self._storing = asyncio.Lock()
         self._unsaved: dict[str, McpLogin] = {}
-        """Outdated logins, by server name, that are still stored because the renewed ones could not be stored yet."""
 
     async def watch(self) -> None:
         """Read the logins again when other programs change them, and renew tokens, until this task is cancelled."""
@@ -67,10 +63,7 @@ class LoginTokens:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def token(self, name: str) -> str:
-        """Return the access token for a server, renewed if it has expired; "" if there is no login.
-
-        Raises LoginUnavailableError.
-        """
+        """A server's access token, renewed if expired; "" without a login. Raises LoginUnavailableError."""
         await self._look()
         login = self._logins.get(name)
         if login is not None and login.expires_at and time.time() * 1000 >= login.expires_at:
@@ -80,10 +73,7 @@ class LoginTokens:
         return login.access_token if login else ""
 
     async def another(self, name: str, refused: str) -> str:
-        """Return another access token than `refused`, which the server rejected; "" if a person has to log in again.
-
-        Raises LoginUnavailableError if the token could not be renewed now.
-        """
+        """Another token than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
         login = self._logins.get(name)
         if login is not None and login.access_token == refused:
             if not self._may_try(name, PAUSE_SECONDS):
@@ -111,10 +101,9 @@ class LoginTokens:
             self._use(found, notify=not first)
 
     def _use(self, found: Mapping[str, McpLogin], *, notify: bool = True) -> None:
-        """Use the logins that were read from the store.
+        """Use the logins that were read, but the renewed ones of `_unsaved`.
 
-        The store still contains outdated logins for the servers in `_unsaved`, so their renewed logins stay in use. If
-        `notify` is True, `changed` is called for each server whose login is another one now.
+        With `notify`, `changed` is called for each other.
         """
         before = self._logins
         self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}
@@ -158,10 +147,9 @@ class LoginTokens:
             await revoked(after)  # a logout or a new login came first, so nobody uses the renewed tokens
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
-        """Replace `login` in the store by the renewed login `after`, or remove it if `after` is None.
+        """Replace `login` in the store by `after`; None removes it. `watch` repeats failures.
 
-        If the store fails, `watch` tries again later. Returns False if nothing was replaced, because another login was
-        stored meanwhile.
+        False if another login is stored.
         """
         spent = self._unsaved.get(name, login)
         try:
@@ -181,3 +169,5 @@ class LoginTokens:
         self._unsaved.pop(name, None)
         await self._look()
         return replaced
+        # Outdated logins, by server name, that are still stored because the renewed ones could not be stored yet.
+        # When renewing a login last failed, in monotonic seconds, and why; by the server's name.

@@ -14,14 +14,14 @@ from actors.core.context import ChosenMcpServer
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 from actors.ports.settings_checks import Text, expanded, is_loopback, one_of, read, read_named
 
+# The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests.
 HANDSHAKE_PROTOCOL = "2025-11-25"
-"""The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*)|(\$))")
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+# Keys of a server's table that are tables of values, which may refer to variables and files.
 _REFERRING = ("environment", "headers", "oauth", "login")
-"""Keys of a server's table that are tables of values, which may refer to variables and files."""
 _Seconds = Annotated[float, Meta(ge=1, le=86_400, description="must be between 1 and 86400 seconds")]
 
 
@@ -39,9 +39,9 @@ class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Login(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a person logs in at an MCP server.
+    """How a person logs in.
 
-    By default the MCP server names the authorization server, and Bedrock registers there as an OAuth client.
+    By default the server names the authorization server, where Bedrock registers as OAuth client.
     """
 
     client_id: str = ""
@@ -66,11 +66,10 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     headers: Mapping[str, str] = {}
     oauth: OAuth | None = None
     login: Login | None = None
-    """How the operator logs in if the server asks for a login; None if logging in is not possible."""
     read_only: Annotated[bool | frozenset[str], Meta(description="must be true, false or a list of texts")] = False
-    """The names of the server's tools that change nothing; True for all tools.
+    """The server's tools that change nothing; True for all.
 
-    In restricted mode only these tools run; of a server with a URL, also in workspace mode.
+    In restricted mode only these run; those of a URL, in workspace mode, too.
     """
     enabled: bool = True
     connect_seconds: _Seconds = 60.0
@@ -80,16 +79,13 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     question_seconds: Annotated[float, Meta(ge=0, le=86_400, description="must be between 0 and 86400 seconds")] = 300.0
     """How many seconds a person has to answer a question of the server; 0 if the server may not ask."""
     protocol: Annotated[str, one_of(("auto", HANDSHAKE_PROTOCOL))] = "auto"
-    """The newest protocol version that Bedrock offers to the server.
-
-    "auto" stands for the newest version that both Bedrock and the server support.
-    """
+    """The newest protocol version that Bedrock offers; "auto": the newest that both support."""
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r})"
 
     def changes_nothing(self, tool: str) -> bool:
-        """Return whether the operator has declared a tool of this server read-only."""
+        """Whether the operator has declared a tool of this server read-only."""
         return self.read_only if isinstance(self.read_only, bool) else tool in self.read_only
 
     @property
@@ -100,10 +96,9 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
-    """Read the tables [[mcp_servers]], without those that are disabled.
+    """Read the enabled tables [[mcp_servers]], whose values may refer to `environ` and to files.
 
-    Values may refer to environment variables, which are looked up in `environ`, and to files. Raises ValueError; its
-    text begins with the setting's name, and never contains the value of a variable or the text of a file.
+    Raises ValueError with the setting's name, and never with a variable's or a file's text.
     """
     found: list[McpServer] = []
     names: set[str] = set()
@@ -147,7 +142,7 @@ def _check_transport(where: str, server: McpServer, given: Mapping[str, Any]) ->
 
 
 def url_fault(url: str) -> str:
-    """Return why a URL cannot be used for a server; "" if it can."""
+    """Why a URL cannot be used for a server; "" if it can."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -160,10 +155,9 @@ def url_fault(url: str) -> str:
 
 
 def _login(where: str, server: McpServer) -> Login | None:
-    """Return how a person logs in at a server's URL; None if logging in is not possible.
+    """How a person logs in at a server's URL; None if it has other credentials or is not private.
 
-    It is not possible if the server has other credentials, or if its URL is not private (see `is_private`). Raises
-    ValueError if the table `login` is wrong.
+    Raises ValueError if the table `login` is wrong.
     """
     others = ["oauth"] if server.oauth else []
     others += ["headers"] if "authorization" in map(str.lower, server.headers) else []
@@ -183,7 +177,7 @@ def _login(where: str, server: McpServer) -> Login | None:
 
 
 def is_private(url: str) -> bool:
-    """Return whether what is sent to a URL stays secret, because it is an https URL or leads to this machine."""
+    """Whether what is sent to a URL stays secret, because it is an https URL or leads to this machine."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -192,7 +186,7 @@ def is_private(url: str) -> bool:
 
 
 def is_local(url: str) -> bool:
-    """Return whether the host of a URL is this machine."""
+    """Whether the host of a URL is this machine."""
     try:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
@@ -200,10 +194,9 @@ def is_local(url: str) -> bool:
 
 
 def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
-    """Return the text that a setting's value stands for.
+    """The text of a value: $NAME and ${NAME} are variables, $$ is $, {file = PATH} is a file's content.
 
-    $NAME and ${NAME} stand for environment variables, $$ for $, and {file = PATH} for the contents of a file. Raises
-    ValueError; its text begins with `where`, the name of the setting.
+    Raises ValueError, which begins with `where`, the setting's name.
     """
     if isinstance(value, str):
         text = _REFERENCE.sub(lambda found: _variable(where, found, environ), value)
@@ -231,13 +224,13 @@ def _variable(where: str, found: re.Match[str], environ: Mapping[str, str]) -> s
 
 
 SETTING = "mcp_from_clients"
+# A header value that begins with this text refers to a secret of the operator; the secret's name follows.
 REFERENCE = "secret:"
-"""A header value that begins with this text refers to a secret of the operator; the secret's name follows."""
 
 MAX_SERVERS = 8
 MAX_TEXT = 4096
+# Maximum number of a server's arguments, of its environment variables, of its headers, and of its read-only tools.
 MAX_ENTRIES = 64
-"""Maximum number of a server's arguments, of its environment variables, of its headers, and of its read-only tools."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_THE_CONNECTION = frozenset({"connection", "content-length", "host", "transfer-encoding"})
@@ -273,19 +266,15 @@ class FromClients(Struct, frozen=True):
     """The operator's rules for MCP servers that clients choose. By default clients may choose none."""
 
     programs: bool = False
-    """Whether clients may choose programs.
-
-    Such a program runs under the same limits as the tools of its conversation.
-    """
+    """Whether clients may choose programs, which run under the limits of the conversation's tools."""
     origins: frozenset[str] = frozenset()
     secrets: Mapping[str, BoundSecret] = {}
 
 
 def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromClients:
-    """Read the table [mcp_from_clients] of the configuration.
+    """Read the table [mcp_from_clients], whose values may refer to `environ`.
 
-    Values in the table may refer to environment variables, which are looked up in `environ`. Raises ValueError; its
-    text begins with the setting's name and contains no secret.
+    Raises ValueError with the setting's name and no secret.
     """
     given = read(_FromClients, SETTING, table)
     origins = frozenset(_allowed(f"{SETTING}.urls", url) for url in given.urls)
@@ -313,16 +302,15 @@ def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[st
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a valid http or https URL as text, such as "https://example.com:443"."""
+    """Scheme, host and port of a valid http or https URL as text, such as "https://example.com:443"."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: frozenset[str]) -> tuple[McpServer, ...]:
-    """Validate the servers that a client chooses, and return their settings.
+    """Validate the servers that a client chooses; `taken` are the operator's names.
 
-    `taken` are the names of the operator's servers. Raises McpNotAllowedError if the rules forbid a server,
-    McpServerInvalidError if its settings are wrong.
+    Raises McpNotAllowedError if the rules forbid one, McpServerInvalidError if its settings are wrong.
     """
     if len(chosen) > MAX_SERVERS:
         raise McpServerInvalidError(MAX_SERVERS, "name", f"a conversation has at most {MAX_SERVERS} MCP servers")
@@ -340,10 +328,7 @@ def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: f
 
 
 def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) -> McpServer:
-    """Validate one server that a client chooses, and return its settings, including the secrets to which they refer.
-
-    `position` is the server's position in the client's list, for errors. Raises the same errors as `servers_of`.
-    """
+    """Validate one chosen server, and fill in its secrets. Raises what `servers_of` raises, about `position`."""
 
     def invalid(field: str, text: str) -> McpServerInvalidError:
         return McpServerInvalidError(position, field, text)

@@ -30,30 +30,23 @@ from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, PermissionsOf
 
 IDLE_SECONDS = 30 * 60.0
 
+# The minimum seconds between two attempts to ask a server for its tools when a run starts.
 AGAIN_SECONDS = 30.0
-"""The minimum seconds between two attempts to ask a server for its tools when a run starts."""
 
 PAUSE_SECONDS = 5.0
-"""Seconds after a failed attempt to connect during which calls fail immediately."""
 
+# Above it, the servers of the oldest conversation without an open connection are forgotten, until its next run.
 MAX_CONVERSATIONS = 1_000
-"""Maximum number of conversations whose chosen servers are remembered.
-
-Above it, the servers of the oldest conversation without an open connection are forgotten; they are connected again when
-its next run begins.
-"""
 
 RESTARTED = "(The MCP server was started again since the last call: what it kept in memory is lost.)"
 NEW_SESSION = "(This is a new session at the MCP server: what it kept for the one of the last call is lost.)"
 
 
 class McpServerHub:
-    """Implements McpServers: the connections to MCP servers, and the tools they offer. Safe to call from any thread.
+    """Implements McpServers. Any thread.
 
-    `start` asks all servers of the operator for their tools; `close` ends everything. A connection belongs to one
-    conversation and one server; if its conversation is "", it is only used to list the tools of one of the operator's
-    servers. A server is identified by its owner and its name. The owner is the conversation that chose the server, or
-    "" for the operator.
+    A connection belongs to one conversation and one server; with the conversation "", it only lists the tools of an
+    operator's server. A server is identified by owner and name; the owner is the conversation that chose it, or "".
     """
 
     def __init__(
@@ -67,11 +60,7 @@ class McpServerHub:
         logins: McpLogins | None = None,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Keep the arguments. Nothing is connected yet.
-
-        `environment` contains the environment variables for every server's program. `rules` are the operator's rules
-        for servers that clients choose. `logins` stores the operator's logins at servers.
-        """
+        """`environment` is for every program, `rules` for clients' servers, `logins` stores the operator's logins."""
         self._operators = {server.name: server for server in servers}
         self._rules = rules or FromClients()
         self._permissions = permissions
@@ -92,10 +81,6 @@ class McpServerHub:
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
         self._confined: dict[tuple[str, str], tuple[McpState, str]] = {}
-        """State and error of programs that can access only the files of a principal, by principal and server name.
-
-        Only the latest MAX_CONVERSATIONS are kept.
-        """
 
     # --- offers and states ------------------------------------------------------------------------------------------
 
@@ -159,10 +144,7 @@ class McpServerHub:
         return own, refused
 
     def _evict_oldest(self) -> None:
-        """Forget the servers of the oldest conversation without an open connection, if too many servers are remembered.
-
-        The caller holds the lock.
-        """
+        """Forget the oldest unconnected conversation's servers if there are too many. The caller holds the lock."""
         owners = dict.fromkeys(owner for owner, _ in self._servers if owner)
         if len(owners) < MAX_CONVERSATIONS:
             return
@@ -199,10 +181,7 @@ class McpServerHub:
         return tools
 
     def _tools_of(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
-        """Return the known tools of the operator's servers with these names, in the order of the settings.
-
-        The caller holds the lock.
-        """
+        """The known tools of these servers of the operator, in the order of the settings. The caller holds the lock."""
         wanted = set(names)
         return tuple(tool for name in self._operators if name in wanted for tool in self._tools.get(("", name), ()))
 
@@ -220,10 +199,7 @@ class McpServerHub:
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """Return `status` with the state of that program of the server that can access only this principal's files.
-
-        The status of a server with a URL is returned unchanged, since it runs no program. The caller holds the lock.
-        """
+        """`status` as it is among this principal's files, for a program confined to them. The caller holds the lock."""
         if status.url:
             return status
         state, error = self._confined.get((principal, status.name), (McpState.STOPPED, ""))
@@ -254,10 +230,10 @@ class McpServerHub:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> McpSession:
-        """Return a conversation's connection to a server; begin a new connection if there is none.
+        """A conversation's connection to a server, opened if there is none.
 
-        Raises ServerError if connecting failed in the last PAUSE_SECONDS, or if the server's program runs with more
-        rights than the conversation's present mode gives.
+        Raises ServerError if connecting failed in the last PAUSE_SECONDS, or the program has more rights than the
+        present mode.
         """
         place = context.conversation_id, server.name
         with self._lock:
@@ -290,10 +266,10 @@ class McpServerHub:
         *,
         principal: str = "",
     ) -> McpSession:
-        """Begin to connect to a server, and return the connection. The caller holds the lock. Raises ServerError.
+        """Begin to connect. The caller holds the lock. Raises ServerError.
 
-        `where` is the directory and the mode in which the server's program runs, if it has one. If the sandbox confines
-        the program to the files of `principal`, the tools that it lists are not offered to other conversations.
+        `where` are the program's directory and mode. Tools that a program confined to a principal's files lists are
+        offered to no other conversations.
         """
         cwd, mode = where
         shared = bool(server.url) or not isinstance(sandbox, ConfinedSandbox)
@@ -336,10 +312,7 @@ class McpServerHub:
             session.stop()
 
     def _changed_among_files(self, principal: str, session: McpSession) -> None:
-        """Record the new state of a server's program that can access only the files of a principal.
-
-        Called on the event loop's thread.
-        """
+        """Record the state of a program that accesses only a principal's files. Event loop's thread only."""
         if session.state is McpState.STOPPED:
             return
         with self._lock:
@@ -349,10 +322,7 @@ class McpServerHub:
                 del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
-        """Connect to a server again with its new login, or close its connections if its login has ended.
-
-        Called on the event loop's thread.
-        """
+        """Connect again with the server's new login, or close its connections without one. Event loop's thread only."""
         key = "", name
         with self._lock:
             used = {place: each for place, each in self._sessions.items() if each.server is self._operators[name]}
@@ -379,11 +349,9 @@ class McpServerHub:
             session.stop()
 
     def _outdated(self, record: ConversationRecord) -> list[McpSession]:
-        """Return the sessions of these servers. The caller holds the lock."""
         return [session for session in self._programs(record.id) if session.mode is not record.mode]
 
     def _programs(self, conversation_id: str) -> list[McpSession]:
-        """Return the sessions of a conversation's servers that run as programs. The caller holds the lock."""
         return [session for session in self._of(conversation_id) if not session.server.url and not session.over]
 
     def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
@@ -391,7 +359,6 @@ class McpServerHub:
             return tuple(session.server.name for session in self._wider(conversation_id, mode))
 
     def _wider(self, conversation_id: str, mode: Mode) -> list[McpSession]:
-        """Return the sessions of these servers. The caller holds the lock."""
         return [session for session in self._programs(conversation_id) if wider(session.mode, mode)]
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -421,7 +388,7 @@ class McpServerHub:
         return McpTool(self, key, self._servers.get(key), parts[1])
 
     def spec(self, key: tuple[str, str], name: str) -> ToolSpec:
-        """Return a tool's specification as its server last listed it; a minimal one if the tool was not listed."""
+        """A tool's specification as last listed, or a minimal one."""
         listed = [tool for tool in self._tools.get(key, ()) if tool.name == name]
         return listed[0] if listed else ToolSpec("", {"type": "object"}, ToolTraits(name, ToolGroup.OTHER, writes=True))
 
@@ -437,14 +404,10 @@ class McpTool:
 
     @property
     def spec(self) -> ToolSpec:
-        """The tool's specification as its server last listed it; a minimal one if the tool was not listed."""
         return self._hub.spec(self._key, full_name(self._key[1], self._tool))
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Call the tool at its server, connecting if necessary, and return its output or an error for the model.
-
-        A cancel cancels this call only: the server goes on running.
-        """
+        """Call the tool, connecting if necessary. A cancel cancels this call only."""
         if self._server is None:
             return _error(f"The MCP server {self._key[1]} no longer exists. Tell the person.")
         if refusal := self._refusal(self._server, context.mode):
@@ -489,3 +452,5 @@ class McpTool:
 
 def _error(text: str) -> ToolOutput:
     return ToolOutput(text, is_error=True)
+    # State and error of programs that access only a principal's files, by principal and server; the latest
+    # MAX_CONVERSATIONS.

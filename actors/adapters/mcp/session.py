@@ -54,10 +54,7 @@ class LoopThread:
         self._closed = False
 
     def run(self, work: Coroutine[object, object, Found]) -> Future[Found]:
-        """Start a coroutine and return its future.
-
-        Raises RuntimeError if the loop is closed or no thread can be started.
-        """
+        """Start a coroutine. Raises RuntimeError if the loop is closed or no thread can be started."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._running())
         except BaseException:
@@ -121,29 +118,26 @@ log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
 
+# Seconds that a program gets to end by itself once its stdin is closed; then its processes are killed.
 GRACE_SECONDS = 0.5
-"""Seconds that a program gets to end by itself once its stdin is closed; then its processes are killed."""
 
+# Seconds between the end of a subscription to changes of a server's tools and the next attempt to subscribe.
 LISTEN_SECONDS = 30.0
-"""Seconds between the end of a subscription to changes of a server's tools and the next attempt to subscribe."""
 
 DOWNLOADERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
 
+# How many of the last bytes that a program wrote to stderr are kept, to explain why it failed.
 ERROR_BYTES = 2048
-"""How many of the last bytes that a program wrote to stderr are kept, to explain why it failed."""
 
 ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
 
+# The MCP library's time limit of a call is long enough for so many questions, so the call's own limit expires first.
 MAX_QUESTIONS = 100
-"""More questions than one call is expected to ask a person.
-
-The MCP library's time limit for a call is long enough for this many questions, so the call's own limit expires first.
-"""
 
 REASON_CHARACTERS = 500
 
+# The resource limits of a server's program: those of a tool call, but without a limit on running time.
 LIMITS = ProcessLimits()
-"""The resource limits of a server's program: those of a tool call, but without a limit on running time."""
 
 
 class ServerError(Exception):
@@ -157,9 +151,8 @@ class SessionForgottenError(ServerError):
 class McpSession:
     """One connection to a server, for one conversation.
 
-    `__init__`, `call` and `stop` are safe to call from any thread; the rest runs on the thread of the event loop. The
-    connection is opened at once, in the background, and calls wait for it. `changed` is called on the event loop's
-    thread after each change of `state`, `error` or `tools`.
+    It is opened at once, in the background, and calls wait for it. `changed` is called after each change of `state`,
+    `error` or `tools`. `__init__`, `call` and `stop` are for any thread, all else for the event loop's.
     """
 
     def __init__(
@@ -175,17 +168,15 @@ class McpSession:
         changed: Callable[[McpSession], None],
         logins: LoginTokens | None = None,
     ) -> None:
-        """Begin to connect. Raises RuntimeError if no thread can be started, or during shutdown.
+        """Begin to connect. Raises RuntimeError at shutdown, or without a thread.
 
-        `environment`, `cwd` and `mode` are for the server's program. The connection ends after `idle_seconds` without a
-        call.
+        `environment`, `cwd` and `mode` are the program's. The connection ends after `idle_seconds` without a call.
         """
         self.server = server
         self.mode = mode
         self.state = McpState.CONNECTING
         self.error = ""
         self.failed_at = 0.0
-        """When the connection failed, in monotonic seconds; 0 if it did not."""
         self.served = False
         self.tools: tuple[ToolSpec, ...] = ()
         self.left_out: tuple[McpToolLeftOut, ...] = ()
@@ -203,11 +194,9 @@ class McpSession:
         self._stopping = self._killing = False
         self._client: Client | None = None
         self._calls: list[TimedCall] = []
-        """The running calls: at most one, and earlier calls that were cancelled a moment ago."""
         self._activity = 0
         """Incremented at the beginning and at the end of each call, to notice that no tool was called for a while."""
         self._words = b""
-        """The last bytes that the program wrote to stderr, or the last error with which its URL responded."""
         self._over: anyio.Event | None = None
         self._settled: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -215,30 +204,23 @@ class McpSession:
 
     @property
     def over(self) -> bool:
-        """Whether the connection has ended or failed, so that a call needs a new connection.
-
-        Safe to read from any thread.
-        """
+        """Whether the connection has ended or failed, so that a call needs another. Any thread."""
         return self._stopping or self.state in ENDED
 
     def unreachable_since(self, when: float) -> bool:
-        """Return whether connecting failed after `when` (monotonic seconds). Safe to call from any thread."""
+        """Whether connecting failed after `when` (monotonic seconds). Safe to call from any thread."""
         return bool(self.error) and not self.served and self.failed_at > when
 
     def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Future[CallToolResult]:
-        """Call a tool, and return the future of its result. Safe to call from any thread.
+        """Call a tool. Any thread. Raises RuntimeError at shutdown.
 
-        `context` receives the progress that the server reports, and the server's questions to a person. Cancelling the
-        future cancels the call; the server keeps running. The future raises ServerError if the call fails, and
-        SessionForgottenError if it needs a new connection. This method itself raises RuntimeError at shutdown.
+        `context` gets the server's progress and questions. Cancelling the future cancels the call only. It raises
+        ServerError, or SessionForgottenError if it needs another connection.
         """
         return self._loop.run(self._call(tool, arguments, context))
 
     def stop(self) -> None:
-        """End the connection and kill everything that the server's program has started.
-
-        Safe to call from any thread; never blocks; idempotent.
-        """
+        """End the connection and kill what the program has started. Any thread; never blocks; idempotent."""
         self._stopping = self._killing = True
         if (process := self._process) is not None:
             process.kill()
@@ -348,7 +330,6 @@ class McpSession:
         return pipe_transport(ours_in, ours_out, self._over)
 
     def _start(self, launch: Launch) -> None:
-        """Start the program. Blocks, so it is called on a thread of its own. Raises ServerError."""
         if not os.path.isdir(launch.cwd):
             raise ServerError(f"the working directory {launch.cwd} no longer exists")
         try:
@@ -363,10 +344,9 @@ class McpSession:
         self._words = (self._words + output)[-ERROR_BYTES:]
 
     async def _listen(self, client: Client, relist: asyncio.Event) -> None:
-        """Subscribe to changes of the tools, as protocol versions from 2026-07-28 on require.
+        """Subscribe to changes of the tools (protocol 2026-07-28 and later).
 
-        Older versions need no subscription. Changes before the subscription are not reported, so the tools are listed
-        again whenever a subscription begins.
+        Earlier changes are not reported, so the tools are listed again whenever a subscription begins.
         """
         from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 -- slow to import
 
@@ -384,10 +364,7 @@ class McpSession:
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
-        """List the tools again whenever `wanted` is set, because the server reported a change of its tools.
-
-        Reports that come together cause only one listing.
-        """
+        """List the tools again when `wanted` is set; reports that come together cause one listing."""
         while await wanted.wait():
             wanted.clear()
             await self._relist()
@@ -417,10 +394,7 @@ class McpSession:
                     return
 
     async def _close(self, stack: AsyncExitStack) -> None:
-        """Close the connection and end the program.
-
-        Closing `stack` closes the program's stdin, so that it can end by itself.
-        """
+        """Close the connection, and with `stack` the program's stdin, so that it can end by itself."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
@@ -454,10 +428,7 @@ class McpSession:
         self._become(McpState.NEEDS_LOGIN if self._needs_login else McpState.FAILED)
 
     def _cannot_download(self) -> bool:
-        """Return whether the program probably failed because it could not download the server that it runs.
-
-        Only in unrestricted mode do programs have a network, which those in DOWNLOADERS need.
-        """
+        """Whether the program probably could not download its server: only unrestricted mode has a network."""
         name = os.path.basename(self.server.command[0]) if self.server.command else ""
         return name in DOWNLOADERS and not self.served and self.mode is not Mode.UNRESTRICTED
 
@@ -468,10 +439,7 @@ class McpSession:
         self._changed(self)
 
     async def _asked(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """Put a question of the server to a person, and return the answer for the server.
-
-        A question does not name its tool call. Tools run one at a time, so the question belongs to the latest call.
-        """
+        """Put a question to a person. It names no call: calls come one at a time, so it belongs to the latest."""
         del context  # the library's signature requires this argument
 
         return await ask_person(self.server, self._calls[-1] if self._calls else None, params)
@@ -517,16 +485,16 @@ class McpSession:
 
 
 def needs_login(name: str) -> str:
-    """Return a short text that says that a server needs a login, and by which command a person logs in."""
+    """A short text that says that a server needs a login, and by which command a person logs in."""
     return f"needs login: bedrock mcp login {name}"
 
 
+# Matches technical details from the validation library, which are removed from error messages.
 _NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
-"""Matches technical details from the validation library, which are removed from error messages."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error as one line of readable text; of a group of errors, only the first."""
+    """An error as one line of readable text; of a group of errors, only the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = _NOT_FOR_PEOPLE.sub("", " ".join(str(error).split()))
@@ -534,7 +502,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def first_words(text: str) -> str:
-    """Return the beginning of a one-line text: at most REASON_CHARACTERS, cut between words if possible."""
+    """The beginning of a one-line text: at most REASON_CHARACTERS, cut between words if possible."""
     if len(text) <= REASON_CHARACTERS:
         return text
     begin = text[:REASON_CHARACTERS]
@@ -542,8 +510,9 @@ def first_words(text: str) -> str:
 
 
 def last_words(text: str) -> str:
-    """Return the end of a one-line text: at most REASON_CHARACTERS, cut between words if possible."""
+    """The end of a one-line text: at most REASON_CHARACTERS, cut between words if possible."""
     if len(text) <= REASON_CHARACTERS:
         return text
     end = text[-REASON_CHARACTERS:]
     return "[…] " + (end.partition(" ")[2] or end)
+    # The last bytes that the program wrote to stderr, or the last error with which its URL responded.

@@ -44,24 +44,24 @@ DESCRIPTION_CHARACTERS = 4_096
 
 SCHEMA_BYTES = 64 << 10
 
+# Maximum size in bytes of all schemas and descriptions of one server together, to leave room in a context window.
 LIST_BYTES = 512 << 10
-"""Maximum size in bytes of all schemas and descriptions of one server together, to leave room in a context window."""
 
 MAX_LEFT_OUT = 128
 
+# Maximum characters of the names of tools and of parameters that providers accept.
 NAME_CHARACTERS = 64
-"""Maximum characters of the names of tools and of parameters that providers accept."""
 
 _CODE = r"x(?:[0-9a-f]{2,5}|10[0-9a-f]{4})"
 _ENCODED = re.compile(f"_({_CODE})_")
 _TO_ENCODE = re.compile(rf"[^A-Za-z0-9_-]|_(?={_CODE}(?:_|[^A-Za-z0-9_-]))")
+# Match what is encoded in a name: what providers do not accept, and a "_" that would begin an encoded character.
 _PARAMETER_TO_ENCODE = re.compile(rf"[^A-Za-z0-9_.-]|_(?={_CODE}(?:_|[^A-Za-z0-9_.-]))")
-"""Match what is encoded in a name: what providers do not accept, and a "_" that would begin an encoded character."""
+# The keywords of a schema whose parameters can be renamed: no other one refers to parameters by name.
 _MAPPABLE = frozenset({
     "$comment", "$defs", "additionalProperties", "definitions", "description", "properties", "required", "title",
     "type",
 })  # fmt: skip
-"""The keywords of a schema whose parameters can be renamed: no other one refers to parameters by name."""
 
 
 class _NotOfferedError(Exception):
@@ -69,15 +69,11 @@ class _NotOfferedError(Exception):
 
 
 def full_name(server: str, tool: str) -> str:
-    """Return the name by which models call a tool: "mcp__SERVER__TOOL", with TOOL encoded."""
     return f"{PREFIX}{server}__{encoded(tool, _TO_ENCODE)}"
 
 
 def parted(name: str) -> tuple[str, str] | None:
-    """Split the full name of an MCP tool into server and tool; return None for names of other tools.
-
-    The split is unambiguous, because server names contain no underscore.
-    """
+    """Server and tool of a full name, unambiguous, as server names have no underscore; None for other tools."""
     if not name.startswith(PREFIX):
         return None
     server, _, tool = name.removeprefix(PREFIX).partition("__")
@@ -85,26 +81,25 @@ def parted(name: str) -> tuple[str, str] | None:
 
 
 def encoded(name: str, what: re.Pattern[str] = _PARAMETER_TO_ENCODE) -> str:
-    """Return a name with each character that `what` matches encoded. Names that need no encoding stay as they are."""
+    """A name with each character that `what` matches encoded. Names that need no encoding stay as they are."""
     return what.sub(lambda found: f"_x{ord(found[0]):02x}_", name)
 
 
 def decoded(name: str) -> str:
-    """Return the name from which `encoded` makes `name`. Different names are never encoded to the same one."""
+    """The name from which `encoded` makes `name`. Different names are never encoded to the same one."""
     return _ENCODED.sub(lambda found: chr(int(found[1][1:], 16)), name)
 
 
 def own_arguments(arguments: dict[str, Any], name: str, tools: tuple[ToolSpec, ...]) -> dict[str, Any]:
-    """Return the arguments of a call of the tool `name`, by the names that its server gave to the parameters."""
+    """The arguments of a call of the tool `name`, by the names that its server gave to the parameters."""
     properties: Any = next((tool.input_schema.get("properties", {}) for tool in tools if tool.name == name), {})
     return {decoded(each) if each in properties else each: value for each, value in arguments.items()}
 
 
 async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, ...], tuple[McpToolLeftOut, ...]]:
-    """Ask a server for its tools; return those that can be offered, in the server's order, and those that cannot.
+    """A server's tools that can be offered, in its order, and those that cannot. Raises the MCP library's errors.
 
-    Descriptions are the server's own text: they may be wrong or hostile, and their length is bounded. Raises the errors
-    of the MCP library.
+    Descriptions may be wrong or hostile, and their length is bounded.
     """
     found: dict[str, ToolSpec] = {}
     left_out: list[McpToolLeftOut] = []
@@ -195,7 +190,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _resolves(schema: dict[str, Any], reference: str) -> bool:
-    """Return whether a reference names a part of the schema itself; one by an anchor counts as such."""
+    """Whether a reference names a part of the schema itself; one by an anchor counts as such."""
     place: Any = schema
     for step in unquote(reference).split("/")[1:] if reference.startswith("#/") else ():
         key = step.replace("~1", "/").replace("~0", "~")
@@ -207,10 +202,7 @@ def _resolves(schema: dict[str, Any], reference: str) -> bool:
 
 
 def _cleaned(value: Any) -> Any:
-    """Return a text, or a JSON value of bounded nesting, in a form that is safe to show to a model.
-
-    NUL is replaced, and text that looks like a system notice is escaped.
-    """
+    """A JSON value that is safe to show to a model: NUL is replaced, texts like a system notice are escaped."""
     if isinstance(value, str):
         return escape(value.replace("\0", "\ufffd"))
     if isinstance(value, dict):
@@ -218,20 +210,18 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(inner) for inner in value] if isinstance(value, list) else value
 
 
+# The beginning and the end of a longer result are kept. Structured content is kept for clients up to this size.
 TEXT_CHARACTERS = 128 * 1024
-"""Maximum characters of a result. Of a longer result the beginning and the end are kept.
-
-Structured content is kept for clients up to this size.
-"""
 
 MAX_IMAGES = 8
 
 
 def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
-    """Return a tool's result with its texts joined and its images stored by `keep_image`.
+    """A result with its texts joined and its images stored, or mentioned if that fails.
 
-    The text begins with `note`. An image that cannot be stored is mentioned in the text instead. Called on the thread
-    that runs the tool, because storing images blocks.
+    On the tool's thread: it blocks.
+
+    The text begins with `note`.
     """
     from mcp_types import (  # noqa: PLC0415 -- any open connection has loaded this
         AudioContent,
@@ -309,17 +299,17 @@ _SCHEMAS = frozenset({
 })  # fmt: skip
 _LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
+# Keywords whose value may be null.
 _VALUES = frozenset({"const", "default"})
-"""Keywords whose value may be null."""
+# Matches, in a reference, the keyword that names the schemas of a tuple in older drafts.
 _ITEM = re.compile(r"/items/(?=[0-9]+(/|$))")
-"""Matches, in a reference, the keyword that names the schemas of a tuple in older drafts."""
 
 
 def lifted(schema: Any) -> Any:
-    """Return a schema of an older draft in terms of draft 2020-12. A schema of this draft is returned unchanged.
+    """A schema of an older draft in terms of draft 2020-12; not nested too deeply (see `is_too_deep`).
 
-    The schema must not be nested too deeply (see `is_too_deep`). A keyword whose value is null counts as absent, as
-    the libraries of some languages write empty values so. What is no schema is returned unchanged.
+    A keyword of value null counts as absent: libraries of some languages write empty values so. What is no schema
+    stays.
     """
     if not isinstance(schema, dict):
         return schema

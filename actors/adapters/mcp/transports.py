@@ -46,19 +46,15 @@ def bound_body(response: httpx2.Response, most: int) -> None:
 
 
 def mend_body(response: httpx2.Response, *, events: bool) -> None:
-    """Correct each message of a response that the MCP library cannot parse; see `mended`.
-
-    With `events`, the body is an event stream. Call this before the body is read.
-    """
+    """Correct each message that the MCP library cannot parse (see `mended`). Call it before the body is read."""
     body: Any = response.stream
     response.stream = _ChangedBody(body, _mended(body, events=events))
 
 
 def mark_forgotten_session(response: httpx2.Response) -> None:
-    """Let the MCP library report the error FORGOTTEN_SESSION if a server does not know the session of a request.
+    """Report FORGOTTEN_SESSION if a server does not know the session; call this before the body is read.
 
-    Servers say so with status 404, whatever the body, and some with status 400 and words. Either way they have not
-    carried out the request. Call this before the body is read.
+    Servers say so with status 404, whatever the body, or with 400 and words. They have not carried out the request.
     """
     if response.status_code in {httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST}:
         body: Any = response.stream
@@ -131,13 +127,13 @@ def _readable(text: bytes) -> bytes:
 
 CHUNK = 1 << 16
 
+# How many bytes at the beginning and at the end of an unreadable response are searched for its id.
 ID_WITHIN = 256
-"""How many bytes at the beginning and at the end of an unreadable response are searched for its id."""
 
 _ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15}|"[^"\\\x00-\x1f]{1,64}")')
 
+# Maximum size of a message in bytes. A server that sends a larger one is disconnected.
 LINE_BYTES = 32 << 20
-"""Maximum size of a message in bytes. A server that sends a larger one is disconnected."""
 
 
 @asynccontextmanager
@@ -146,10 +142,9 @@ async def pipe_transport(
 ) -> AsyncGenerator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """Yield the streams of messages from and to a program.
+    """Yield the streams of messages from and to a program, over non-blocking pipes that the caller closes.
 
-    The descriptors are non-blocking pipes, which the caller closes. `ended` is set when the program can no longer be
-    reached.
+    `ended` is set when the program can no longer be reached.
     """
     arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
@@ -201,10 +196,7 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
 
 
 async def _chunk(stdout: int) -> bytes:
-    """Return the next bytes that a program wrote; b"" at the end of its output.
-
-    Lets other tasks run first, even if the program writes all the time.
-    """
+    """The program's next bytes; b"" at their end. Lets other tasks run first, even if it writes all the time."""
     await anyio.lowlevel.checkpoint()
     while True:
         try:
@@ -216,10 +208,7 @@ async def _chunk(stdout: int) -> bytes:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Parse a line as an MCP message; return None for other text, which some programs print, too.
-
-    For a response that cannot be parsed, return an error message in its place; see `_unreadable`.
-    """
+    """Parse a line; None for other text, which some programs print, and an error for an unreadable response."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -231,19 +220,15 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 def _unreadable(line: bytes) -> SessionMessage | None:
-    """Return an error message in place of a response that cannot be parsed; None if the line is no response.
+    """An error in place of an unreadable response, to end its call; None for anything else.
 
-    The error ends the call that waits for the response. The response's id is searched near the beginning and near the
-    end of the line.
+    The id is searched near the beginning and the end.
     """
     return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is not valid JSON-RPC")
 
 
 def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
-    """Return an error message in place of a response, with its id; `ends` is its beginning, or its beginning and end.
-
-    Returns None if `ends` contains no id, or is part of a message that is no response.
-    """
+    """An error with the id in `ends`, the beginning and the end of a response; None without an id."""
     found = _ID.search(ends)
     if found is None or b'"method"' in ends or not (b'"result"' in ends or b'"error"' in ends):
         return None
@@ -266,10 +251,7 @@ for _name in ("httpx2", "httpcore2", "mcp"):
 
 
 class TokensInMemory:
-    """Keeps the tokens of one connection in memory (implements mcp.client.auth.TokenStorage).
-
-    The data of the OAuth client is not kept.
-    """
+    """Keeps the tokens of one connection in memory (mcp.client.auth.TokenStorage), without data of the OAuth client."""
 
     def __init__(self) -> None:
         self._tokens: OAuthToken | None = None
@@ -283,19 +265,18 @@ class TokensInMemory:
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return None
 
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Do nothing: the data of the OAuth client is not kept."""
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None: ...
 
 
 class AccessTokens(Protocol):
     """The access tokens of the operator's logins, by the names of servers."""
 
     async def token(self, name: str) -> str:
-        """Return the access token for a server; "" if there is no login. Raises LoginUnavailableError."""
+        """The access token for a server; "" if there is no login. Raises LoginUnavailableError."""
         ...
 
     async def another(self, name: str, refused: str) -> str:
-        """Return another token than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
+        """Another token than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
         ...
 
 
@@ -311,10 +292,9 @@ class _LoginAuth(httpx2.Auth):
         self._on_needs_login = on_needs_login
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Send the request by yielding it; if the response is 401, send it once more with another token, if any.
+        """Send the request; after a 401 once more with another token.
 
-        If the server has refused every token, or there is no token, one of the callbacks is called. If no token could
-        be obtained at the moment, this is `on_refusal` with the reason; otherwise it is `on_needs_login`.
+        If none is accepted or left, `on_needs_login` is called, or `on_refusal` if none could be obtained now.
         """
         token, trouble = await self._asked(self._logins.token(self._name))
         for _ in range(2):
@@ -347,11 +327,10 @@ async def http_transport(
     on_refusal: Callable[[str], None],
     on_needs_login: Callable[[], None],
 ) -> Any:
-    """Return the transport to a server's URL; closing `stack` closes its connections.
+    """The transport to a server's URL; closing `stack` closes its connections.
 
-    `on_refusal` is called with a reason that the library's errors do not contain: the HTTP status of an error response,
-    that a response is compressed, or why no access token is available now. `on_needs_login` is called if the server
-    requires that a person logs in.
+    `on_refusal` gets a reason that the library's errors lack: a status, compression, or why there is no token now.
+    `on_needs_login` is called if a person has to log in.
     """
 
     async def look(response: httpx2.Response) -> None:

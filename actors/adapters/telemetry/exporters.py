@@ -61,15 +61,12 @@ class Instruments:
 
 
 def resource() -> Resource:
-    """Return what the metrics and spans are of: this server."""
+    """What the metrics and spans are of: this server."""
     return Resource.create({"service.name": "bedrock", "service.version": version("phoenix-bedrock")})
 
 
 def prometheus(host: str, port: int) -> tuple[MetricReader, Callable[[], None], int]:
-    """Serve metrics over HTTP; return their reader, the function that ends the server, and its port (0: any free one).
-
-    Raises OSError.
-    """
+    """Serve metrics over HTTP; the reader, the server's end, and its port (0: any). Raises OSError."""
     from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415 -- extra `metrics`
     from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415
 
@@ -86,12 +83,10 @@ def prometheus(host: str, port: int) -> tuple[MetricReader, Callable[[], None], 
 
 
 def otlp(endpoint: str, contents: Iterable[str]) -> tuple[MetricReader, Spans]:
-    """Return what exports metrics and traces to the collector at `endpoint`, by OTLP over gRPC.
+    """Export metrics and traces to a collector by OTLP over gRPC, without OpenTelemetry's global providers.
 
-    OpenTelemetry's global providers are not changed. Span attributes that contain parts of messages are exported only
-    if `contents` has their names. All settings of the export but the endpoint come from OpenTelemetry's environment
-    variables, such as OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER and
-    OTEL_METRIC_EXPORT_INTERVAL.
+    Attributes with parts of messages are exported if named in `contents`. All settings but the endpoint come from
+    OpenTelemetry's variables, such as OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER.
     """
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter  # noqa: PLC0415 -- `otel`
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
@@ -107,13 +102,12 @@ def otlp(endpoint: str, contents: Iterable[str]) -> tuple[MetricReader, Spans]:
 class Spans:
     """Makes a trace for each run and the runs of its sub-agents, by OpenTelemetry's GenAI conventions.
 
-    A run is a span `invoke_agent`. It contains a span `chat` for each attempt of a model request and a span
-    `execute_tool` for each tool call. Contents of messages are left out, except in the attributes that the operator has
-    named.
+    A run is a span `invoke_agent` with a `chat` for each attempt of a model request and an `execute_tool` for each
+    call. Contents are left out, except in attributes that the operator has named.
     """
 
     def __init__(self, provider: TracerProvider, contents: Iterable[str] = ()) -> None:
-        """Attributes that contain parts of messages are added to spans only if `contents` has their names."""
+        """`contents`: the names of attributes with parts of messages that are added to spans."""
         self._provider = provider
         self._tracer = provider.get_tracer("bedrock")
         self._contents = frozenset(contents)
@@ -122,7 +116,6 @@ class Spans:
         self._calls: dict[ToolStart, Span] = {}
 
     def close(self) -> None:
-        """Send the spans that have ended. May block for some seconds."""
         self._provider.shutdown()
 
     def run_began(self, run: Run) -> None:
@@ -201,7 +194,7 @@ class Spans:
         _end(span, facts, "" if end.outcome in {"ok", "sub_agents", "answered"} else end.outcome)
 
     def _inside(self, conversation: str) -> Context:
-        """Return the context of spans in a conversation's run; of new traces if no run is open."""
+        """The context of spans in a conversation's run; of new traces if no run is open."""
         span = self._runs.get(conversation)
         return Context() if span is None else trace.set_span_in_context(span, Context())
 
@@ -215,7 +208,7 @@ def _end(span: Span, facts: Mapping[str, AttributeValue], error: str = "") -> No
 
 
 def _tokens(usage: Usage) -> dict[str, AttributeValue]:
-    """Return the attributes for the tokens used. By convention, input tokens include those read from the cache."""
+    """The attributes for the tokens used. By convention, input tokens include those read from the cache."""
     counted = {
         "gen_ai.usage.input_tokens": usage.context_tokens - usage.output_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
@@ -234,7 +227,7 @@ def _finish_reason(answer: ModelAnswer) -> str:
 
 
 def _messages(role: str, content: Iterable[Content]) -> str:
-    """Return one message as JSON in the form of OpenTelemetry's conventions; only texts and tool calls are included."""
+    """One message as JSON in the form of OpenTelemetry's conventions; only texts and tool calls are included."""
     parts: list[dict[str, str]] = []
     for each in content:
         if isinstance(each, Text):

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The number of model names that get a label value of their own; all further names share the value OTHER.
 MODELS = 50
-"""The number of model names that get a label value of their own; all further names share the value OTHER."""
+# The names under which calls of MCP tools, of client tools and of unknown tools are counted.
 MCP, CLIENT, OTHER = "mcp", "client", "other"
-"""The names under which calls of MCP tools, of client tools and of unknown tools are counted."""
 _CANCEL = "CancelConversationCommand"
 
 
@@ -73,9 +73,9 @@ def _guarded(observer: type[Observer]) -> type[Observer]:
 
 @_guarded
 class Observer(Telemetry):
-    """Writes log lines, and metrics and spans if they are exported.
+    """Writes log lines, and metrics and spans if exported.
 
-    The events and commands of one conversation must not be passed to it concurrently.
+    Not concurrently for events and commands of one conversation.
     """
 
     on = True
@@ -93,15 +93,11 @@ class Observer(Telemetry):
         self._calls: set[ToolStart] = set()
         self._models: set[str] = set()
         self._trace_parents: dict[str, str] = {}
-        """The W3C `traceparent` headers of the commands that are being handled, by the conversation's id."""
 
     def export(
         self, instruments: Instruments, spans: Spans | None, gauges: Mapping[Metric, Callable[[], float]]
     ) -> None:
-        """Make metrics, and spans if `spans` is given. Call this before anything is observed.
-
-        `gauges` are the gauges that other objects measure, each with a function that returns the value.
-        """
+        """Make metrics and `spans`, before anything is observed; `gauges` are measured by other objects."""
         self.measures = True
         self._instruments, self._spans = instruments, spans
         open_ = {metrics.OPEN_RUNS: self._runs, metrics.OPEN_ATTEMPTS: self._attempts, metrics.OPEN_TOOLS: self._calls}
@@ -319,7 +315,7 @@ class Observer(Telemetry):
         self._add(metrics.TOOLS, seconds or 0.0, self._counted_as(call), outcome)
 
     def _counted_as(self, call: ToolStart) -> str:
-        """Return the label value for a call's tool. Unknown tools share one, because models can invent names."""
+        """The label value for a call's tool. Unknown tools share one, because models can invent names."""
         if call.client:
             return CLIENT
         if call.tool in self.tools:
@@ -327,7 +323,7 @@ class Observer(Telemetry):
         return MCP if call.tool.startswith("mcp__") else OTHER
 
     def _bounded(self, model: str) -> str:
-        """Return the label value for a model: its name or, once MODELS names are in use, OTHER for any new name."""
+        """The label value for a model: its name or, once MODELS names are in use, OTHER for any new name."""
         if model in self._models or len(self._models) < MODELS:
             self._models.add(model)
             return model
@@ -350,3 +346,4 @@ def _log(level: int, line: str, /, **fields: str | float | None) -> None:
 
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)
+    # The W3C `traceparent` headers of the commands that are being handled, by the conversation's id.

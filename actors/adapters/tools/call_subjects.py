@@ -27,9 +27,9 @@ MAX_LINKS = 40
 def subject_of(
     name: str, arguments: Mapping[str, Any], working_dir: str, within: Sequence[str] | None = None
 ) -> CallSubject:
-    """Return the commands or paths that a call of a built-in tool concerns; `arguments` must fit the tool's schema.
+    """The commands or paths that a valid call of a built-in tool concerns.
 
-    Symbolic links are resolved; if `within` is given, only links that lie in one of these directories.
+    Links are resolved, with `within` only there.
     """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))
@@ -50,7 +50,7 @@ def subject_of(
 
 
 def shell_subject(text: str) -> CallSubject:
-    """Return the simple commands that a shell text runs, as a CallSubject; an empty subject for a blank text."""
+    """The simple commands that a shell text runs, as a CallSubject; an empty subject for a blank text."""
     if not text.strip():
         return CallSubject()
     try:
@@ -62,10 +62,10 @@ def shell_subject(text: str) -> CallSubject:
 
 
 def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
-    """Return the absolute path with its symbolic links resolved; parts that do not exist stay as they are.
+    """The absolute path with its links resolved; missing parts stay.
 
-    If `within` (directories without links) is given, only links that lie in one of these directories are followed,
-    because the targets of other links must not be revealed to a user who cannot read there.
+    With `within`, only links there are followed: the targets of others must not be revealed to a user who cannot read
+    them.
     """
     try:
         if within is not None:
@@ -95,10 +95,10 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def prepared_rule(rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-    """Return a rule with its command split into words, and the links in its directory resolved (see `real_path`).
+    """A rule with its command split into words, and its directory resolved (see `real_path`).
 
-    Raises InvalidApprovalRuleError for a blank command, for a `command_prefix` that is not the beginning of one simple
-    command, for a directory that is not absolute, and for a prefix that no rule can allow (see `prefix_allows`).
+    Raises InvalidApprovalRuleError for a blank command, a `command_prefix` that begins no simple command, a relative
+    directory, and a prefix that no rule can allow.
     """
     if rule.path:
         if not rule.path.startswith("/"):
@@ -132,10 +132,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
 
 
 def _repository(working_dir: str, within: Sequence[str] | None) -> str:
-    """Return the root of the git repository around the working directory, or the working directory if there is none.
-
-    If `within` is given, a parent directory is examined only if it is one of these directories or lies in one.
-    """
+    """The root of the enclosing git repository, or the working directory; with `within`, searched only there."""
     directory = working_dir
     while not os.path.lexists(os.path.join(directory, ".git")):
         parent = os.path.dirname(directory)

@@ -14,25 +14,19 @@ from actors.ports import ToolContext, ToolOutput, ToolSpec
 
 
 class Clipboards:
-    """The texts that calls of the patch tool have stored under names, per conversation.
-
-    Safe to call from any thread; never blocks.
-    """
+    """The texts that calls of patch have stored under names, per conversation. Any thread; never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # calls of several conversations, and a conversation's deletion, run in parallel
         self._clipboards: dict[str, dict[str, str]] = {}
 
     def of(self, conversation_id: str) -> Mapping[str, str]:
-        """Return the conversation's current texts by name; do not modify the mapping."""
+        """The conversation's current texts by name; do not modify the mapping."""
         with self._lock:
             return self._clipboards.setdefault(conversation_id, {})
 
     def store(self, conversation_id: str, before: Mapping[str, str], texts: Mapping[str, str]) -> None:
-        """Add `texts` to the conversation's texts, which were `before` when the caller got them from `of`.
-
-        Do nothing if the conversation's texts were changed or forgotten since then.
-        """
+        """Add `texts`, unless the conversation's are not `before` any more."""
         with self._lock:
             if self._clipboards.get(conversation_id) is before:
                 self._clipboards[conversation_id] = {**before, **texts}
@@ -44,8 +38,8 @@ class Clipboards:
 
 MAX_INPUT = 240 * 1024
 
+# Maximum bytes of the worker's output: more than the JSON text of all clipboards and a diff can take.
 MAX_OUTPUT = 8 << 20
-"""Maximum bytes of the worker's output: more than the JSON text of all clipboards and a diff can take."""
 
 MAX_PATCHES = 200
 
@@ -131,17 +125,15 @@ SPEC = ToolSpec(
 
 
 class PatchTool:
-    """The tool that changes text files (ports.Tool)."""
-
     def __init__(self, clipboards: Clipboards) -> None:
         self._clipboards = clipboards
 
     spec = SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Apply all patches of the call, or none.
+        """Apply all patches or none.
 
-        Raises ToolTransientError if the worker is lost; the file then has its old or its new content.
+        Raises ToolTransientError for a lost worker: the file then has its old or its new content.
         """
         path = arguments["path"]
         if context.mode is Mode.RESTRICTED:

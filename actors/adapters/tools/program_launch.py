@@ -20,18 +20,17 @@ from actors.ports import (
     ToolTransientError,
 )
 
+# Variables that are passed on, and their values if they are not set: nothing is coloured, and nothing paged.
 DEFAULTS = {"PATH": os.defpath, "HOME": "/", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
-"""Variables that are passed on, and their values if they are not set: nothing is coloured, and nothing paged."""
 
+# Variables that are passed on if they are set, in addition to LC_*.
 PASSED = ("USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONDONTWRITEBYTECODE", *DEFAULTS)
-"""Variables that are passed on if they are set, in addition to LC_*."""
 
 
 def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the complete environment of a tool's process, selected from `server`, by default from os.environ.
+    """The complete environment of a tool's process, selected from `server` (os.environ).
 
-    HOME keeps the server's value, because git and shells have their configuration there. TERM is "dumb", because there
-    is no terminal.
+    HOME stays, because git and shells have their configuration there; TERM is "dumb", because there is no terminal.
     """
     server = os.environ if server is None else server
     passed = {name: value for name, value in server.items() if name in PASSED or name.startswith("LC_")}
@@ -39,10 +38,7 @@ def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 class ToolRefusedError(Exception):
-    """The call was refused and nothing was done.
-
-    The text says what to do instead; `details` are displayed to users.
-    """
+    """The call was refused and nothing was done. The text says what to do instead; `details` are for users."""
 
     def __init__(self, error: str, text: str, **details: Any) -> None:
         super().__init__(f"{error}: {text}")
@@ -68,10 +64,7 @@ class WorkingDirectoryMissingError(Exception):
 
 
 def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> ProcessEnd:
-    """Run a program to its end, on the tool's thread; a cancel kills its process tree.
-
-    Raises the errors of `start_program`.
-    """
+    """Run a program to its end, on the tool's thread; a cancel kills its tree. Raises what `start_program` raises."""
     running = start_program(launch, context, on_output)
     context.track(running)
     end = running.wait()
@@ -80,10 +73,9 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
 
 
 def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
-    """Start a program, on the tool's thread; the caller registers the process for cancellation and waits for its end.
+    """Start a program, on the tool's thread; the caller registers it for cancellation and waits for it.
 
-    Raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or SandboxUnavailableError if the program did
-    not start.
+    Raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or SandboxUnavailableError: it did not start.
     """
     if not os.path.isdir(launch.cwd):
         raise WorkingDirectoryMissingError(launch.cwd)
@@ -105,12 +97,11 @@ def run_worker(
     hint: str = "",
     output_bytes: int = WORKER_OUTPUT_BYTES,
 ) -> ToolOutput:
-    """Run a worker, a module of actors.adapters.tools.workers that is given by its name, and return its answer.
+    """Run a worker, a module of actors.adapters.tools.workers, and return its answer.
 
-    Only the worker's process imports the module, which saves memory in a server that runs no agents.
-
-    `what` names the activity for users ("Reading a.txt"), `hint` advises the model what to change if the worker exceeds
-    a limit. Raises ToolTransientError or SandboxUnavailableError.
+    Only its process imports the module, which saves memory in a server without agents. `what` names the activity for
+    users ("Reading a.txt"), `hint` tells the model what to change at a limit. Raises ToolTransientError or
+    SandboxUnavailableError.
     """
     answer = worker_answer(worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes)
     return answer if isinstance(answer, ToolOutput) else ToolOutput(answer.decode(errors="replace"))
@@ -145,7 +136,7 @@ def worker_answer(
 
 
 def worker_source(worker: str) -> str:
-    """Return the Python source that runs the module `worker`."""
+    """The Python source that runs the module `worker`."""
     return WORKER_PROGRAM.format(root=str(Path(__file__).parents[3]), package=workers.__name__, name=worker)
 
 

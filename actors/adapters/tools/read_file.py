@@ -52,12 +52,9 @@ READ_FILE = ToolSpec(
 
 
 class ReadFileTool:
-    """The tool that shows text files (ports.Tool)."""
-
     spec = READ_FILE
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Show the requested lines. Raises ToolTransientError if the worker is lost."""
         path = arguments["path"]
         if "\0" in path:
             return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)
@@ -87,12 +84,9 @@ READ_IMAGE = ToolSpec(
 
 
 class ReadImageTool:
-    """The tool that shows image files (ports.Tool)."""
-
     spec = READ_IMAGE
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Read the image and return it. Raises ToolTransientError if a worker process cannot start or dies."""
         path = arguments["path"]
         if "\0" in path:
             return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)

@@ -16,23 +16,20 @@ from actors.ports import ProcessEnd, ToolContext, ToolOutput, ToolSpec
 MAX_REASON_CHARACTERS = 2_000
 
 ASK = "If the task needs more, call request_mode_upgrade and say why."
+# The last sentence is for the model only; see `FOR_AGENT`.
 HOW_TO_ASK = (
     "The mode is restricted: tools can read but not change anything outside of a temporary directory of the call, and "
     f"have no network. {ASK}"
 )
-"""Text appended to results of calls that failed because of restricted mode.
-
-Its last sentence is for the model only; see `FOR_AGENT`.
-"""
+# Text appended to results of calls that failed because of workspace mode.
 HOW_TO_ASK_FOR_MORE = (
     "The mode is workspace: tools can change files beneath the working directory only (not .git, nor other names of "
     "what people run later, nor files with several hard links, nor through links out of it), and have no network. "
     f"{ASK}"
 )
-"""Text appended to results of calls that failed because of workspace mode."""
 ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
+# Display data of a result that contains ASK, a sentence for the model only, which clients should not show.
 FOR_AGENT = {"for_agent": ASK}
-"""Display data of a result that contains ASK, a sentence for the model only, which clients should not show."""
 
 GRANTED = (
     "Approved: the mode is unrestricted from now on. Tools may change files, run any command and use the network. "
@@ -82,25 +79,19 @@ _WORDS = (
     r"|Network is unreachable|Name or service not known|Temporary failure in name resolution|Could not resolve host"
     r"|getaddrinfo|ENETUNREACH|EAI_AGAIN"
 )
+# Matches error messages of programs that the permission mode keeps from writing or from using the network.
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
-"""Matches error messages of programs that the permission mode keeps from writing or from using the network."""
+# The same in lines that have the form of an error message, such as `touch: cannot touch …`: the output of a successful
+# command may merely quote one.
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
-"""Matches the messages of `_BLOCKED` only in lines that have the form of an error message: a name, a colon, a text.
-
-It is used for the output of a successful command, which may merely quote such a message. Lines that match begin like
-`touch: cannot touch …`, `bash: line 1: …` or `fatal: …`.
-"""
 
 _LOOKED_AT = 16 * 1024
 
 
 class ModeUpgradeTool:
-    """The tool that confirms the user's approval to the model (ports.Tool)."""
-
     spec = SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Return the confirmation, or the reason why the wider mode is not possible in the working directory."""
         wanted = Mode(arguments.get("mode", Mode.UNRESTRICTED))
         if not wider(wanted, context.mode):
             return ToolOutput(NOT_NEEDED if context.mode is Mode.UNRESTRICTED else NOT_NEEDED_WORKSPACE)
@@ -113,7 +104,7 @@ class ModeUpgradeTool:
 
 
 def hint(mode: Mode, end: ProcessEnd) -> str:
-    """Return advice if the mode may have made a command, or a part of it, fail; "" otherwise."""
+    """Advice if the mode may have made a command, or a part of it, fail; "" otherwise."""
     if mode is Mode.UNRESTRICTED:
         return ""
     said = (end.tail or end.head)[-_LOOKED_AT:].decode(errors="replace")
@@ -122,5 +113,5 @@ def hint(mode: Mode, end: ProcessEnd) -> str:
 
 
 def hint_for_error(mode: Mode, text: str) -> str:
-    """Return advice if workspace mode may have caused an error of a tool; "" otherwise."""
+    """Advice if workspace mode may have caused an error of a tool; "" otherwise."""
     return ADVICE[mode] if mode is Mode.WORKSPACE and _BLOCKED.search(text) else ""

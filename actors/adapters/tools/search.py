@@ -21,8 +21,8 @@ from actors.ports import Purpose, SideQuery, SideQueryError, ToolContext, ToolOu
 
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000
+# Maximum characters of a pattern: long ones take very long to compile.
 MAX_PATTERN = 4_096
-"""Maximum characters of a pattern: long ones take very long to compile."""
 
 SEARCH = ToolSpec(
     description=(
@@ -82,12 +82,9 @@ SEARCH_HINT = "Narrow `path` or `include`, or write a simpler pattern."
 
 
 class SearchTool:
-    """The tool that searches files (ports.Tool)."""
-
     spec = SEARCH
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Show the matching lines. Raises ToolTransientError if the worker is lost, or SandboxUnavailableError."""
         asked = {
             "pattern": arguments["pattern"],
             "path": arguments.get("path", "."),
@@ -102,9 +99,9 @@ class SearchTool:
 
 
 def ripgrep() -> str:
-    """Return the absolute path of ripgrep, the one installed with the server first; "" if there is none.
+    """The path of ripgrep, the server's own first; "" if there is none.
 
-    Relative entries of PATH are ignored, because they could lead to a program of another user.
+    Relative entries of PATH could be another user's.
     """
     path = os.pathsep.join((sysconfig.get_path("scripts"), tool_environment()["PATH"]))
     found = shutil.which("rg", path=path) or ""
@@ -113,11 +110,11 @@ def ripgrep() -> str:
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000
+# Findings of at most this length are shown unfiltered: selecting excerpts would take longer than reading all.
 PLAIN_CHARACTERS = 2_000
-"""Findings of at most this length are shown unfiltered: selecting excerpts would take longer than reading all."""
 FINDINGS_BYTES = 1 << 20
+# Maximum output tokens of the small model's selection, including reasoning.
 MAX_OUTPUT = 8_000
-"""Maximum output tokens of the small model's selection, including reasoning."""
 
 KEYWORD_SEARCH = ToolSpec(
     description=(
@@ -161,7 +158,6 @@ class Findings(msgspec.Struct, frozen=True):
     text: str
     remarks: list[str]
     root: str
-    """The directory that paths are relative to; "" for the working directory."""
 
 
 class KeywordSearchTool:
@@ -170,10 +166,7 @@ class KeywordSearchTool:
     spec = KEYWORD_SEARCH
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Show the matches of the terms with their context.
-
-        Raises ToolTransientError if the worker is lost or the small model is busy, or SandboxUnavailableError.
-        """
+        """Raises ToolTransientError (a lost worker, a busy small model) or SandboxUnavailableError."""
         if not (program := ripgrep()):
             return ToolOutput(MISSING, is_error=True)
         asked = {"search_terms": arguments["search_terms"], "ripgrep": program}
@@ -188,7 +181,7 @@ class KeywordSearchTool:
 
 
 def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
-    """Return the excerpts that a small model selects; all findings if they are short or the model does not answer."""
+    """The excerpts that a small model selects; all findings if they are short or the model does not answer."""
     if len(found.text) <= PLAIN_CHARACTERS:
         return found
     aside = SideQuery(Purpose.EXCERPTS, PROMPT, f"Question: {query}\n\nFound:\n{found.text}", MAX_OUTPUT)
@@ -201,7 +194,6 @@ def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
 
 
 def shown(found: Findings) -> str:
-    """Return the text for the model: the root directory, the lines up to MAX_CHARACTERS, and remarks on omissions."""
     text, remarks = found.text, found.remarks
     if len(text) > MAX_CHARACTERS:
         end = text.rfind("\n", 0, MAX_CHARACTERS) + 1 or MAX_CHARACTERS

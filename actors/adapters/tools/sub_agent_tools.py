@@ -47,8 +47,8 @@ ERROR_SPEC = ToolSpec(
 
 
 MOST = 10
+# Maps fields of AgentTask to the names of the tool's arguments, where the two differ.
 NAMES = {"timeout_ms": "timeout_seconds"}
-"""Maps fields of AgentTask to the names of the tool's arguments, where the two differ."""
 
 _TASK = {
     "type": "object",
@@ -123,8 +123,6 @@ SPEC = ToolSpec(
 
 
 class SpawnSubAgentTool:
-    """The tool that requests sub-agents (ports.Tool)."""
-
     spec = SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:

@@ -25,16 +25,15 @@ class ReadRefusedError(Exception):
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Return whether a real path is `folder` or inside it."""
+    """Whether a real path is `folder` or inside it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[bytes, int]:
-    """Return the first `limit` bytes of a regular file, and its size in bytes.
+    """The first `limit` bytes of a regular file, and its size.
 
-    `refusal` gets the real path of the file and returns why it must not be read, or "". Raises FileNotFoundError if
-    there is no such file, and ReadRefusedError if it must not or cannot be read. If it must not be read, the error's
-    text is only what `refusal` returned.
+    `refusal` returns why a real path must not be read, or "". Raises FileNotFoundError, or ReadRefusedError, with only
+    that text if the file must not be read.
     """
     # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file checked
     # through this handle cannot be replaced by another one before it is read.
@@ -70,15 +69,14 @@ def _read(path: str, limit: int) -> bytes:
         os.close(file)
 
 
+# Maximum number of entries in a listing. Which entries of a larger directory are missing is not defined.
 MAX_ENTRIES = 100_000
-"""Maximum number of entries in a listing. Which entries of a larger directory are missing is not defined."""
 
 
 def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
-    """Return the entries of a directory, given by its real path: directories first, each kind sorted by name.
+    """The entries of a real directory, directories first, each kind by name. Raises ValueError if it is unreadable.
 
-    Entries at or in a `hidden` real path and links to such entries are omitted, as are links that lead out of the
-    directories `within`. Raises ValueError with a readable text if the directory cannot be read.
+    Without `hidden` paths, links to them, and links out of `within`.
     """
     try:
         with os.scandir(directory) as found:
@@ -92,7 +90,6 @@ def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | 
 
 
 def home_directory() -> str:
-    """Return the home directory of the server's user, "/" if there is none."""
     try:
         return str(Path.home())
     except RuntimeError:
@@ -125,7 +122,7 @@ def _resolves_into(path: str, within: Sequence[str]) -> bool:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a directory, or a link to a directory; False for circular links."""
+    """Whether an entry is a directory, or a link to a directory; False for circular links."""
     try:
         return entry.is_dir()
     except OSError:
@@ -133,7 +130,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_utf8(name: str) -> bool:
-    """Return whether a file name is valid UTF-8. Names that are not cannot be sent to clients."""
+    """Whether a file name is valid UTF-8. Names that are not cannot be sent to clients."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -141,14 +138,14 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
+# Maximum bytes that are read of HEAD, of a ref, and of a `.git` file; each of them is one short line.
 SMALL = 4096
-"""Maximum bytes that are read of HEAD, of a ref, and of a `.git` file; each of them is one short line."""
 
+# Maximum bytes of packed-refs that are searched: some 50,000 refs.
 PACKED_REFS = 4 << 20
-"""Maximum bytes of packed-refs that are searched: some 50,000 refs."""
 
+# Number of digits of a commit id that are shown.
 SHORT = 10
-"""Number of digits of a commit id that are shown."""
 
 _COMMIT = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BRANCH = re.compile(rb"ref: refs/heads/([^\x00-\x20\x7f~^:?*\[\\]{1,255})")
@@ -157,10 +154,9 @@ Refusal = Callable[[str], str]
 
 
 def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _path: True) -> str:
-    """Return the root of the repository that contains the directory, given by its real path; "" if there is none.
+    """The root of the repository around a real directory; "" if there is none.
 
-    A `.git` is ignored if `allowed` returns False for its path, or if it belongs to neither root, nor the server's
-    user, nor the owner of the directory.
+    A `.git` counts if it is `allowed` and of root, the server's user or the directory's owner.
     """
     try:
         trusted = {0, os.geteuid(), os.stat(directory).st_uid}
@@ -176,10 +172,7 @@ def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _pat
 
 
 def git_state(root: str, refusal: Refusal) -> GitState:
-    """Return branch and commit of the repository at `root`, each "" if it cannot be read.
-
-    `refusal` takes the real path of a file, and returns the reason why the file must not be read, or "".
-    """
+    """Branch and commit of a repository, each "" if unreadable; `refusal` says why a real path must not be read."""
     try:
         private = _private_directory(root, refusal)
     except (OSError, ReadRefusedError):
@@ -196,7 +189,7 @@ def git_state(root: str, refusal: Refusal) -> GitState:
 
 
 def _is_root(folder: str, trusted: set[int]) -> bool:
-    """Return whether `folder` has a `.git` of a repository that belongs to one of the user ids `trusted`."""
+    """Whether `folder` has a `.git` of a repository that belongs to one of the user ids `trusted`."""
     try:
         about = os.stat(os.path.join(folder, ".git"))
     except OSError:
@@ -207,7 +200,7 @@ def _is_root(folder: str, trusted: set[int]) -> bool:
 
 
 def _private_directory(root: str, refusal: Refusal) -> str:
-    """Return the directory that contains HEAD: `.git`, or the target of a file `.git` (worktree, submodule)."""
+    """The directory that contains HEAD: `.git`, or the target of a file `.git` (worktree, submodule)."""
     path = os.path.join(root, ".git")
     if not os.path.isdir(path):
         data, _ = read_start(path, SMALL, refusal)
@@ -218,7 +211,7 @@ def _private_directory(root: str, refusal: Refusal) -> str:
 
 
 def _commit_of(ref: bytes, private: str, refusal: Refusal) -> str:
-    """Return the shortened commit id of the branch `ref`, from the branch's own file or from a line in packed-refs."""
+    """The shortened commit id of the branch `ref`, from the branch's own file or from a line in packed-refs."""
     common = private
     if leads := _line(private, "commondir", refusal):
         try:
@@ -238,7 +231,7 @@ def _line(folder: str, name: str, refusal: Refusal) -> bytes:
 
 
 def _content(folder: str, name: str, limit: int, refusal: Refusal) -> bytes:
-    """Return the first `limit` bytes of the file `name` inside `folder`; b"" if it cannot or must not be read."""
+    """The first `limit` bytes of the file `name` inside `folder`; b"" if it cannot or must not be read."""
 
     def why_not(real: str) -> str:
         return refusal(real) if is_inside(real, folder) else "it leads out of the repository"
@@ -250,7 +243,6 @@ def _content(folder: str, name: str, limit: int, refusal: Refusal) -> bytes:
 
 
 def _real(path: str) -> str:
-    """Return the real path. Raises OSError if the path does not exist."""
     if "\0" in path:
         raise FileNotFoundError(path)
     return os.path.realpath(path, strict=True)
@@ -260,41 +252,34 @@ def _is_name(part: bytes) -> bool:
     return bool(part) and not part.startswith(b".") and not part.endswith(b".lock")
 
 
+# Names of files with instructions for agents; in each directory the first one that can be read is used.
 NAMES = ("AGENTS.md", "CLAUDE.md")
-"""Names of files with instructions for agents; in each directory the first one that can be read is used."""
 
+# Maximum bytes read of one file with instructions.
 FILE_BYTES = 32 * 1024
-"""Maximum bytes read of one file with instructions."""
 
+# Maximum bytes read of all files with instructions together; files nearest to the working directory come first.
 ALL_BYTES = 64 * 1024
-"""Maximum bytes read of all files with instructions together; files nearest to the working directory come first."""
 
+# At most one of this many characters may be invalid UTF-8 in a file with instructions.
 MOST_INVALID = 10
-"""At most one of this many characters may be invalid UTF-8 in a file with instructions."""
 
 NOT_TEXT = "it is not text in UTF-8"
 
 SHOWN = 200
-"""Maximum characters of a refused path in an error message."""
 
+# Maximum number of files with instructions that the prompt names: those nearest to the working directory.
 MAX_FILES = 16
-"""Maximum number of files with instructions that the prompt names: those nearest to the working directory."""
 
 
 class LocalWorkspace(Workspace):
-    """Implements Workspace with directories of this machine.
-
-    The function `protected` returns the current real paths of the server's own files, where no conversation may work.
-    """
-
     def __init__(self, protected: Callable[[], Sequence[str]] = tuple) -> None:
         self._protected = protected
 
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
-        """Return the real path of a directory in which a conversation may work.
+        """See ports.Workspace.
 
-        If `within` is given, the path must be one of these directories or beneath one. Raises ValueError, with a text
-        for people, unless the path is absolute, exists and is allowed.
+        Raises ValueError, with a text for people, unless the path is absolute, exists and is allowed.
         """
         if "\0" in path:
             raise ValueError("it contains a NUL character")
@@ -315,19 +300,12 @@ class LocalWorkspace(Workspace):
         return real
 
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
-        """List a directory, leaving out the server's own files, and links that lead outside of `within`.
-
-        If `path` is empty, the home directory is listed, or the first directory of `within`. Raises ValueError for the
-        same reasons as `check`, or if the directory cannot be read.
-        """
+        """See ports.Workspace. Raises ValueError as `check` does, or if the directory cannot be read."""
         first = home_directory() if within is None else next(iter(within), "")
         return list_entries(self.check(path or first, within), self._protected(), within)
 
     def surroundings(self, directory: str, within: Sequence[str] | None = None) -> WorkspaceContext:
-        """Describe a directory that `check` has returned, for the system prompt: its Git state and instruction files.
-
-        What cannot be read is omitted.
-        """
+        """Git state and instruction files of a checked directory; what cannot be read is omitted."""
         if not _is_within(directory, within):
             return WorkspaceContext(directory)
         root = repository_root(directory, lambda path: _is_within(path, within))
@@ -340,10 +318,7 @@ class LocalWorkspace(Workspace):
         return WorkspaceContext(directory, git, found, unnamed)
 
     def _instructions(self, directory: str, top: str) -> tuple[tuple[Instructions, ...], int]:
-        """Return the instruction files from `top` down to `directory`, and how many more of them were left out.
-
-        At most MAX_FILES are returned; those nearest to `top` are left out.
-        """
+        """The MAX_FILES instruction files nearest to `directory`, from `top` down, and how many were left out."""
         found: list[Instructions] = []
         left, unnamed = ALL_BYTES, 0
         for folder in _upwards(directory, top):
@@ -359,10 +334,7 @@ class LocalWorkspace(Workspace):
         return tuple(reversed(found)), unnamed
 
     def _read(self, path: str, limit: int, top: str) -> Instructions | None:
-        """Read one instruction file; return None if it does not exist.
-
-        For a file that cannot be read, the result contains the reason in place of the text.
-        """
+        """An instruction file, with the reason in place of a text that cannot be read; None if it does not exist."""
 
         def why_not(real: str) -> str:
             return self._refusal(real) if is_inside(real, top) else "it leads out of the repository"
@@ -391,7 +363,7 @@ class LocalWorkspace(Workspace):
 
 
 def _is_within(path: str, within: Sequence[str] | None) -> bool:
-    """Return whether a path, with its links resolved, is in one of the directories `within`; None allows all paths."""
+    """Whether a path, with its links resolved, is in one of the directories `within`; None allows all paths."""
     if within is None:
         return True
     try:
@@ -411,7 +383,7 @@ def _upwards(directory: str, top: str) -> Iterator[str]:
 
 
 def _printable(path: str) -> str:
-    """Return a path for an error message: printable, and shortened in the middle if it is long."""
+    """A path for an error message: printable, and shortened in the middle if it is long."""
     if len(path) > SHOWN:
         path = f"{path[: SHOWN // 2]}…{path[-SHOWN // 2 :]}"
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path)

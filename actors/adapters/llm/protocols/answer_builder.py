@@ -29,8 +29,8 @@ from actors.ports.models import fixed_tokens
 
 log = logging.getLogger(__name__)
 
+# Higher token counts are reduced to this limit, so that sums of counts fit into 64 bits. No real count reaches it.
 MAX_TOKENS = 1 << 40
-"""Higher token counts are reduced to this limit, so that sums of counts fit into 64 bits. No real count reaches it."""
 
 
 class UsageFields(Struct, frozen=True):
@@ -47,10 +47,9 @@ class UsageFields(Struct, frozen=True):
     """Whether the count of the prompt includes what was read from and written to the cache."""
 
     def usage(self, reported: Mapping[str, Any], request: ModelRequest, limits: ModelLimits, received: int) -> Usage:
-        """Return the usage, without its cost, that was reported for an answer of `received` bytes to `request`.
+        """The usage reported for an answer of `received` bytes, without its cost.
 
-        A count that is missing, or that cannot be, is estimated; a prompt that the model has answered is not larger
-        than its window.
+        Missing or impossible counts are estimated; an answered prompt is not larger than its window.
         """
         read = next(filter(None, (token_count(reported, path) for path in self.cache_read)), 0)
         written = token_count(reported, self.cache_write) or 0
@@ -76,9 +75,9 @@ def _note(reported: Mapping[str, Any], field: str, request: ModelRequest) -> Non
 
 
 def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None:
-    """Return the usage after one more report, whose fields replace those of earlier ones.
+    """The usage after one more report. A 0 replaces no count: some servers end an answer with zeros.
 
-    A count of 0 replaces none: some servers end an answer with zeros. A report that is not an object is ignored.
+    Only objects count.
     """
     if not isinstance(usage, dict):
         return known
@@ -87,10 +86,7 @@ def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None
 
 
 def token_count(usage: object, path: str = "") -> int | None:
-    """Return the count at `path` in a provider's token usage, at most MAX_TOKENS; None if there is no possible count.
-
-    Whole numbers are accepted in any spelling, so that an odd usage never makes an answer fail.
-    """
+    """The count at `path`, in any spelling of a whole number, at most MAX_TOKENS; None if it is impossible."""
     for name in path.split(".") if path else ():
         usage = usage.get(name) if isinstance(usage, dict) else None
     count = whole_number(usage)
@@ -98,10 +94,7 @@ def token_count(usage: object, path: str = "") -> int | None:
 
 
 def prompt_tokens(request: ModelRequest) -> int:
-    """Estimate the input tokens of a request.
-
-    The result is at least the token count that the provider last reported for the conversation (`counted_tokens`).
-    """
+    """Estimate a request's input tokens: at least what the provider last counted for the conversation."""
     said = content_tokens(block for turn in request.turns for block in turn.content)
     return max(request.counted_tokens, fixed_tokens(request.system, request.tools) + said)
 
@@ -111,10 +104,9 @@ _NAME_CHARS = 64
 
 
 def accepted_calls(content: tuple[Content, ...], request: ModelRequest) -> tuple[Content, ...]:
-    """Return an answer's content with calls that can be stored and sent to every provider.
+    """An answer's content with calls that can be stored and sent to every provider.
 
-    The ids of the calls are unique in the conversation, and their inputs contain no lone surrogates. An input that is
-    encoded twice is decoded once.
+    Ids are unique in the conversation, inputs have no lone surrogates, and one that is encoded twice is decoded once.
     """
     view = request.view
     recent = {block.id for turn in view.turns[view.settled :] for block in turn.content if isinstance(block, ToolUse)}
@@ -128,19 +120,17 @@ def _repaired(block: Content) -> Content:
 
 
 def call_name(call: ToolUse) -> str:
-    """Return the call's name in a form that every provider accepts.
+    """The call's name as every provider accepts it.
 
-    A model may invent a tool with any name. Such a call gets an error result, but providers would refuse every later
-    request with that name in its history.
+    An invented name gets an error result, but providers would refuse every later request with it in the history.
     """
     return _FOREIGN.sub("_", call.name[:_NAME_CHARS]) or "unnamed"
 
 
 def call_arguments(call: ToolUse) -> bytes:
-    """Return the call's input as the JSON text of an object; unchanged if it is an object already.
+    """The call's input as a JSON object.
 
-    An invalid input, for which the call got an error result, is wrapped in an object, because providers refuse a
-    history that contains invalid JSON.
+    An invalid one, whose call got an error result, is wrapped in an object, because providers refuse it in a history.
     """
     raw = call.input.encode("utf-8", "replace")
     if not raw.strip():
@@ -168,7 +158,7 @@ _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
 
 
 def is_present(raw: Raw) -> bool:
-    """Return whether a field that is kept as undecoded JSON was present and not null."""
+    """Whether a field that is kept as undecoded JSON was present and not null."""
     return bytes(raw) not in (b"", b"null")
 
 
@@ -181,18 +171,15 @@ class PreparedRequest(Struct, frozen=True):
     request: ModelRequest
 
     def reasoning(self, text: str, raw: str = "") -> Reasoning:
-        """Return a reasoning block that is marked as written by this model of this provider.
-
-        `raw` is the block in the provider's JSON, which later requests send back; "" for none.
-        """
+        """A block marked as this model's; `raw` is its JSON, which later requests send back."""
         return Reasoning(text, self.info.protocol, self.info.name, raw, self.info.provider)
 
     def call(self, identity: str, name: str, arguments: str, own: str = "") -> ToolUse:
-        """Return a tool call. `own` is a JSON object, which later requests send back to this model; "" for none."""
+        """A tool call. `own` is a JSON object, which later requests send back to this model; "" for none."""
         return ToolUse(identity, name, arguments, own=self.reasoning("", own) if own else None)
 
     def can_echo(self, block: Content | None) -> TypeGuard[Reasoning]:
-        """Return whether `block` is reasoning of this model and protocol of this provider that can be sent back."""
+        """Whether `block` is reasoning of this model and protocol of this provider that can be sent back."""
         return (
             isinstance(block, Reasoning)
             and bool(block.raw)
@@ -201,11 +188,10 @@ class PreparedRequest(Struct, frozen=True):
         )
 
     def own_fields(self, call: ToolUse) -> dict[str, Any]:
-        """Return the fields that a call must have in requests to this model because its provider sent them with it."""
+        """The fields that a call must have in requests to this model because its provider sent them with it."""
         return msgspec.json.decode(call.own.raw, type=dict[str, Raw]) if self.can_echo(call.own) else {}
 
     def priced(self, usage: Usage) -> Usage:
-        """Return `usage` with its cost set by the model's price (0 if it is unknown)."""
         return replace(usage, cost_micros=self.limits.cost_micros(usage))
 
 
@@ -242,7 +228,6 @@ class AnswerReader(ABC):
 
     @property
     def usage(self) -> Usage | None:
-        """The token usage reported so far; None if none was reported."""
         if not self._reported:
             return None
         request, limits = self._prepared.request, self._prepared.limits
@@ -250,10 +235,7 @@ class AnswerReader(ABC):
 
     @property
     def cut_off_usage(self) -> Usage | None:
-        """The token usage if the answer is cut off now, estimated where it has not been reported.
-
-        None if no part of the answer has arrived and no usage was reported.
-        """
+        """The usage if the answer is cut off now, estimated where not reported; None if nothing has arrived."""
         told = self.usage
         if not self.size.begun or (told is not None and self.complete):
             return told
@@ -263,22 +245,19 @@ class AnswerReader(ABC):
 
     @abstractmethod
     def event(self, event: SseEvent) -> None:
-        """Process the next event of the stream.
+        """Process the next event.
 
-        Raises ModelFailedError for a reported error; msgspec.DecodeError, UnicodeDecodeError or RecursionError for an
-        event that is no JSON, and msgspec.ValidationError for one that does not fit the protocol.
+        Raises ModelFailedError for a reported error; msgspec.DecodeError, UnicodeDecodeError or RecursionError for no
+        JSON, and msgspec.ValidationError for one that does not fit the protocol.
         """
 
     @abstractmethod
     def whole(self, body: bytes) -> None:
-        """Process an answer that came as one JSON body instead of a stream. None of its text is passed to the sink.
-
-        Raises the same errors as `event`.
-        """
+        """Process an answer that came as one JSON body; the sink gets no text. Raises what `event` raises."""
 
     @abstractmethod
     def answer(self) -> ModelAnswer:
-        """Return the answer. Raises ModelFailedError if the marker of its end has not arrived, or reports a failure."""
+        """The answer. Raises ModelFailedError if the marker of its end has not arrived, or reports a failure."""
 
     def _count(self, usage: object) -> None:
         self._reported = merged(self._reported, usage)
@@ -290,9 +269,9 @@ class AnswerReader(ABC):
 
 
 class ContentSize:
-    """The size of one answer's content, and whether it exceeds a limit.
+    """The size of one answer's content.
 
-    It is counted while the answer streams, so that an oversized answer is stopped, and again for the complete answer.
+    Counted while it streams, to stop an oversized answer, and again for the complete one.
     """
 
     def __init__(self) -> None:
@@ -326,11 +305,9 @@ class ContentSize:
             self.excess = self.excess or f"{MAX_BLOCKS:,} parts"
 
     def add(self, text: str) -> None:
-        """Count a chunk of text, reasoning or a tool call."""
         self.add_bytes(utf8_size(text))
 
     def add_bytes(self, size: int) -> None:
-        """Count `size` bytes of content that is not available as text."""
         self.bytes += size
         if self.bytes > MAX_MODEL_RESPONSE_BYTES:
             self.excess = _MOST_BYTES
@@ -355,16 +332,12 @@ class TextBuffer:
                 self._sink.text(text, reasoning=self._reasoning)
 
     def next_part(self, separator: str = "") -> None:
-        """Begin another part of the text, unless the current one is empty."""
         if len(self._chunks) > self._part:
             self.add(separator)
             self._part = len(self._chunks)
 
     def settle(self, text: str) -> None:
-        """Replace the current part by its final text, of which the chunks were the preview; "" changes nothing.
-
-        The sink gets what the final text adds to the preview.
-        """
+        """Replace the current part by its final form; the sink gets what the chunks did not contain."""
         if not text:
             return
         preview = "".join(self._chunks[self._part :])
@@ -381,13 +354,11 @@ class TextBuffer:
 def build_answer(
     prepared: PreparedRequest, content: tuple[Content, ...], stop: Stop, usage: Usage | None
 ) -> ModelAnswer:
-    """Check a complete answer and return it.
+    """Check a complete answer.
 
-    Tool calls get ids and inputs that every provider accepts. If the model refused to answer, its tool calls are
-    dropped. If an answer consists only of reasoning, its content becomes empty.
-
-    Raises ModelFailedError: content_filter for a refusal without text, response_too_large if the content exceeds the
-    limits of one message.
+    Calls get ids and inputs that every provider accepts. A refusal has no calls, and an answer of reasoning alone no
+    content. Raises ModelFailedError: content_filter for a refusal without text, response_too_large beyond the limits of
+    one message.
     """
     content = tuple(map(_joined, content))
     if excess := ContentSize.of(content).excess:
@@ -405,10 +376,7 @@ def build_answer(
 
 
 def _fills_window(prepared: PreparedRequest, blocks: tuple[Content, ...], usage: Usage | None) -> bool:
-    """Return whether an answer was cut off because the context window has no room left.
-
-    That is so if its tokens, estimated if the provider reports none, fill the window, or if there was room for none.
-    """
+    """Whether the window has no room left: the tokens, reported or estimated, fill it, or there was room for none."""
     if usage is None:
         used = prompt_tokens(prepared.request) + tokens_of(ContentSize.of(blocks).bytes)
         return used >= prepared.info.usable_window

@@ -64,10 +64,10 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
-    """Return the body of a request as JSON.
+    """The body as JSON, the same bytes for the same turns.
 
-    The same turns always give the same bytes. Otherwise the provider's prompt cache would miss, and the provider would
-    reject the thinking blocks that are sent back. Sampling parameters are never sent, because the API refuses them.
+    Otherwise the provider's cache would miss, and it would reject thinking blocks that are sent back. It refuses
+    sampling parameters, so none are sent.
     """
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {
@@ -95,17 +95,14 @@ def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
 
 
 def joint(before: str, role: str) -> bytes:
-    """Return the JSON text before the blocks of a turn with the role `role`.
-
-    `before` is the role of the previous turn, "" if there is none. Adjacent turns with the same role share a message.
-    """
+    """What is between a turn of the role `before` ("" for none) and one of `role`; equal roles share a message."""
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """Return the encoded blocks of a turn; b"" if no part of the turn can be sent."""
+    """The encoded blocks of a turn; b"" if no part of the turn can be sent."""
     if turn.role == "assistant" and not has_visible_content(turn.content):
         return b""  # the API refuses a turn that has only reasoning
     content = sorted(turn.content, key=lambda block: not is_tool_result(block)) if turn.role == "user" else turn.content
@@ -155,8 +152,6 @@ class _Details(Struct):
 
 
 class _Message(Struct):
-    """The message in an event, or a complete answer."""
-
     type: str = ""
     content: list[Raw] | str | None = None
     stop_reason: str | None = None
@@ -271,11 +266,7 @@ class _Block:
                 return None
 
     def _thinking(self) -> str:
-        """Return this reasoning block as JSON, in the form in which later requests send it back.
-
-        If the provider sent the whole block at once, these are the provider's bytes; otherwise the block is built from
-        its deltas.
-        """
+        """This reasoning block as later requests send it back: in the provider's bytes, or built from deltas."""
         if self._signature is None and self._text.text == self._given:
             return self._raw.decode()
         block = self._head | {"thinking": self._text.text}
@@ -285,8 +276,6 @@ class _Block:
 
 
 class AnthropicReader(AnswerReader):
-    """Reads one answer of Anthropic Messages."""
-
     USAGE = UsageFields(
         prompt="input_tokens",
         output="output_tokens",
@@ -356,7 +345,7 @@ class AnthropicReader(AnswerReader):
         return block
 
     def _block(self, place: object, kind: object) -> _Block:
-        """Return the block of a delta of this kind. Begin one if it was not announced: some servers do not."""
+        """The block of a delta of this kind. Begin one if it was not announced: some servers do not."""
         block = self._places.get(whole_number(place))
         if block is None or (block.kind in _PLAIN and block.kind != kind):
             return self._begin(place, Raw(msgspec.json.encode({"type": kind})))

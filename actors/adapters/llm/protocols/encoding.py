@@ -31,15 +31,14 @@ from actors.core.history import Prefix, ProviderView, Turn
 from actors.ports import ImageView, ToolSpec
 from actors.ports.json_schema import NativeOutput
 
+# Keywords that providers refuse at the top level of a schema, but accept inside it.
 NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
-"""Keywords that providers refuse at the top level of a schema, but accept inside it."""
 
 
 def for_providers(tool: ToolSpec) -> ToolSpec:
-    """Return the tool as providers accept it: keywords that they refuse at the top of its schema go to its description.
+    """The tool as providers accept it: what they refuse at the top of a schema goes to the description.
 
-    Most tools are returned unchanged. No check is lost, because Bedrock or the client that runs the tool validates the
-    input by the whole schema.
+    No check is lost, because the input is validated by the whole schema.
     """
     moved = {key: tool.input_schema[key] for key in NOT_AT_THE_TOP if key in tool.input_schema}
     if not moved:
@@ -53,12 +52,12 @@ ENCODER = msgspec.json.Encoder()
 
 
 def encoded_tools(tools: Iterable[ToolSpec], form: Callable[[ToolSpec], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tools in the form of a protocol, with schemas that providers accept."""
+    """The tools in the form of a protocol, with schemas that providers accept."""
     return [form(for_providers(tool)) for tool in tools]
 
 
 def is_failed(result: ToolResult) -> bool:
-    """Return whether the model is told that the call with this result has failed."""
+    """Whether the model is told that the call with this result has failed."""
     match result:
         case ToolSuccess():
             return False
@@ -69,24 +68,24 @@ def is_failed(result: ToolResult) -> bool:
 
 
 def result_text(result: ToolResult) -> str:
-    """Return a result as text for the model; never empty, since some providers refuse empty results."""
+    """A result as text for the model; never empty, since some providers refuse empty results."""
     images = result.images if isinstance(result, ToolSuccess) else ()
     parts = [result.output] if result.output.strip() else []
     return "\n".join((*parts, *map(image_placeholder, images))) or "(no output)"
 
 
 def image_placeholder(image: Image) -> str:
-    """Return the text that replaces an image for models that do not accept images."""
+    """The text that replaces an image for models that do not accept images."""
     return f"[an image, {image.media_type} {image.width}x{image.height}, that could not be sent to you]"
 
 
 def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
-    """Return the scaled-down image that the model gets; None if `image_placeholder` has to replace the image."""
+    """The scaled-down image that the model gets; None if `image_placeholder` has to replace the image."""
     return prepared.request.view_of(image) if prepared.info.images else None
 
 
 def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
-    """Return a tool result without the images that the model can see, and the scaled-down copies of these images."""
+    """A tool result without the images that the model can see, and the scaled-down copies of these images."""
     if not isinstance(result, ToolSuccess) or not result.images:
         return result, ()
     views = [(image, view_of(image, prepared)) for image in result.images]
@@ -97,10 +96,9 @@ def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[Tool
 def results_and_parts(
     content: Sequence[Content], prepared: PreparedRequest, result_of: Callable[[str, str], dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[str | ImageView]]:
-    """Return the tool results of a user turn, made by `result_of(call id, text)`, and its texts and images.
+    """The tool results of a user turn, made by `result_of(call id, text)`, and its texts and images.
 
-    The protocols of OpenAI have no flag for a failed call. Not every server accepts images in a result, but all accept
-    them in a user message, so they go there.
+    OpenAI's protocols have no flag for a failed call, and only user messages take images on every server.
     """
     results: list[dict[str, Any]] = []
     parts: list[str | ImageView] = []
@@ -114,7 +112,7 @@ def results_and_parts(
 
 
 def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
-    """Return the texts and images of a user turn in their order, without blank texts and without tool results."""
+    """The texts and images of a user turn in their order, without blank texts and without tool results."""
     parts: list[str | ImageView] = []
     for block in content:
         if isinstance(block, Image):
@@ -125,17 +123,15 @@ def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[st
 
 
 def base64_text(view: ImageView) -> str:
-    """Return the bytes of an image in base64."""
     return base64.b64encode(view.data).decode()
 
 
 def data_url(view: ImageView) -> str:
-    """Return an image as a "data:" URL."""
     return f"data:{view.media_type};base64,{base64_text(view)}"
 
 
 def has_visible_content(content: Iterable[Content]) -> bool:
-    """Return whether an assistant turn contains more than reasoning and blank texts."""
+    """Whether an assistant turn contains more than reasoning and blank texts."""
     return any(isinstance(b, ToolUse) or (isinstance(b, Text) and b.text.strip()) for b in content)
 
 
@@ -150,29 +146,26 @@ def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> by
 
 
 def effort_name(effort: ReasoningEffort) -> str:
-    """Return the name of a reasoning effort in OpenAI's API and in APIs like it."""
     return "xhigh" if effort is ReasoningEffort.MAX else effort.value
 
 
 def json_schema_format(output: NativeOutput) -> dict[str, Any]:
-    """Return the JSON Schema that a run's final answer must fit, in the form of OpenAI's API and of APIs like it."""
+    """The JSON Schema that a run's final answer must fit, in the form of OpenAI's API and of APIs like it."""
     return {"name": "output", "schema": output.schema, "strict": output.strict}
 
 
+# Returns the separator before an encoded turn, given the roles of the previous turn ("" for none) and of this turn.
 Joint = Callable[[str, str], bytes]
-"""Returns the separator before an encoded turn, given the roles of the previous turn ("" for none) and of this turn."""
+# Encodes a turn; returns b"" if no part of the turn can be sent.
 Encode = Callable[["Turn"], bytes]
-"""Encodes a turn; returns b"" if no part of the turn can be sent."""
 
 
 def comma(before: str, _role: str) -> bytes:
-    """Return the separator before a turn that is an element of a JSON array: b"" before the first one."""
+    """The separator before a turn that is an element of a JSON array: b"" before the first one."""
     return b"," if before else b""
 
 
 class EncodedTurns:
-    """Encoded turns of one protocol, joined with their separators. Turns can be appended."""
-
     def __init__(self, joint: Joint, role: str = "") -> None:
         self._joint = joint
         self.data = b""
@@ -203,19 +196,18 @@ class EncodedPrefix:
         return sys.getsizeof(self.encoded.data)
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
-        """Append the turns of `view` that no longer change and are not in this prefix yet.
+        """Append those turns of `view`, which begins with this prefix, that no longer change.
 
-        `view` must begin with the turns of this prefix. Raises what `encode` raises.
+        Raises what `encode` raises.
         """
         self.encoded.add(view.turns[self.turns.settled : view.settled], encode)
         self.turns = view.prefix
 
 
 class PrefixCache:
-    """Keeps one encoded prefix per conversation, so that a request encodes only its new turns.
+    """Keeps one encoded prefix per conversation, so that a request encodes only its new turns. Any thread.
 
-    Safe to call from any thread. `forget` drops the prefix of a conversation. If all prefixes together exceed
-    `max_bytes`, the least recently used ones are dropped.
+    Beyond `max_bytes` together, the least recently used are dropped.
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
@@ -232,10 +224,10 @@ class PrefixCache:
         return self._held
 
     def pop(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
-        """Remove the conversation's prefix from the cache, and return it; if it does not fit, return an empty prefix.
+        """Remove the conversation's prefix, an empty one if it does not fit.
 
-        It fits if the turns of `view` begin with it, and if it was encoded for the same `form`: a value that stands for
-        everything else on which the encoding depends.
+        It fits if `view` begins with it, and it was encoded for the same `form`: all else on which the encoding
+        depends.
         """
         with self._lock:
             kept = self._remove(conversation_id)

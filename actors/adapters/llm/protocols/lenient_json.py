@@ -45,10 +45,9 @@ _GROWING = frozenset({"text", "summary", "thinking", "data"})
 
 
 def mark_halves(data: bytes) -> bytes:
-    r"""Return JSON text with a marker in place of each escape of a lone surrogate, which no decoder accepts.
+    """JSON with markers in place of escapes of lone surrogates, which no decoder accepts.
 
-    Some servers split a surrogate pair over two deltas ("\ud83d", then "\ude00"). So the halves are marked when a delta
-    is decoded, and `join_halves` joins them in the text of all deltas.
+    Some servers split a pair over two deltas: `join_halves` joins the marked halves.
     """
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
@@ -56,7 +55,7 @@ def mark_halves(data: bytes) -> bytes:
 
 
 def join_halves(text: str) -> str:
-    """Return a text with the character in place of two marked halves, and U+FFFD in place of a lone one."""
+    """A text with the character in place of two marked halves, and U+FFFD in place of a lone one."""
     return _HALVES.sub(_joined, text) if _HALF in text else text
 
 
@@ -68,25 +67,25 @@ def _joined(found: re.Match[str]) -> str:
 
 
 def open_half(text: str) -> int:
-    """Return the length of the marked half at the end of `text` whose other half may follow; 0 if there is none."""
+    """The length of the marked half at the end of `text` whose other half may follow; 0 if there is none."""
     found = _OPEN.search(text) if _HALF in text else None
     return len(found[0]) if found else 0
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """Return JSON text with U+FFFD in place of every escape of a lone surrogate, which cannot be stored or sent."""
+    """JSON text with U+FFFD in place of every escape of a lone surrogate, which cannot be stored or sent."""
     return join_halves(mark_halves(text.encode("utf-8", "replace")).decode())
 
 
 def word(value: object) -> str:
-    """Return an id, a name or another short text, which may have come as a number; "" if there is none."""
+    """An id, a name or another short text, which may have come as a number; "" if there is none."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 
 def whole_number(value: object) -> int | None:
-    """Return a whole number in any spelling: 12, 12.0 or "12"; None for anything else."""
+    """A whole number in any spelling: 12, 12.0 or "12"; None for anything else."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
     if isinstance(value, float):
@@ -95,14 +94,14 @@ def whole_number(value: object) -> int | None:
 
 
 def json_text(value: object) -> str:
-    """Return JSON text, such as a tool's arguments, which may have come as the value itself; "" if there is none."""
+    """JSON text, such as a tool's arguments, which may have come as the value itself; "" if there is none."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def object_text(text: str) -> str:
-    """Return the JSON text of an object from JSON strings around it, if it was encoded more than once; else `text`."""
+    """The JSON text of an object from JSON strings around it, if it was encoded more than once; else `text`."""
     inner = text
     try:
         while inner.lstrip().startswith('"'):
@@ -113,9 +112,9 @@ def object_text(text: str) -> str:
 
 
 def pieces(value: Any, kind: Kind = "text") -> Iterator[tuple[Kind, str]]:
-    """Yield the texts of a field with their kinds: of a text, of one part, or of a list of parts, in any nesting.
+    """Yield the texts of a field: of a text, a part, or nested lists of parts; parts without text are skipped.
 
-    Parts without text, such as images, are skipped. Raises msgspec.ValidationError for a value that is none of these.
+    Raises msgspec.ValidationError for anything else.
     """
     match value:
         case str():
@@ -134,24 +133,20 @@ def pieces(value: Any, kind: Kind = "text") -> Iterator[tuple[Kind, str]]:
 
 
 def text_in(value: Any) -> str:
-    """Return all texts of a field, joined; see `pieces`."""
+    """All texts of a field, joined; see `pieces`."""
     return value if isinstance(value, str) else "".join(text for _, text in pieces(value))
 
 
 def own_fields(call: Mapping[str, Any]) -> str:
-    """Return the fields with which a provider marks a tool call as its own, as a JSON object; "" if there are none.
-
-    The provider needs them back in later requests.
-    """
+    """The fields by which a provider marks a call as its own, which it needs back, as JSON; "" if there are none."""
     found = {field: call[field] for field in _OWN if call.get(field) is not None}
     return json.dumps(found, ensure_ascii=False) if found else ""
 
 
 def joined_fragments(fragments: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the objects whose fragments were streamed, in order.
+    """The objects whose fragments were streamed, in order.
 
-    Fragments of one object have its type and index. Without an index, they follow one another, and a signature or
-    encrypted data completes the object.
+    Fragments of one object share type and index. Without an index, a signature or encrypted data completes it.
     """
     wholes: dict[tuple[str, str, int], dict[str, list[Any]]] = {}
     completed = 0

@@ -63,7 +63,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
-    """Return the body of a request as JSON; the same turns always give the same bytes."""
+    """The body of a request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
     if provider.stream_usage:
@@ -90,7 +90,7 @@ def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """Return the encoded messages of a turn, joined by commas; b"" if no part of the turn can be sent."""
+    """The encoded messages of a turn, joined by commas; b"" if no part of the turn can be sent."""
     return json_elements(_messages(turn, prepared))
 
 
@@ -108,10 +108,7 @@ def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]
 
 
 def _content(parts: list[str | ImageView]) -> Any:
-    """Return the content of a message: a plain text, or a list of parts if there are images.
-
-    Not every server accepts a list of parts.
-    """
+    """A plain text, or a list of parts if there are images: not every server accepts a list."""
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n\n".join(texts)
@@ -148,8 +145,6 @@ def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[
 
 
 class _Delta(Struct):
-    """A delta in a stream, or a complete message."""
-
     content: Any = None
     refusal: Any = None
     reasoning_content: Any = None
@@ -168,8 +163,6 @@ class _Choice(Struct):
 
 
 class _Chunk(Struct):
-    """A chunk of a stream, or a complete answer."""
-
     choices: list[_Choice] | None = None
     usage: Any = None
     error: Raw = ABSENT
@@ -202,8 +195,6 @@ _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_res
 
 
 class _Call:
-    """A tool call, built from its fragments."""
-
     def __init__(self, size: ContentSize) -> None:
         self._size = size
         size.begin_block()
@@ -221,10 +212,7 @@ class _Call:
         self._size.add(arguments)
 
     def is_over(self, identity: str, name: str) -> bool:
-        """Return whether a fragment with this id and name begins another call, although its index is the same.
-
-        Some servers give all calls of an answer one index, others no ids either.
-        """
+        """Whether a fragment begins another call: some servers give all calls one index, others no ids either."""
         if identity and self._id:
             return identity != self._id
         return bool(name and self._name) and (name != self._name or self._is_complete())
@@ -240,8 +228,6 @@ class _Call:
 
 
 class _Message:
-    """A message, built from its deltas or taken as a whole."""
-
     def __init__(self, sink: ModelSink | None, size: ContentSize) -> None:
         self._size = size
         self._texts = {
@@ -310,8 +296,6 @@ class _Message:
 
 
 class OpenAiChatReader(AnswerReader):
-    """Reads one answer of OpenAI Chat Completions."""
-
     USAGE = UsageFields(
         prompt="prompt_tokens",
         output="completion_tokens",
@@ -376,7 +360,6 @@ class OpenAiChatReader(AnswerReader):
 
     @property
     def usage(self) -> Usage | None:
-        """The token usage reported so far, with its cost if the server reports that; None if none was reported."""
         usage, reported = super().usage, self._reported or {}
         if usage is None or not self._prepared.provider.cost_in_usage:
             return usage

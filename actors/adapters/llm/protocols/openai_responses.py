@@ -43,10 +43,9 @@ PATH = "/responses"
 
 
 class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The phase of an answer to which one of its texts belongs, by the name that the model has given it.
+    """The phase of an answer to which a text belongs, by the name that the model has given it.
 
-    It is stored as the `raw` of a Reasoning block before the text, because the history has no other field for it.
-    Models that report phases need them again in later requests.
+    Stored as the `raw` of a Reasoning block before the text; models that report phases need them again.
     """
 
     phase: str
@@ -66,7 +65,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
-    """Return the body of a request as JSON; the same turns always give the same bytes."""
+    """The body of a request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
     if provider.encrypted_reasoning and prepared.limits.reasons:
@@ -92,17 +91,14 @@ def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """Return the encoded items of a turn, joined by commas; b"" if no part of the turn can be sent."""
+    """The encoded items of a turn, joined by commas; b"" if no part of the turn can be sent."""
     if turn.role == "assistant":
         return json_elements(_answered(turn.content, prepared)) if has_visible_content(turn.content) else b""
     return json_elements(_told(turn.content, prepared))
 
 
 def _answered(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
-    """Yield the items of a model's answer.
-
-    Providers refuse reasoning without the output to which it has led, so reasoning at the end of the answer is omitted.
-    """
+    """Yield an answer's items. Reasoning at its end is omitted: providers refuse it without the output that follows."""
     last = max(index for index, block in enumerate(content) if has_visible_content((block,)))
     phase: dict[str, str] = {}
     for block in content[: last + 1]:
@@ -227,7 +223,7 @@ class _Growing:
         return bool(self._raw)
 
     def has_id_of(self, item: dict[str, Any]) -> bool:
-        """Return whether `item` has the id of this item, or that of its call."""
+        """Whether `item` has the id of this item, or that of its call."""
         return any(word(item.get(field)) and item[field] == self._head.get(field) for field in ("id", "call_id"))
 
     def add(self, part: tuple[bool, int], delta: object) -> None:
@@ -295,8 +291,6 @@ class _Growing:
 
 
 class OpenAiResponsesReader(AnswerReader):
-    """Reads one answer of OpenAI Responses."""
-
     USAGE = UsageFields(
         prompt="input_tokens",
         output="output_tokens",
@@ -369,7 +363,7 @@ class OpenAiResponsesReader(AnswerReader):
         return item
 
     def _grow(self, event: _Event, kind: str) -> _Growing:
-        """Return the item to which a delta belongs. If there is none, create it: some servers do not announce items."""
+        """The item to which a delta belongs. If there is none, create it: some servers do not announce items."""
         last = self._items[-1] if self._items else None
         if last and event.place == last.place is not None and last.kind == kind and not last.finished:
             return last  # quicker than the search
@@ -377,10 +371,7 @@ class OpenAiResponsesReader(AnswerReader):
         return self._item(event, kind) or self._begin(_Event(output_index=event.output_index, item=head))
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
-        """Return the item to which an event belongs; None if there is none.
-
-        The item is found by its place or by its id; otherwise it is the last unfinished item of the same type.
-        """
+        """The item of an event, by place, by id, or the last unfinished one of its type; None if there is none."""
         head = _ITEM.decode(event.item) if is_present(event.item) else {"type": kind, "id": event.item_id}
         candidates = [item for item in reversed(self._items) if item.kind == word(head.get("type"))]
         named = next((item for item in candidates if item.has_id_of(head)), None)
@@ -408,9 +399,9 @@ class OpenAiResponsesReader(AnswerReader):
         self.complete = self.finished = self._stop is not None
 
     def _settle(self, output: Sequence[Raw], *, whole: bool) -> None:
-        """Take the final items of the answer, of which the streamed ones were the preview.
+        """Take the final items, of which the streamed ones were the preview.
 
-        If there are none, or with `whole` False, streamed items that are not among them stay.
+        Others stay if there are none, or without `whole`.
         """
         streamed, self._items = self._items, []
         for raw in output:

@@ -59,8 +59,8 @@ class NotDeliveredError(TransportError):
 class Exchange:
     """One attempt of a request: the socket that a cancel shuts down, and the time limits of the present phase.
 
-    It holds a duplicate of the socket: TLS replaces the socket that it wraps, but a shutdown of the duplicate acts on
-    the connection all the same. Used by the thread of the request; only `abort` is safe to call from any thread.
+    It holds a duplicate of the socket: TLS replaces the one that it wraps, but a shutdown of the duplicate acts all the
+    same. Only `abort` is for any thread.
     """
 
     def __init__(self, timeouts: Timeouts, *, fresh: bool) -> None:
@@ -124,7 +124,7 @@ class Exchange:
         self._deadline, self._late = time.monotonic() + seconds, late
 
     def within(self, sock: socket.socket, event: int, operation: Callable[[], Result]) -> Result:
-        """Do an operation of a non-blocking socket, which may wait for `event` until the phase has to end.
+        """Do an operation of a non-blocking socket, waiting for `event` until the phase ends.
 
         Raises TransportTimeoutError or OSError.
         """
@@ -145,11 +145,10 @@ def _milliseconds(seconds: float) -> int | None:
 
 
 def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
-    """Resolve `host`, connect to the first of its addresses that accepts, and return the socket.
+    """Connect to the first address of `host` that accepts. Raises TransportError.
 
-    Connecting may take `timeouts.connect` in all, in addition to the time of name resolution. A cancel cannot interrupt
-    name resolution, so it takes effect only afterwards; until then this thread is blocked, but no other thread
-    waits for it. Raises TransportError.
+    In `timeouts.connect` after name resolution, which no cancel interrupts: it blocks this thread until then, but no
+    other waits for it.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -179,10 +178,10 @@ def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
 
 
 def _connect(sock: socket.socket, address: Any, seconds: float, exchange: Exchange) -> int:
-    """Connect, waiting for at most `seconds`; return the error number, 0 for success.
+    """Connect, waiting for at most `seconds`; the error number, 0 for success.
 
-    A cancel cannot shut down a socket that is not connecting yet. So the socket is non-blocking: connecting begins,
-    then `aborted` shows whether a cancel came too early. A cancel after this check shuts the socket down.
+    A cancel cannot shut down a socket that is not connecting yet. So it is non-blocking: connecting begins, then
+    `aborted` shows whether a cancel came too early; a later one shuts it down.
     """
     error = _begin_connect(sock, address)
     if exchange.aborted:

@@ -76,8 +76,8 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = frozenset({"content-length", "transfer-encoding", "accept-encoding"})
 
+# Its `exchange` is the one that this thread makes: urllib3 has no way to pass it to a connection.
 _thread = threading.local()
-"""Its `exchange` is the one that this thread makes: urllib3 has no way to pass it to a connection."""
 
 
 class _Arrivals(io.RawIOBase):
@@ -93,10 +93,10 @@ class _Arrivals(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Take all that has arrived; if nothing has, wait for it.
+        """Take all that has arrived, or wait for the next bytes.
 
-        One read of TLS returns one record, and providers send a record for each event: if each of them took a read and
-        the pause that follows it, a stream would fall ever further behind.
+        One read of TLS returns one record, and providers send one for each event: a pause after each read would let a
+        stream fall ever further behind.
         """
         view = memoryview(buffer)
         size = self._exchange.within(self._sock, select.POLLIN, partial(self._sock.recv_into, view))
@@ -120,13 +120,11 @@ class _Chunks:
     def __init__(self) -> None:
         self.ended = False
         self.rest = b""
-        """What is not decoded yet, or follows the body."""
         self._remaining = 0
         self._line_end = 0
-        """The length of the line end that follows the last chunk, which may be missing in `rest`."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the content of the chunks, and parts of chunks, that arrived. Raises HTTPException if that is none."""
+        """The content of the chunks, and parts of chunks, that arrived. Raises HTTPException if that is none."""
         data, position = self.rest + data, 0
         pieces: list[bytes] = []
         while not self.ended:
@@ -167,11 +165,10 @@ class _Response(http.client.HTTPResponse):
 
     @property
     def ended(self) -> bool:
-        """Whether the whole body was returned."""
         return self._chunks.ended if self.chunked else self.length == 0
 
     def pieces(self) -> list[bytes]:
-        """Return what has arrived of the body; if nothing has, wait for it. Returns [] at the end of the body.
+        """What has arrived of the body, or comes next; [] at its end.
 
         Raises TransportTimeoutError, HTTPException or OSError.
         """
@@ -191,10 +188,7 @@ class _Response(http.client.HTTPResponse):
         return [data] if data else []
 
     def settle(self, *, alone: bool = False) -> bool:
-        """Read the end of the body if it has arrived. Returns False if more content or an error has arrived instead.
-
-        `alone`: also False if anything follows the body, such as the end of the connection.
-        """
+        """Read the body's end if it has arrived; False if anything else came instead, with `alone` also behind it."""
         self._exchange.begin(math.inf, "")
         self._exchange.idle = 0
         try:
@@ -236,7 +230,6 @@ class _Connection(HTTPConnection):
         self.sock.settimeout(seconds)
 
     def request(self, *arguments: Any, **options: Any) -> None:
-        """Send a request; see the super class."""
         exchange: Exchange = _thread.exchange
         if self.sock is None:
             self.connect()
@@ -253,11 +246,7 @@ class _Connection(HTTPConnection):
         self.exchange.begin(seconds, f"no answer began within {seconds:g} s")
 
     def send(self, data: Any) -> None:
-        """Send bytes.
-
-        Raises BrokenPipeError if the server ends the connection meanwhile: then urllib3 reads what it may have answered
-        before, for example that the body is too large.
-        """
+        """Raises BrokenPipeError if the server ends the connection: urllib3 then reads what it may have answered."""
         left = memoryview(data)
         try:
             while left:
@@ -274,11 +263,10 @@ class _Connection(HTTPConnection):
     response_class: Any = _respond
 
     def getresponse(self) -> Any:
-        """Return the response whose head arrives next; see the super class.
+        """The next response.
 
-        A proper end of a connection acknowledges all bytes received before it. So if the server's kernel has
-        acknowledged none of the sent bytes, no program has read them. A reset proves nothing, because bytes may have
-        been read, but not acknowledged yet.
+        A proper end acknowledges all bytes received before it. So if the server's kernel has acknowledged none, no
+        program has read them. A reset proves nothing, because bytes may have been read, but not acknowledged.
         """
         self._expect_answer()
         exchange = self.exchange
@@ -313,7 +301,6 @@ class _Connection(HTTPConnection):
 
 class _TlsConnection(_Connection, HTTPSConnection):
     def connect(self) -> None:
-        """Connect and start TLS. Raises TransportError."""
         host = self._tunnel_host or self.host
         try:
             super().connect()
@@ -372,18 +359,16 @@ class Adapter(HTTPAdapter):
         logging.getLogger("urllib3").setLevel(logging.ERROR)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        """Make the pools of direct connections; see the super class."""
         super().init_poolmanager(*arguments, ssl_context=self._tls, **options)
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-        """Return the pools of connections through a proxy; see the super class."""
         manager = super().proxy_manager_for(proxy, ssl_context=self._tls, **options)
         manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
         return manager
 
     def build_response(self, req: requests.PreparedRequest, resp: Any) -> Any:
-        """Return urllib3's response: one of `requests` would look for cookies and an encoding of text."""
+        """Urllib3's response: one of `requests` would look for cookies and an encoding of text."""
         return resp
 
     def cert_verify(self, *_arguments: Any, **_options: Any) -> None:
@@ -414,7 +399,6 @@ class Reply:
         self._cancel = cancel
         self._received = 0
         self._due = -math.inf
-        """When the answer as read so far is due, by the costs of its reads and lines."""
         self._failure: TransportError | None = None
         total = exchange.timeouts.total
         late = f"the answer was not complete within its total time limit of {total:g} s"
@@ -427,7 +411,7 @@ class Reply:
             self._failure = TransportError(text, ErrorKind.INVALID_REQUEST)
 
     def read(self) -> bytes:
-        """Wait for the next bytes of the answer and return them; b"" at the end.
+        """The next bytes of the answer; b"" at its end.
 
         Raises TransportError for a broken connection, an exceeded time limit, or an oversized or compressed answer.
         """
@@ -457,7 +441,7 @@ class Reply:
         return content
 
     def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
-        """Return the rest of the answer, or its first `limit` bytes. Raises the same errors as `read`."""
+        """The rest of the answer, or its first `limit` bytes. Raises the same errors as `read`."""
         pieces, size = [], 0
         while size < limit and (piece := self.read()):
             pieces.append(piece)
@@ -475,10 +459,11 @@ class Reply:
 
 
 class Transport:
-    """Sends requests to one provider. Safe to call from any thread; a connection serves one request at a time.
+    """Sends requests to one provider, a connection for each. Any thread.
 
-    `later` schedules the closing of idle connections; without it they are closed together with the transport, or when a
-    later request finds that they are too old. Raises TransportError if the ca_bundle cannot be used.
+    Raises TransportError for an unusable ca_bundle.
+
+    `later` schedules the closing of idle connections; without it, a later request or `close` closes them.
     """
 
     def __init__(self, provider: ProviderConfig, later: Later | None = None) -> None:
@@ -504,7 +489,6 @@ class Transport:
     def post(
         self, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken
     ) -> AbstractContextManager[Reply]:
-        """Send `body` with POST; see `send`."""
         return self.send("POST", url, headers, body, cancel, timeouts=self._provider.timeouts)
 
     @contextmanager
@@ -518,13 +502,11 @@ class Transport:
         *,
         timeouts: Timeouts,
     ) -> Generator[Reply]:
-        """Send a request and yield the reply once its headers have arrived, whatever its status.
+        """Yield the reply once its headers have arrived, whatever its status.
 
-        Redirects, cookies, and proxies or credentials from the environment are ignored. At
-        the end of the block the connection is kept for another request, or closed.
-
-        A cancel shuts the socket down at once in every phase except name resolution. After a cancel any exception may
-        be raised, so the caller must check the token `cancel`. All other failures raise TransportError.
+        Redirects, cookies, and the environment's proxies and credentials are ignored. At the end the connection is kept
+        or closed. A cancel shuts the socket at once, except in name resolution; then any exception may be raised, so
+        check the token. All other failures raise TransportError.
         """
         request = copy.copy(self._prepared(method, url, tuple(headers.items())))
         if body or method == "POST":
@@ -583,7 +565,7 @@ class Transport:
 
 
 def _prepared(method: str, url: str, headers: tuple[tuple[str, str], ...]) -> requests.PreparedRequest:
-    """Return a request without a body, which is prepared once and copied for each use. Raises TransportError."""
+    """A request without a body, which is prepared once and copied for each use. Raises TransportError."""
     try:
         if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value) for name, value in headers):
             raise ValueError
@@ -605,3 +587,6 @@ def _tls(ca_bundle: str) -> ssl.SSLContext:
         raise TransportError("its ca_bundle cannot be read as PEM", ErrorKind.INVALID_REQUEST) from None
     except ValueError as error:
         raise TransportError(f"its ca_bundle {error}", ErrorKind.INVALID_REQUEST) from None
+        # When the answer as read so far is due, by the costs of its reads and lines.
+        # The length of the line end that follows the last chunk, which may be missing in `rest`.
+        # What is not decoded yet, or follows the body.

@@ -11,33 +11,28 @@ MAX_EVENT_BYTES = 8 << 20
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event of a stream."""
-
     name: str
     data: bytes
 
 
 class SseTooLargeError(Exception):
-    """An event, or a body that should have been a stream of them, exceeded the size limit."""
+    pass
 
 
 class SseParser:
     """Incremental parser of one stream. Not thread-safe.
 
-    Lines end with CR, LF or CRLF, also if a chunk ends between CR and LF. A leading BOM and comments are skipped; `id`
-    and `retry` are ignored, since a model request is never resumed. An event without its final blank line is never
-    returned.
+    Lines end with CR, LF or CRLF, also across chunks. A BOM and comments are skipped; `id` and `retry` are ignored,
+    since a model request is never resumed. An unfinished event is never returned.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
         self._buffer = bytearray()
-        """The beginning of the next event, with LF as line end."""
         self._after_cr = False
         self._at_start = True
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """Parse the next bytes and return the events that they complete. Raises SseTooLargeError."""
         if self._after_cr and chunk:
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
@@ -72,3 +67,4 @@ class SseParser:
 
     def _too_large(self) -> SseTooLargeError:
         return SseTooLargeError(f"an event of more than {self._max} bytes")
+        # The beginning of the next event, with LF as line end.

@@ -37,11 +37,9 @@ OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 
 
 class Job:
-    """A command with its process, output and end.
+    """A command with its process, output and end. Any thread, but `feed` (the sandbox's) and `attend` (once).
 
-    Methods are safe to call from any thread, except `feed`, which only the sandbox's thread calls, and `attend`, which
-    is called once. A thread waits for the process of the job and ends after the process, so killing the process ends
-    the thread, too.
+    A thread waits for the process and ends after it.
     """
 
     def __init__(self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> None:
@@ -72,17 +70,16 @@ class Job:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """Return how the job ended; None before its start and while it runs."""
+        """How the job ended; None before its start and while it runs."""
         return self._end
 
     @property
     def doomed(self) -> bool:
-        """Return whether the job was killed; its processes may not have ended yet."""
+        """Whether the job was killed; its processes may not have ended yet."""
         return self._doomed
 
     @property
     def age_seconds(self) -> float:
-        """Return the seconds since the job was created, which is just before its process starts."""
         return self._clock.monotonic() - self._began
 
     # --- output -----------------------------------------------------------------------------------------------------
@@ -104,21 +101,18 @@ class Job:
                 self._watchers.remove(show)
 
     def tail(self, lines: int) -> LineWindow:
-        """Return the last `lines` lines of output, or fewer if they are too long for one LineWindow."""
+        """The last `lines` lines of output, or fewer if they are too long for one LineWindow."""
         with self._writing:
             return self._lines().tail(lines)
 
     def since(self, line: int) -> LineWindow:
-        """Return the output from line number `line` on, as far as it fits into one LineWindow.
-
-        If the output has fewer lines, because some were erased, return all lines that may have changed.
-        """
+        """The output from line number `line` on, as far as it fits; all that may have changed if lines were erased."""
         with self._writing:
             lines = self._lines()
             return lines.since(line if line <= lines.end else self._scrollback.end)
 
     def _lines(self) -> Scrollback:
-        """Return the lines as a terminal would show them now, with those that may still change."""
+        """The lines as a terminal would show them now, with those that may still change."""
         lines = copy.deepcopy(self._scrollback) if (shown := self._screen.shown) else self._scrollback
         lines.feed(shown.encode())
         return lines
@@ -137,9 +131,9 @@ class Job:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def attend(self, process: RunningProcess) -> None:
-        """Start a thread that waits for the end of `process`. If the job was killed before, kill the process first.
+        """Wait for the end of `process` on a thread; kill it first if the job was.
 
-        Raises RuntimeError if no thread can be started; then the process was killed, and has ended.
+        Raises RuntimeError without a thread; then the process was killed, and has ended.
         """
         with self._changing:
             self._process = process
@@ -154,10 +148,7 @@ class Job:
             raise
 
     def report(self, changed: Callable[[BackgroundJob], None]) -> None:
-        """Report that the job continues in the background and, when it has ended, how. Call this only once.
-
-        The end is reported on the job's thread, before `wait` returns.
-        """
+        """Report that the job continues in the background, and when it ends, on its thread before `wait` returns."""
         began = BackgroundJob(self.handle, self.tool_use_id, on_one_line(self.command))
         changed(began)
 
@@ -168,10 +159,7 @@ class Job:
             ended(self._end)
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait until the job ends, `seconds` pass or `cancel` is triggered.
-
-        Returns how the job ended; None if it still runs.
-        """
+        """Wait for the job's end, `seconds` or a cancel; None if it still runs."""
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:
@@ -207,10 +195,9 @@ class Job:
             process.signal(number)
 
     def kill(self, ended: Callable[[KillReceipt], None] | None = None) -> bool:
-        """Kill all processes of the job without waiting; return False if the job has ended already.
+        """Kill all processes without waiting; False if the job has ended.
 
-        Otherwise return True; when the job has ended, `ended` is called on the job's thread with a report of the kill.
-        A job that has not started yet is killed as soon as it starts.
+        Else `ended` gets a report on the job's thread. A job that has not started is killed as soon as it does.
         """
         now = self._clock.monotonic()
         with self._changing:
@@ -269,7 +256,7 @@ class Job:
 
 
 def on_one_line(text: str) -> str:
-    """Return the beginning of a command, without line breaks."""
+    """The beginning of a command, without line breaks."""
     line = " ".join(text[: 2 * MAX_COMMAND_CHARS].split())
     return line if len(line) <= MAX_COMMAND_CHARS else f"{line[:MAX_COMMAND_CHARS]}…"
 
@@ -290,10 +277,7 @@ MAX_ENDED = 16
 
 
 class JobRegistry:
-    """Finds jobs by conversation and handle; jobs are kept in memory only.
-
-    Safe to call from any thread; never blocks.
-    """
+    """Finds jobs by conversation and handle, in memory. Any thread; never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the jobs of all conversations; not held while jobs are killed
@@ -301,10 +285,7 @@ class JobRegistry:
         self._numbers: Counter[str] = Counter()
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job with the next handle (b-1, b-2, …), not yet started; `drop` removes it.
-
-        Raises ToolRefusedError if too many jobs are running.
-        """
+        """Create a job with the next handle (b-1, b-2, …), not yet started. Raises ToolRefusedError: too many jobs."""
         with self._lock:
             jobs = self._jobs.setdefault(conversation_id, {})
             if len(live := _live(jobs)) >= MAX_LIVE:
@@ -318,12 +299,11 @@ class JobRegistry:
             return job
 
     def drop(self, conversation_id: str, job: Job) -> None:
-        """Remove a job that has ended, or never started."""
         with self._lock:
             self._jobs.get(conversation_id, {}).pop(job.handle, None)
 
     def find(self, conversation_id: str, handle: str) -> Job:
-        """Return the job with this handle. Raises ToolRefusedError if this conversation has none."""
+        """The job with this handle. Raises ToolRefusedError if this conversation has none."""
         with self._lock:
             jobs = self._jobs.get(conversation_id, {})
             if handle in jobs:
@@ -332,10 +312,7 @@ class JobRegistry:
         raise _not_found(handle, known)
 
     def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
-        """Return the running jobs that outlived the call that started them, oldest first.
-
-        With `wider_than`, return only jobs whose permission mode is wider than `wider_than`.
-        """
+        """The running jobs that outlived their call, oldest first; only those with more rights than `wider_than`."""
         with self._lock:
             jobs = [job for job in _live(self._jobs.get(conversation_id, {})) if job.background]
         return [job for job in jobs if wider_than is None or wider(job.mode, wider_than)]
@@ -343,9 +320,9 @@ class JobRegistry:
     def end_all(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> tuple[str, ...]:
-        """Kill the jobs that `running` returns, without waiting; return the handles of those that had not ended.
+        """Kill the jobs of `running`; return the handles of those that had not ended.
 
-        When one of these jobs has ended, `ended` is called with a report of the kill, on the job's thread.
+        `ended` gets a report on the job's thread.
         """
         return tuple(job.handle for job in self.running(conversation_id, wider_than) if job.kill(ended))
 

@@ -28,10 +28,7 @@ def exited(
     hint: str = "",
     is_error: bool = False,
 ) -> ToolOutput:
-    """Return the result if the command ended during the call: its output, how it ended, and advice.
-
-    `hint` is the advice to request a wider permission mode.
-    """
+    """The result of a command that ended during the call; `hint` advises to request a wider mode."""
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
@@ -47,20 +44,17 @@ def exited(
 
 
 def still_running(job: Job, window: LineWindow, cwd: str, *, waited_ms: int) -> ToolOutput:
-    """Return the result if the command is still running after the wait."""
     state = f"still running after a wait of {_seconds(waited_ms / 1000)}, as {job.handle}: {PEEK_HINT}"
     display = {"status": "still_running", **_running(job, cwd), "waited_ms": waited_ms, "window": _bounds(window)}
     return _answer(_text(window.text), [state, _extent(window)], display)
 
 
 def stopped_waiting(job: Job, cwd: str) -> ToolOutput:
-    """Return the result of a cancelled wait, which does not affect the job."""
     display = {"status": "still_running", **_running(job, cwd)}
     return _answer("", [f"cancelled; {job.handle} continues"], display, is_error=True)
 
 
 def kill_pending(job: Job, window: LineWindow, cwd: str, *, number: int, waited_ms: int) -> ToolOutput:
-    """Return the result if signal `number` was sent to the job and it still runs `waited_ms` milliseconds later."""
     advice = 'to end it for certain, kill it with signal "KILL"' if number != signal.SIGKILL else "the kernel holds it"
     waited = _seconds(waited_ms / 1000)
     state = f"kill_pending_kernel: {job.handle} still runs {waited} after {_signal_name(number)}; {advice}"
@@ -69,7 +63,6 @@ def kill_pending(job: Job, window: LineWindow, cwd: str, *, number: int, waited_
 
 
 def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
-    """Return the result of a peek at a running job."""
     state = f"{job.handle} has been running for {_seconds(job.age_seconds)}"
     if job.kill_pending:
         state += '; it was sent a signal and has not ended, kill it with signal "KILL"'
@@ -78,10 +71,7 @@ def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
-    """Return the result for a job that had ended before the call, with its kept output.
-
-    `unsent` is True if the call requested a signal, which was not sent because the job had ended.
-    """
+    """The result for a job that had ended before; `unsent`: the requested signal was therefore not sent."""
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}
@@ -89,7 +79,7 @@ def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsen
 
 
 def display_command(command: str, cwd: str) -> str:
-    """Return the command for display, without a leading `cd` to the directory in which it runs anyway."""
+    """The command for display, without a leading `cd` to the directory in which it runs anyway."""
     begun = re.match(r"""\s*cd\s+(?:--\s+)?('[^']*'|"[^"$`\\]*"|[^\s'"$`\\;&|<>()]+)\s*(?:&&|;(?!;))\s*""", command)
     if begun is None or begun.end() == len(command):
         return command
@@ -177,7 +167,7 @@ def _verdict(end: ProcessEnd) -> str:
 
 
 def _shell_signal(end: ProcessEnd) -> int | None:
-    """Return the signal that a shell reports by an exit code above 128; None for any other exit code."""
+    """The signal that a shell reports by an exit code above 128; None for any other exit code."""
     number = (end.exit_code or 0) - 128
     return number if number > 0 and _signal_name(number) else None
 

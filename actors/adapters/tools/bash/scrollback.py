@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+# The maximum bytes that are kept. Newlines count, too, because otherwise any number of empty lines would be kept.
 SCROLLBACK_BYTES = 4 << 20
-"""The maximum bytes that are kept. Newlines count, too, because otherwise any number of empty lines would be kept."""
 
 LINE_BYTES = 64 << 10
 
+# The maximum bytes of one LineWindow: more than LINE_BYTES, so that every line fits.
 WINDOW_BYTES = 128 << 10
-"""The maximum bytes of one LineWindow: more than LINE_BYTES, so that every line fits."""
 
 END_BYTES = 64 << 10
 
@@ -18,21 +18,14 @@ _STEP = 64 << 10
 
 
 class LineWindow(Struct, frozen=True):
-    """A part of the output: the lines `start` to `end` (exclusive), numbered from 0.
-
-    A line keeps its number when earlier lines are dropped.
-    """
+    """The lines `start` to `end` (exclusive), numbered from 0 over the whole output."""
 
     text: bytes
-    """The lines, each with its newline; an unfinished last line has none."""
     start: int
     end: int
     """The number of the next line to request."""
     truncated_before: bool
-    """Whether earlier lines were dropped from the buffer.
-
-    In a result of `Scrollback.since`, whether the first requested line was dropped.
-    """
+    """Whether earlier lines were dropped; for `Scrollback.since`, whether the requested line was."""
     open: bool = False
     """Whether the text ends with an unfinished line, whose number is `end`."""
     more: bool = False
@@ -40,10 +33,7 @@ class LineWindow(Struct, frozen=True):
 
 
 class Scrollback:
-    """A buffer that keeps the last lines of the appended chunks of bytes. Not thread-safe.
-
-    It keeps as many of the last lines as fit. A single line always fits into the buffer and into a LineWindow.
-    """
+    """Keeps as many of the last lines as fit, at least one. Not thread-safe."""
 
     def __init__(
         self, kept_bytes: int = SCROLLBACK_BYTES, line_bytes: int = LINE_BYTES, window_bytes: int = WINDOW_BYTES
@@ -53,16 +43,13 @@ class Scrollback:
         self._window_bytes = window_bytes
         self._text = bytearray()
         self._open = 0
-        """Bytes of the unfinished line at the end of the text."""
         self._first = 0
         self._end = 0
         self._head = b""
-        """The first of the bytes that were dropped, at most END_BYTES."""
         self._dropped = 0
 
     @property
     def end(self) -> int:
-        """Return the number of finished lines."""
         return self._end
 
     def feed(self, data: bytes) -> None:
@@ -99,7 +86,7 @@ class Scrollback:
         self._drop(self._position(max(self._first, self._end - lines)))
 
     def tail(self, lines: int) -> LineWindow:
-        """Return the last `lines` lines, an unfinished one included; fewer if they do not fit into one LineWindow."""
+        """The last `lines` lines, an unfinished one included; fewer if they do not fit into one LineWindow."""
         self._evict()
         wanted = lines - 1 if self._open else lines
         start, position = self._end, len(self._text) - self._open
@@ -111,7 +98,7 @@ class Scrollback:
         return LineWindow(bytes(self._text[position:]), start, self._end, self._first > 0, bool(self._open))
 
     def since(self, line: int) -> LineWindow:
-        """Return the lines from number `line` on, as far as they fit into one LineWindow."""
+        """The lines from number `line` on, as far as they fit into one LineWindow."""
         self._evict()
         start = min(max(line, self._first), self._end)
         position = self._position(start)
@@ -123,10 +110,7 @@ class Scrollback:
         return LineWindow(text, start, start + text.count(b"\n"), truncated, more=True)
 
     def ends(self) -> tuple[bytes, bytes, int]:
-        """Return the beginning and the end of all output, and the number of bytes between them.
-
-        If there are none, the beginning is all output.
-        """
+        """Beginning and end of all output, and the bytes between them; without any, the beginning is all."""
         missing = self._dropped - len(self._head)
         text = self._head + self._text
         if not missing and len(text) <= 2 * END_BYTES:
@@ -139,10 +123,7 @@ class Scrollback:
         self._open = 0
 
     def _split(self, following: int) -> None:
-        """End the unfinished line with a newline.
-
-        If the byte `following` continues a UTF-8 character, the beginning of this character moves to the next line.
-        """
+        """End the line; the beginning of a UTF-8 character that `following` continues moves to the next line."""
         begun = _partial_character(self._text, following)
         position = len(self._text) - begun
         self._text[position:position] = b"\n"
@@ -170,7 +151,7 @@ class Scrollback:
 
 
 def _partial_character(text: bytearray, following: int) -> int:
-    """Return how many bytes at the end of `text` begin a UTF-8 character that the byte `following` continues."""
+    """How many bytes at the end of `text` begin a UTF-8 character that the byte `following` continues."""
     if following & 0xC0 == 0x80:
         for size in range(1, 4):
             if text[-size] & 0xC0 == 0xC0:
@@ -178,3 +159,5 @@ def _partial_character(text: bytearray, following: int) -> int:
             if text[-size] & 0x80 == 0:
                 break
     return 0
+    # The first of the bytes that were dropped, at most END_BYTES.
+    # Bytes of the unfinished line at the end of the text.

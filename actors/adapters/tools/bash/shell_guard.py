@@ -16,23 +16,20 @@ from actors.adapters.tools.program_launch import ToolRefusedError
 
 PARSE_SECONDS = 0.5
 
+# The maximum nesting of shells, as in `sh -c "sh -c ..."`, that is checked; commands nested deeper are allowed.
 MAX_DEPTH = 4
-"""The maximum nesting of shells, as in `sh -c "sh -c ..."`, that is checked; commands nested deeper are allowed."""
 
+# Matches the letters of `rm` and `git`, which quotes may separate; text without a match need not be parsed.
 _SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
-"""Matches the letters of `rm` and `git`, which quotes may separate; text without a match need not be parsed."""
 
+# Options of git itself whose value is the next word.
 GIT_VALUED = frozenset("-C -c --git-dir --work-tree --namespace --super-prefix --config-env".split())
-"""Options of git itself whose value is the next word."""
 
 EVERYTHING = frozenset([".", "*", "./"])
 
 
 def check_command(command: str, cwd: str) -> None:
-    """Raise ToolRefusedError for a destructive command, with advice on what to do instead.
-
-    Also raises ToolRefusedError for a text that takes longer than PARSE_SECONDS to parse.
-    """
+    """Raise ToolRefusedError, with advice, for a destructive command, or one that takes PARSE_SECONDS to parse."""
     try:
         _check(command, cwd, MAX_DEPTH, time.thread_time() + PARSE_SECONDS)
     except IntricateTextError:
@@ -102,7 +99,7 @@ def _check_rm(words: list[str], cwd: str) -> None:
 
 
 def _git(words: list[str]) -> list[str]:
-    """Return the subcommand and arguments of a git command; [""] for another command or without a subcommand."""
+    """The subcommand and arguments of a git command; [""] for another command or without a subcommand."""
     if words[0] != "git":
         return [""]
     position = 1
@@ -114,8 +111,7 @@ def _git(words: list[str]) -> list[str]:
 def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
     """Split arguments into options and operands.
 
-    In the arguments, a backslash marks each quoted `*`, `?`, `[` and `~` (see `shell_syntax.unquoted`). With `marks`,
-    the backslashes are kept.
+    A backslash marks quoted `*`, `?`, `[` and `~`, and stays with `marks`.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words = [word if marks else plain(word) for word in arguments[:end]]
@@ -125,7 +121,7 @@ def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], li
 
 
 def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
-    """Return the letters of all short options, without the letter `ends_at` and the value that follows it."""
+    """The letters of all short options, without the letter `ends_at` and the value that follows it."""
     letters: set[str] = set()
     for option in options:
         if not option.startswith("--"):
@@ -135,10 +131,7 @@ def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
 
 
 def _precious(operand: str, cwd: str) -> bool:
-    """Return whether an operand is too valuable to delete: /, the home directory, or the .git of `cwd`.
-
-    A pattern for everything in /, in the home directory or in `cwd`, such as `/*`, counts as well.
-    """
+    """Whether an operand is too valuable to delete: /, the home directory, the .git of `cwd`, or all in one."""
     path = posixpath.normpath(operand.replace("${HOME}", "$HOME")) if operand else ""
     directory, last = posixpath.split(path)
     if last in {"*", ".*"}:
@@ -152,7 +145,7 @@ def _is_root_or_home(path: str, cwd: str) -> bool:
 
 
 def _absolute(path: str, cwd: str) -> str:
-    """Return the absolute path; two slashes at its start count as one."""
+    """The absolute path; two slashes at its start count as one."""
     return "/" + posixpath.normpath(posixpath.join(cwd, path)).lstrip("/") if path else ""
 
 

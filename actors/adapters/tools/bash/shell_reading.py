@@ -18,11 +18,11 @@ from msgspec import Struct
 from actors.adapters.tools.bash.shell_syntax import IntricateTextError, commands, plain, script
 from actors.core.context import ShellCommand
 
+# Texts of more bytes are treated as opaque.
 MAX_BYTES = 16 * 1024
-"""Texts of more bytes are treated as opaque."""
 
+# Maximum CPU seconds for the search for commands in an opaque text.
 PARSE_SECONDS = 0.2
-"""Maximum CPU seconds for the search for commands in an opaque text."""
 
 MAX_DEPTH = 4
 
@@ -49,7 +49,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class OpaqueTextError(Exception):
-    """Raised if it cannot be known in advance which commands a shell text runs."""
+    pass
 
 
 class _Word(Struct, frozen=True):
@@ -58,20 +58,14 @@ class _Word(Struct, frozen=True):
 
 
 def read(text: str) -> tuple[ShellCommand, ...]:
-    """Return the simple commands that bash would run for this text, in order.
-
-    Raises OpaqueTextError if that is unclear.
-    """
+    """The simple commands that bash would run, in order. Raises OpaqueTextError if that is unclear."""
     if len(text.encode(errors="replace")) > MAX_BYTES or _CONTROL.search(text):
         raise OpaqueTextError
     return tuple(_command(words) for words in _lists(text))
 
 
 def find(text: str) -> tuple[ShellCommand, ...]:
-    """Return the simple commands in a text, also those in the scripts of `sh -c` and the like.
-
-    bash may run more commands than these. Returns () if parsing takes longer than PARSE_SECONDS.
-    """
+    """Simple commands, also of scripts in `sh -c`; there may be more. () after PARSE_SECONDS."""
     try:
         return tuple(_found(text, MAX_DEPTH, time.thread_time() + PARSE_SECONDS))
     except IntricateTextError:
@@ -128,7 +122,7 @@ def _lists(text: str) -> Iterator[list[_Word]]:
 
 
 def _word(text: str, position: int) -> tuple[_Word, int]:
-    """Return the word that begins at `position`, and the position after the word. Raises OpaqueTextError."""
+    """The word that begins at `position`, and the position after the word. Raises OpaqueTextError."""
     pieces: list[str] = []
     known = True
     while piece := _PIECE.match(text, position):
@@ -152,7 +146,7 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """Return what a backslash in double quotes and its character, or a variable, stand for; "" for a variable."""
+    """What a backslash in double quotes and its character, or a variable, stand for; "" for a variable."""
     escaped = found["escaped"] or ""
     if escaped == "\n":
         return ""

@@ -53,7 +53,7 @@ WRAPPERS = {
 
 
 def unquoted(source: str) -> str:
-    """Return a word without its quotes; quoted `*`, `?`, `[` and `~` are marked by a backslash."""
+    """A word without its quotes; quoted `*`, `?`, `[` and `~` are marked by a backslash."""
     return "".join(_pieces(source))
 
 
@@ -77,15 +77,12 @@ def _pieces(source: str) -> Iterator[str]:
 
 
 def plain(word: str) -> str:
-    """Return the word without the backslashes by which `unquoted` marks quoted characters."""
+    """The word without the backslashes by which `unquoted` marks quoted characters."""
     return re.sub(r"\\([*?\[~])", r"\1", word)
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """Return the command without a leading sudo, env, timeout or the like, which run it; [] if nothing else is left.
-
-    The directories before the program's name are removed.
-    """
+    """The command without sudo, env, timeout or the like and without directories; [] if nothing is left."""
     while words:
         name = plain(words[0]).rpartition("/")[2]
         wrapper = WRAPPERS.get(name)
@@ -111,7 +108,7 @@ def _wrapped_words(wrapper: Wrapper, words: list[str]) -> list[str]:
 
 
 def script(words: list[str]) -> str | None:
-    """Return the shell text that this command runs, as `bash -c` and `eval` do; None if there is none."""
+    """The shell text that this command runs, as `bash -c` and `eval` do; None if there is none."""
     name = words[0]
     if name == "eval":
         return " ".join(map(plain, words[1:]))
@@ -122,21 +119,20 @@ def script(words: list[str]) -> str | None:
     return None
 
 
+# Maximum bytes that are parsed at once, which takes 0.1 s and 40 MiB in the worst case.
 PIECE_BYTES = 2048
-"""Maximum bytes that are parsed at once, which takes 0.1 s and 40 MiB in the worst case."""
 
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")
 
 
 class IntricateTextError(Exception):
-    """The text takes too long to parse."""
+    pass
 
 
 def commands(text: str, until: float, wanted: Callable[[str], object] = bool) -> Iterator[list[str]]:
-    """Yield the words of every simple command in the text, at any depth, as `unquoted` returns them.
+    """Yield the words of every simple command, at any depth, as `unquoted` returns them.
 
-    A long text is parsed in pieces, without those for which `wanted` is false. Raises IntricateTextError when the CPU
-    time of this thread (`time.thread_time`) passes `until`.
+    A long text is parsed in pieces, if `wanted`. Raises IntricateTextError when this thread's CPU time passes `until`.
     """
     parser = new_parser()
     for source in _pieces_of(text):
@@ -154,7 +150,7 @@ def commands(text: str, until: float, wanted: Callable[[str], object] = bool) ->
 
 
 def new_parser() -> Parser:
-    """Return a parser of bash; the first call imports the modules for it."""
+    """A parser of bash; the first call imports the modules for it."""
     import tree_sitter_bash  # noqa: PLC0415 -- saves 0.4 MiB in a server that runs no agents
     from tree_sitter import Language, Parser  # noqa: PLC0415
 
@@ -162,10 +158,7 @@ def new_parser() -> Parser:
 
 
 def _pieces_of(text: str) -> Iterator[bytes]:
-    """Yield the text as bytes, split into pieces of at most PIECE_BYTES.
-
-    If the text has to be split, its here-documents are left out.
-    """
+    """The text in pieces of at most PIECE_BYTES; without here-documents if it has to be split."""
     source = text.encode()
     if len(source) <= PIECE_BYTES:
         yield source
@@ -198,10 +191,9 @@ def _without_heredocs(lines: list[str]) -> Iterator[str]:
 
 
 def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Return the children of a node, each with those arguments of its command that are outside of it.
+    """The children of a node, each with the arguments of its command that are outside of it.
 
-    They are outside because they follow a redirection: the grammar treats them as part of the redirection. `behind` are
-    such arguments of the node itself.
+    They follow a redirection, to which the grammar adds them. `behind` are those of the node itself.
     """
     children = node.named_children
     if node.type == "redirected_statement":

@@ -28,8 +28,8 @@ from actors.ports import Launch, ProcessLimits, ToolContext, ToolOutput, ToolSpe
 
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
+# Maximum bytes of a command text. It is passed to bash as one argument, and the kernel limits its length.
 MAX_COMMAND_BYTES = 128 * 1024 - 1
-"""Maximum bytes of a command text. It is passed to bash as one argument, and the kernel limits its length."""
 
 PEEK_LINES = 200
 
@@ -46,9 +46,7 @@ class JobRequest(Struct, frozen=True):
     """What a call asks for."""
 
     action: str
-    """One of ONE_OF."""
     subject: str
-    """The command for `cmd`; the handle of a job for the others."""
     wait_seconds: int = DEFAULT_WAIT_SECONDS
     signal: int = signal.SIGTERM
     lines: int = PEEK_LINES
@@ -56,10 +54,7 @@ class JobRequest(Struct, frozen=True):
 
 
 def request(arguments: Mapping[str, Any]) -> JobRequest:
-    """Convert arguments that fit the schema to a request.
-
-    Raises ToolRefusedError if they contradict each other, if a limit is exceeded, or if the command contains NUL.
-    """
+    """Raises ToolRefusedError for arguments that contradict each other, an exceeded limit, or NUL in the command."""
     chosen = _the_one_of(arguments)
     _check_company(chosen, arguments)
     if chosen == "cmd":
@@ -184,8 +179,6 @@ SPEC = ToolSpec(
 
 
 class BashTool:
-    """The tool that runs shell commands (ports.Tool). The job registry keeps commands that outlive their call."""
-
     def __init__(self, jobs: JobRegistry) -> None:
         self._jobs = jobs
 
@@ -251,10 +244,9 @@ class BashTool:
         )
 
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
-        """Let the job outlive its call, unless a cancel is already killing it; return whether the job continues.
+        """Let the job outlive its call, unless a cancel is killing it; return whether it continues.
 
-        `let_go` releases the job from the call. The job is marked as a background job before that, because a cancel
-        ends first the processes of the call and then the background jobs; so it cannot miss the job.
+        It is marked before `let_go`: a cancel ends first the call's processes and then the jobs, so it cannot miss it.
         """
         if context.cancel.cancelled:
             return False

@@ -30,8 +30,8 @@ SEPARATOR = "--\n"
 
 MAX_TERM_BYTES = 64 * 1024
 MAX_ALL_BYTES = 128 * 1024
+# Maximum matches in one file: more take more than MAX_TERM_BYTES.
 MAX_MATCHES = MAX_TERM_BYTES // len("a:1:\n")
-"""Maximum matches in one file: more take more than MAX_TERM_BYTES."""
 
 
 class OutputTooLargeError(Exception):
@@ -96,10 +96,10 @@ def blocks(findings: list[Finding]) -> Iterator[str]:
 
 
 def found(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Search for the terms, of which the most important one comes first.
+    """Search for the terms, the most important first. Raises OSError.
 
-    While all terms together find more than MAX_ALL_BYTES, the last one of them is dropped. Raises OutputTooLargeError
-    if every term by itself finds more than MAX_TERM_BYTES, and OSError.
+    The last is dropped while all find more than MAX_ALL_BYTES. Raises OutputTooLargeError if each alone finds more than
+    MAX_TERM_BYTES.
     """
     here = os.path.realpath(".")
     root = enclosing_repository(here) or here

@@ -55,10 +55,9 @@ def rename_new(directory: int, old: str, new: str) -> None:
 
 
 def open_directory(root: int, path: str) -> int:
-    """Open the directory component by component, never through an unchecked link. Raises PathEscapesError or OSError.
+    """Open a directory component by component, never through an unchecked link. Raises PathEscapesError or OSError.
 
-    `..` returns to the directory through which the walk came, not to the current parent, so moving a directory during
-    the walk cannot lead elsewhere.
+    `..` returns to the directory through which the walk came, so moving one meanwhile cannot lead elsewhere.
     """
     passed = [os.open(".", DIRECTORY, dir_fd=root)]
     try:
@@ -113,7 +112,7 @@ def _step(passed: list[int], name: str) -> str | None:
 
 
 def link_target(name: str, directory: int) -> str | None:
-    """Return the target of the symbolic link `name` in `directory`; None if it is no link or does not exist."""
+    """The target of the symbolic link `name` in `directory`; None if it is no link or does not exist."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as failed:
@@ -155,7 +154,7 @@ class FileLocation(NamedTuple):
 
 
 def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], bytes]) -> None:
-    """Replace the content of `path` by what `rewrite` returns for the old content, which is None for a new file.
+    """Replace the content of `path` by what `rewrite` makes of the old one (None: a new file).
 
     Relative paths stay below the current directory. Raises PatchRefusedError, OSError or what `rewrite` raises; then
     nothing has changed.
@@ -174,10 +173,7 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
 
 @contextmanager
 def located(path: str) -> Generator[FileLocation]:
-    """Yield the location of the file `path`, whose directory stays open within the `with` block.
-
-    Raises PatchRefusedError or OSError.
-    """
+    """Yield the location of a file, with its directory open. Raises PatchRefusedError or OSError."""
     free = path.startswith("/")
     root = os.open("/" if free else ".", DIRECTORY)
     try:
@@ -201,9 +197,9 @@ class Finder:
         self.free = free
 
     def follow(self, path: str) -> FileLocation:
-        """Return the location of `path`, following symbolic links in its last component.
+        """The location of `path`, after following links.
 
-        Raises PatchRefusedError for a directory, PathEscapesError or OSError.
+        Raises PatchRefusedError (a directory), PathEscapesError or OSError.
         """
         for _ in range(MAX_LINKS):
             before, _, name = path.rpartition("/")
@@ -219,7 +215,7 @@ class Finder:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def nearest(self, path: str, name: str) -> FileLocation:
-        """Return the location of `name` in the directory `path`, relative to the deepest directory that exists."""
+        """The location of `name` in the directory `path`, relative to the deepest directory that exists."""
         missing: list[str] = []
         while True:
             try:
@@ -236,9 +232,9 @@ class Finder:
         return open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
-        """Return the target of the symbolic link at this location, and close the location's directory.
+        """The target of the link here, whose directory is closed; None, and an open directory, for no link.
 
-        If there is no link, returns None and leaves the directory open. Raises OSError.
+        Raises OSError.
         """
         target = None
         try:
@@ -251,7 +247,7 @@ class Finder:
         return target
 
     def from_top(self, path: str) -> str:
-        """Return an absolute path as a path relative to `root`. Raises PathEscapesError unless `free`."""
+        """An absolute path as a path relative to `root`. Raises PathEscapesError unless `free`."""
         if not self.free:
             raise PathEscapesError
         return path.lstrip("/")
@@ -300,10 +296,7 @@ def passed(place: FileLocation) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def locked(place: FileLocation) -> Generator[int | None]:
-    """Open the file at this location, and keep it locked within the `with` block; None if there is none.
-
-    Raises PatchRefusedError, also if the lock is held for longer than LOCK_SECONDS, or OSError.
-    """
+    """Open and lock the file; None if there is none. Raises PatchRefusedError, also after LOCK_SECONDS, or OSError."""
     until, flags = time.monotonic() + LOCK_SECONDS, READ
     while not place.missing and (file := opened(place, flags)) is not None:
         try:
@@ -325,10 +318,7 @@ def locked(place: FileLocation) -> Generator[int | None]:
 
 
 def opened(place: FileLocation, flags: int) -> int | None:
-    """Open the file at this location, if it can be changed; None if there is none. Never blocks.
-
-    Raises PatchRefusedError or OSError.
-    """
+    """Open the file if it can be changed; None if there is none. Never blocks. Raises PatchRefusedError or OSError."""
     try:
         check_changeable(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
     except FileNotFoundError:
@@ -348,7 +338,7 @@ def lock(file: int) -> int:
 
 
 def is_at(place: FileLocation, file: int) -> bool:
-    """Return whether the open file still has this location: a patch replaces the file that it has locked."""
+    """Whether the open file still has this location: a patch replaces the file that it has locked."""
     try:
         there = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -366,7 +356,7 @@ def read(file: int) -> FileVersion:
 
 
 def content_of(file: int) -> bytes:
-    """Return the content of an open file, of a larger one at least one byte more than MAX_FILE. Raises OSError."""
+    """The content of an open file, of a larger one at least one byte more than MAX_FILE. Raises OSError."""
     content = b""
     while len(content) <= MAX_FILE and (block := os.pread(file, MAX_FILE, len(content))):
         content += block
@@ -398,7 +388,7 @@ def check_changeable(status: os.stat_result) -> None:
 
 
 def store(place: FileLocation, found: FileVersion | None, content: bytes, file: int | None) -> None:
-    """Write `content` to the file at this location, which was read from the descriptor `file` if it exists.
+    """Write `content` over the file that was read as `found`, or to a new one.
 
     Raises PatchRefusedError or OSError; then nothing has changed.
     """
@@ -492,7 +482,6 @@ def check_unchanged(directory: int, name: str, found: FileVersion, file: int) ->
 
 
 def moment(status: os.stat_result) -> tuple[int, ...]:
-    """Return the attributes by which a change of a file is recognised."""
     return (*identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 

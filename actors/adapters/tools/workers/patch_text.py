@@ -13,11 +13,8 @@ from typing import NamedTuple
 
 CONTEXT = 3
 
+# Comparing takes quadratic time; a larger change is shown as one replacement of all its lines.
 MAX_COMPARED = 2000
-"""The maximum number of old and new lines together that are compared for a change, since this takes quadratic time.
-
-A larger change is shown as one replacement of all its lines.
-"""
 
 MAX_DIFF = 64 * 1024
 
@@ -41,13 +38,12 @@ class LineChange(NamedTuple):
 
 
 def lines_of(text: str) -> list[str]:
-    r"""Split text into lines with their newlines; only "\n" ends a line."""
     *whole, rest = text.split("\n")
     return [line + "\n" for line in whole] + ([rest] if rest else [])
 
 
 def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None) -> str:
-    """Return old[start:end] with `edits` applied, which must be sorted, lie in this range and not overlap."""
+    """Old[start:end] with `edits` applied, which must be sorted, lie in this range and not overlap."""
     pieces: list[str] = []
     for edit in edits:
         pieces += [old[start : edit.start], edit.new]
@@ -56,7 +52,7 @@ def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None)
 
 
 def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
-    """Return the diff to show to users; "" if nothing changes. `edits` must be sorted and not overlap."""
+    """The diff to show to users; "" if nothing changes. `edits` must be sorted and not overlap."""
     lines = lines_of(old)
     changes = [change for stretch in touched(old, lines, edits) for change in compared(lines, stretch)]
     text = "".join(hunks(lines, changes))
@@ -87,7 +83,7 @@ def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[LineChang
 
 
 def line_at(starts: list[int], position: int) -> int:
-    """Return the index of the line that contains `position`; the last line if `position` is the end of the text."""
+    """The index of the line that contains `position`; the last line if `position` is the end of the text."""
     return max(0, min(bisect_right(starts, position) - 1, len(starts) - 2))
 
 
@@ -126,7 +122,7 @@ def grown(change: LineChange) -> int:
 
 
 def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
-    """Return the text of one hunk; `shift` is the number of lines that the hunks before it have added."""
+    """The text of one hunk; `shift` is the number of lines that the hunks before it have added."""
     begin, end = max(0, group[0].first - CONTEXT), min(len(lines), group[-1].end + CONTEXT)
     shown: list[str] = []
     position = begin
@@ -142,7 +138,7 @@ def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
 
 
 def span(begin: int, length: int) -> str:
-    """Return a range of lines as in a hunk's header, counted from 1; an empty range names the line before it."""
+    """A range of lines as in a hunk's header, counted from 1; an empty range names the line before it."""
     if length == 1:
         return str(begin + 1)
     return f"{begin + 1 if length else begin},{length}"
@@ -150,12 +146,13 @@ def span(begin: int, length: int) -> str:
 
 FIRST, LAST, BOTH = "its first line", "its last line", "its first and last line"
 
+# The maximum number of positions that are counted; for more, the message says "more than 999".
 MOST_COUNTED = 999
-"""The maximum number of positions that are counted; for more, the message says "more than 999"."""
 
+# The maximum number of different indentations of a file that are tried, most frequent first.
 MAX_LEVELS = 64
-"""The maximum number of different indentations of a file that are tried, most frequent first."""
 
+# Unicode's NFKD handles full width forms, ligatures, spaces, the ellipsis and accents.
 LOOKALIKES = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u00b4\u02b9\u02bc", "'"),
@@ -167,10 +164,6 @@ LOOKALIKES = str.maketrans(
         **dict(zip("οΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "oABEZHIKMNOPTYX", strict=True)),  # noqa: RUF001
     }
 )
-"""Replacements for typographic quotes, dashes, slashes, zero-width characters, and Cyrillic and Greek letters.
-
-Full width forms, ligatures, spaces, the ellipsis and accents are not listed, because Unicode's NFKD handles them.
-"""
 
 
 class NoMatchError(Exception):
@@ -182,7 +175,6 @@ class Sought(NamedTuple):
 
     old: str
     new: str | None
-    """The replacement; None if it comes from a clipboard."""
     fixed: bool = False
     """Whether the indentation of the replacement must not be adapted."""
 
@@ -209,10 +201,7 @@ class Folded:
             self._origins = array("L", (position for position, one in enumerate(text) for _ in table[one]))
 
     def origin(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the range of the original text that became text[start:end].
-
-        Returns None if the range begins or ends inside the characters that replaced one original character.
-        """
+        """The range of the original that became text[start:end]; None if it would split a replaced character."""
         origins = self._origins
         if origins is None:
             return start, end
@@ -248,13 +237,12 @@ def stripped(text: str) -> str:
 
 
 def fold(character: str) -> str:
-    """Return the form of a character that is the same for all its lookalikes."""
+    """The form of a character that is the same for all its lookalikes."""
     plain = unicodedata.normalize("NFKD", character.translate(LOOKALIKES))
     return plain.translate(LOOKALIKES).replace("\r", "")
 
 
 def find(haystack: Haystack, sought: Sought) -> TextMatch:
-    """Return the only match of `sought.old`, by the first strategy that finds one. Raises NoMatchError."""
     for way in (exactly, with_other_blanks, otherwise_indented, without_edges, as_lookalike):
         match = way(haystack, sought)
         if match is not None:
@@ -263,7 +251,7 @@ def find(haystack: Haystack, sought: Sought) -> TextMatch:
 
 
 def places(text: str, wanted: str) -> list[int]:
-    """Return the positions at which `wanted` begins in `text`, overlapping ones included, at most MOST_COUNTED + 1."""
+    """The positions at which `wanted` begins in `text`, overlapping ones included, at most MOST_COUNTED + 1."""
     found: list[int] = []
     position = text.find(wanted)
     while position >= 0 and len(found) <= MOST_COUNTED:
@@ -273,16 +261,13 @@ def places(text: str, wanted: str) -> list[int]:
 
 
 def line_starts(text: str, wanted: str) -> list[int]:
-    """Return the positions at which `wanted` begins at the start of a line.
-
-    Like `places`, it does not look for many more than MOST_COUNTED positions.
-    """
+    """Where `wanted` begins at the start of a line; like `places`, not many more than MOST_COUNTED."""
     inner = [position + 1 for position in places(text, "\n" + wanted)]
     return [0, *inner] if text.startswith(wanted) else inner
 
 
 def only(found: list[int], how: str = "") -> int | None:
-    """Return the only position in `found`; None if it is empty. Raises NoMatchError if there are several."""
+    """The only position in `found`; None if it is empty. Raises NoMatchError if there are several."""
     if len(found) > 1:
         times = f"more than {MOST_COUNTED}" if len(found) > MOST_COUNTED else str(len(found))
         aside = f" ({how})" if how else ""
@@ -296,10 +281,7 @@ def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text, ignoring blanks at the ends of lines; lines that the replacement has unchanged keep their blanks.
-
-    Returns None if there is no match. Raises NoMatchError if there are several.
-    """
+    """Find the text, ignoring blanks at line ends; unchanged lines keep theirs. Raises NoMatchError for several."""
     old, text = stripped(sought.old), haystack.stripped
     if not old.strip():
         return None
@@ -319,17 +301,14 @@ def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def in_lines(lines: list[str], text: str, position: int) -> tuple[int, int]:
-    """Return the position in the text of `lines` that is at `position` of `text`, and where its line ends.
-
-    `text` has the same lines without blanks at their ends.
-    """
+    """The position in `lines` at `position` of `text`, which lacks blanks at line ends, and where its line ends."""
     number = text.count("\n", 0, position)
     start = sum(map(len, lines[:number])) + number
     return start + position - (text.rfind("\n", 0, position) + 1), start + len(lines[number])
 
 
 def unchanged_kept(old: str, new: str, found: str) -> str:
-    """Return `new` with the lines that it shares with `old`, at its beginning and its end, as in the text `found`."""
+    """`new` with the lines that it shares with `old`, at its beginning and its end, as in the text `found`."""
     olds, news, founds = (text.split("\n") for text in (old, new, found))
     head, tail = equal_edges(olds, news)
     return "\n".join([*founds[:head], *news[head : len(news) - tail], *founds[len(founds) - tail :]])
@@ -343,9 +322,9 @@ def equal_edges(olds: list[str], news: list[str]) -> tuple[int, int]:
 
 
 def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text with another indentation, one that the file uses, and indent the replacement in the same way.
+    """Find the text with another indentation of the file, and indent the replacement alike.
 
-    Returns None if there is no match. Raises NoMatchError if there are several.
+    Raises NoMatchError for several.
     """
     margin = common_margin(sought.old)
     if margin is None:
@@ -365,7 +344,7 @@ def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def common_margin(text: str) -> str | None:
-    """Return the white space that all lines of `text` begin with; None if all are blank."""
+    """The white space that all lines of `text` begin with; None if all are blank."""
     margins = [line[: len(line) - len(line.lstrip(" \t"))] for line in text.split("\n") if line.strip()]
     if not margins:
         return None
@@ -375,7 +354,7 @@ def common_margin(text: str) -> str | None:
 
 
 def bare(text: str, margin: str) -> str | None:
-    """Return `text` without `margin` at the start of its non-blank lines; None if such a line begins otherwise."""
+    """`text` without `margin` at the start of its non-blank lines; None if such a line begins otherwise."""
     lines = text.split("\n")
     if any(line.strip() and not line.startswith(margin) for line in lines):
         return None
@@ -387,9 +366,9 @@ def indented(text: str, margin: str) -> str:
 
 
 def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text without its first line, its last line or both, if the replacement has the same line at that end.
+    """Find the text without its first or last line, or both, if the replacement has it, too.
 
-    Returns None if there is no match. Raises NoMatchError if there are several.
+    Raises NoMatchError for several.
     """
     refused: NoMatchError | None = None
     for name, old, new in trimmed(sought.old, sought.new or ""):
@@ -407,10 +386,9 @@ def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
-    """Return variants of both texts: without an equal first line, without an equal last line, and without both.
+    """Variants of both texts without an equal first line, last line, or both, with the name of what was removed.
 
-    Each variant is the name of what was removed, the old text and the new text. Variants whose old text is only white
-    space are left out.
+    Those whose old text is white space are left out.
     """
     olds, news = lines_of(old), lines_of(new)
     if len(olds) < 2 or not news:
@@ -423,10 +401,7 @@ def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
 
 
 def as_lookalike(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text, treating lookalike characters as equal; None if there is no match.
-
-    Raises NoMatchError if there are several matches.
-    """
+    """Find the text, treating lookalike characters as equal. Raises NoMatchError for several matches."""
     if all(text.isascii() and "\r" not in text for text in (haystack.text, sought.old)):
         return None
     wanted = Folded(sought.old).text

@@ -11,20 +11,20 @@ import sys
 
 BLOCK = 1 << 18
 
+# The bytes at the start of a file that are checked for NUL, which means that the file is binary.
 SNIFFED = 8 * 1024
-"""The bytes at the start of a file that are checked for NUL, which means that the file is binary."""
 
 MAX_LINE = 2000
 
+# The maximum bytes of all shown lines together; further lines count as not shown.
 MAX_TEXT = 126 * 1024
-"""The maximum bytes of all shown lines together; further lines count as not shown."""
 
+# The maximum bytes of a file that are read; the lines after them are neither shown nor counted.
 MAX_READ = 1 << 28
-"""The maximum bytes of a file that are read; the lines after them are neither shown nor counted."""
 
 
 class UnreadableFileError(Exception):
-    """The file cannot be shown; the text says why."""
+    pass
 
 
 class WindowReader:
@@ -37,9 +37,7 @@ class WindowReader:
         self.size = 0
         self.number = 1
         self.kept = b""
-        """The beginning of the current line if the line is to be shown, else empty."""
         self.length = 0
-        """The bytes of the current line so far, including those that are not kept."""
 
     def feed(self, block: bytes) -> None:
         position = 0
@@ -131,10 +129,7 @@ def read(path: str, offset: int, limit: int) -> bytes:
 
 
 def remark(window: WindowReader, total: int, more: bool) -> bytes:
-    """Return the remark on lines that are not shown; b"" if all lines are shown.
-
-    Raises UnreadableFileError if `offset` is beyond the end.
-    """
+    """The remark on lines that are not shown, or b"". Raises UnreadableFileError if `offset` is beyond the end."""
     at_least = "at least " if more else ""
     if window.first > total:
         raise UnreadableFileError(f"offset {window.first} is beyond its end: it has {at_least}{total} lines")
@@ -145,7 +140,7 @@ def remark(window: WindowReader, total: int, more: bool) -> bytes:
 
 
 def read_whole(path: str, max_bytes: int) -> bytes:
-    """Return the whole file. Raises OSError, or UnreadableFileError if it is empty or has more than `max_bytes`."""
+    """The whole file. Raises OSError, or UnreadableFileError if it is empty or has more than `max_bytes`."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(max_bytes + 1) if size <= max_bytes else b""
@@ -166,3 +161,5 @@ def main(arguments: list[str]) -> None:
         cause = getattr(error, "strerror", None) or str(error)
         verdict, answer = b"error\n", f"Cannot read {path}: {cause}.".encode(errors="replace")
     sys.stdout.buffer.write(verdict + answer)
+    # The bytes of the current line so far, including those that are not kept.
+    # The beginning of the current line if the line is to be shown, else empty.

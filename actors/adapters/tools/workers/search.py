@@ -28,8 +28,8 @@ OPTIONS = (
     "--json --no-config --no-ignore-global --no-ignore-dot --hidden --crlf --glob=!.git --threads=4 "
     "--max-filesize=10M --regex-size-limit=10M"
 ).split()
+# Outside of a repository, .gitignore files count from the searched directory down.
 OUTSIDE = ("--no-require-git", "--no-ignore-parent")
-"""Outside of a repository, .gitignore files count from the searched directory down."""
 
 
 class InvalidSearchError(Exception):
@@ -45,8 +45,6 @@ class Line(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The lines found in one file."""
-
     name: str
     """The path from the searched directory."""
     lines: list[Line]
@@ -64,7 +62,7 @@ class Search:
 
     @contextmanager
     def findings(self) -> Generator[Iterator[Finding]]:
-        """Run ripgrep and give what it finds, file by file; the end of the context ends it.
+        """Run ripgrep and give what it finds, file by file, until the context ends.
 
         Raises InvalidSearchError and OSError.
         """
@@ -99,7 +97,7 @@ class Search:
 
 
 def refusal(errors: str) -> str:
-    """Return why ripgrep refused to search at all; "" if it only could not read some files."""
+    """Why ripgrep refused to search at all; "" if it only could not read some files."""
     if errors.startswith("rg: regex parse error:"):
         return errors.rpartition("\nerror: ")[2].partition("\n")[0]
     first = errors.partition("\n")[0].removeprefix("rg: ")
@@ -108,15 +106,12 @@ def refusal(errors: str) -> str:
 
 
 def raw(field: dict[str, str]) -> bytes:
-    """Return the bytes of a field, which is base64 where it is not UTF-8."""
+    """The bytes of a field, which is base64 where it is not UTF-8."""
     return field["text"].encode() if "text" in field else base64.b64decode(field["bytes"])
 
 
 def line_of(data: dict[str, Any], *, matches: bool) -> Line:
-    """Return a line as it is shown: cut to MAX_LINE characters, with the start of its match.
-
-    Bytes that are not UTF-8 become U+FFFD.
-    """
+    """A line cut to MAX_LINE characters, with the start of its match; what is not UTF-8 becomes U+FFFD."""
     line = raw(data["lines"])
     text = line.decode(errors="replace").removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
     start = 0
@@ -134,10 +129,7 @@ def display_name_of(name: str) -> str:
 
 
 def enclosing_repository(directory: str) -> str | None:
-    """Return the nearest directory that contains `.git`, from `directory` upwards; None if there is none.
-
-    As in git, a directory that belongs to another user than `directory` or this process does not count.
-    """
+    """The nearest directory upwards that contains `.git`, or None. As in git, another user's does not count."""
     try:
         owners = {os.geteuid(), os.stat(directory).st_uid}
         while True:
@@ -151,7 +143,7 @@ def enclosing_repository(directory: str) -> str | None:
 
 
 def is_repository(path: str) -> bool:
-    """Return whether `path`, which ends in `.git`, is a git directory, or a file that names one, as in a worktree."""
+    """Whether `path`, which ends in `.git`, is a git directory, or a file that names one, as in a worktree."""
     return os.path.isfile(path) or os.path.exists(os.path.join(path, "HEAD"))
 
 
@@ -210,10 +202,7 @@ class LineSearch:
 
 
 def included(glob: str) -> tuple[str, ...]:
-    """Return the options for the files to search.
-
-    A glob for names becomes a type of files: unlike a glob for paths, it does not override what is ignored.
-    """
+    """The options for the files to search: a glob for names becomes a type, which overrides no ignore file."""
     if "/" in glob:
         return (f"--glob={anchored(glob)}",)
     return (f"--type-add=asked:{glob}", "--type=asked") if glob else ()
@@ -224,12 +213,12 @@ def excluded(glob: str) -> tuple[str, ...]:
 
 
 def anchored(glob: str) -> str:
-    """Return a glob for paths from the searched directory, whose `/` also keeps a `!` from reversing the glob."""
+    """A glob for paths from the searched directory, whose `/` also keeps a `!` from reversing the glob."""
     return "/" + glob.removeprefix("./").removeprefix("/") + ("**" if glob.endswith("/") else "")
 
 
 def display_root(root: str) -> str:
-    """Return the prefix of shown paths: "" for the working directory, else a path that read_file accepts."""
+    """The prefix of shown paths: "" for the working directory, else a path that read_file accepts."""
     here = os.path.realpath(".")
     if root == here:
         return ""
