@@ -7,9 +7,9 @@ of objects, is kept out of the garbage collector's way: else each collection tha
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -18,9 +18,6 @@ from hypothesis import settings
 from tests import leftovers
 from tests.support.postgres import PostgresServer
 from tests.support.stores import SharedDatabase, closing_stores, with_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 settings.register_profile("bedrock", deadline=None)
 settings.load_profile("bedrock")

@@ -15,13 +15,10 @@ import stat
 import struct
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: The environment variable that says which run a process belongs to.
 MARK = "PHOENIX_TEST_RUN"

@@ -10,15 +10,13 @@ import argparse
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from bedrock import v1
 from google.protobuf.timestamp_pb2 import Timestamp
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 MODULE = "tests.bench.bare_grpc"
 PENDING = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from bedrock import v1
 
 from tests.bench.running_server import RunningServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
 
 Result = TypeVar("Result")
 _RUNNER = asyncio.Runner()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from actors.core.content import Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext
 from actors.core.events import Event, LlmResponse, LlmStreamStarted, ToolComplete, UserMessage
 from actors.core.states import Idle, LlmRequesting, State, ToolExecuting
 from actors.core.transition import run_chain
-
-if TYPE_CHECKING:
-    from tests.bench.figures import Report
+from tests.bench.figures import Report
 
 CONTEXT = ConvContext("bench", "/tmp", "demo", 190_000)
 CALLS = (ToolUse("t1", "think", "{}"), ToolUse("t2", "think", "{}"))

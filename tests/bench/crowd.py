@@ -12,18 +12,14 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import grpc
 from bedrock import v1
 
 from tests.bench.figures import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.bench.running_server import RunningServer
+from tests.bench.running_server import RunningServer
 
 AT_ONCE = 200
 """Watchers that catch up at the same time."""

@@ -9,17 +9,14 @@ import asyncio
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bedrock import v1
 
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.figures import ROOT, Report, spread
 from tests.bench.running_server import RunningServer, clean_environment, provider, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RUNS = 1_000
 TIMES = 40

@@ -7,11 +7,9 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 

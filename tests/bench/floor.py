@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import requests
 
 from tests.bench.driver import Answer, Driver, body_of, calls_in, events_in, question, result_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def events(response: requests.Response) -> Iterator[dict[str, Any]]:

@@ -10,15 +10,13 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from actors.adapters.store.models import Log, Messages, columns
 from actors.adapters.store.query import Insert
 from actors.adapters.store.rows import CHANGING
 from actors.adapters.store.sqlite.engine import FILE, SqliteSession, open_writer, raw, sqlite3
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Row: TypeAlias = Mapping[str, Any]
 

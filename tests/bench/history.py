@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import statistics
 import tempfile
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.figures import Report, cpu_seconds, rss_mib
 from tests.bench.running_server import RunningServer, provider, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
 
 SIZES = (10, 100, 1_000, 2_000)
 """Turns in the history before the measured ones; a turn has five messages."""

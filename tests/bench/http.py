@@ -8,10 +8,10 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import grpc
@@ -23,9 +23,6 @@ from tests.bench.figures import Report, cpu_seconds, percentile, rss_mib, spread
 from tests.bench.results import ROUNDS
 from tests.bench.running_server import RunningServer, provider, running_server
 from tests.support.processes import children
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 CALLS = 500
 STREAMING, WATCHERS, PIECES = 10, 100, 50

@@ -6,12 +6,12 @@ import math
 import os
 import select
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bedrock.testing.processes import each_running
 from bedrock.types import Mode
@@ -23,9 +23,6 @@ from tests.support.patience import PATIENCE, eventually
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.server_process import ServerProcess
 from tests.support.trees import TREES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOGETHER = 3
 """Tools that run when their server is killed."""

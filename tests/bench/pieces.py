@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tests.bench.clients import on_loop
+from tests.bench.figures import Report
 from tests.bench.results import Turns, floor
 from tests.bench.running_server import provider, running_server
 from tests.bench.turns import PAUSE, added, bedrock
-
-if TYPE_CHECKING:
-    from tests.bench.figures import Report
 
 CONVERSATIONS = (20, 30, 40, 50, 65, 80, 100, 120, 145, 175, 210, 250)
 LATE_MS = 500.0

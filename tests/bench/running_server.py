@@ -9,14 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.bench.figures import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass

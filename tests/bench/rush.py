@@ -7,17 +7,13 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import grpc
 from bedrock import v1
 
 from tests.bench.figures import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.bench.running_server import RunningServer
+from tests.bench.running_server import RunningServer
 
 
 class Rush:

@@ -11,8 +11,8 @@ import itertools
 import socket
 import time
 import urllib.request
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from tests.bench.clients import on_loop
 from tests.bench.figures import Report, cpu_seconds
@@ -20,9 +20,6 @@ from tests.bench.results import middle
 from tests.bench.running_server import provider, running_server
 from tests.bench.turns import bedrock
 from tests.support.collector import Collector
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROUNDS = 9
 CONVERSATIONS, TURNS = 10, 2

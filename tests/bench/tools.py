@@ -9,20 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.program_launch import worker_source
 from actors.core.context import Mode
-from actors.ports import SandboxUnavailableError
+from actors.ports import Launch, SandboxUnavailableError
 from tests.bench.figures import Report, spread
 from tests.support.trees import launch, sandbox_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-    from actors.ports import Launch
 
 TIMES = int(os.environ.get("BEDROCK_STARTS", "200"))
 """Programs run in each way, one after the other."""

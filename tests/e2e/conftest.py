@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from bedrock import Client
 
 from tests.e2e.two_nodes import WANTED, OwnerBehindAnother
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Play
 from tests.support.server_process import ServerProcess, Servers, provider
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bedrock import Client
 
 HERE = Path(__file__).parent
 

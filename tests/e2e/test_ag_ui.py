@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import uuid
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,9 +22,6 @@ from tests.support.server_process import ServerProcess, Servers, provider
 from tests.unit.server.test_ag_ui import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     import httpx
 
 pytestmark = pytest.mark.one_server("the gateway stands in front of one server")

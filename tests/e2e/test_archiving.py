@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +19,6 @@ from tests.support.fake_provider import FakeProvider, Play, calls, says
 from tests.support.patience import PATIENCE, eventually, within
 from tests.support.server_process import ServerProcess, Servers, provider
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
 TABLES = ("conversations", "prompts", "messages", "log", "runs", "fates", "prunings", "commands", "attachments")

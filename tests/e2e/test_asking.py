@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import bedrock
 import pytest
@@ -12,10 +13,6 @@ from bedrock import Approval, AsyncClient
 
 from tests.support.patience import PATIENCE
 from tests.support.server_process import ROOT, ServerProcess, Servers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "clients" / "README.md").read_text(), re.DOTALL)
 

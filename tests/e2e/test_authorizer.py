@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -10,9 +11,6 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.support.server_process import ServerProcess, Servers
 from tests.unit.test_contract import all_methods
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.one_server("its class and its log lie in the folder of one server")
 

@@ -11,8 +11,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -21,9 +22,6 @@ from tests.documents.pages import API_GUIDE, fenced
 from tests.support.fake_provider import FakeProvider, says, stalls
 from tests.support.patience import PATIENCE, only, within
 from tests.support.server_process import ROOT, ServerProcess, Servers, clean_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SERVICE = "bedrock.v1.ConversationService"
 GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in API_GUIDE)

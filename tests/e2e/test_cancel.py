@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import ssl
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import Client, v1
@@ -30,10 +31,6 @@ from tests.support.fake_provider import (
 from tests.support.patience import PATIENCE, eventually, within
 from tests.support.server_process import API_KEY, ServerProcess, Servers, provider
 from tests.support.watcher import Watcher, checked_slots
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.request import urlopen
 
 import psycopg
@@ -23,10 +24,6 @@ from tests.support.nodes import LEASE_SECONDS, Nodes
 from tests.support.patience import PATIENCE, eventually, within
 from tests.support.server_process import ServerProcess, provider, token
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.one_server("it starts its own nodes")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from bedrock import v1
+from bedrock import Client, v1
 
 from tests.integration.server.grpc_harness import Refusal, refused
 from tests.support import processes
@@ -18,12 +19,6 @@ from tests.support.nodes import Nodes
 from tests.support.patience import PATIENCE, eventually, within
 from tests.support.server_process import ServerProcess, provider
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from bedrock import Client
 
 pytestmark = pytest.mark.one_server("it starts its own nodes")
 

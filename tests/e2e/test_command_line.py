@@ -10,10 +10,10 @@ import subprocess
 import sys
 import urllib.request
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from bedrock.cli.commands import chat as demo
@@ -22,12 +22,8 @@ from tests.support import pictures, processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
 from tests.support.patience import PATIENCE
+from tests.support.server_process import ServerProcess
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.server_process import ServerProcess
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.server_process import Servers, provider
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.one_server("it looks into the server's process")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import Event, v1
@@ -15,10 +16,6 @@ from tests.support.fake_provider import FakeProvider, Play, calls, says, streams
 from tests.support.patience import eventually, within
 from tests.support.server_process import Servers, provider
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.one_server("the server is killed and restarted")
 

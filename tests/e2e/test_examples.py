@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import runpy
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import Client
 
 from tests.documents.pages import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.server_process import Servers
+from tests.support.server_process import Servers
 
 pytestmark = pytest.mark.one_server("it reaches the server by its socket")
 

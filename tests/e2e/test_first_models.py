@@ -6,17 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, plain, whole
 from tests.support.server_process import ServerProcess, Servers, clean_environment
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.one_server("the command starts its own server")
 

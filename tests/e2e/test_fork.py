@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from bedrock import Conversation
 from bedrock.errors import BedrockError, CycleRunning, NotForkable
 from bedrock.testing import PrivateServer
 
@@ -16,13 +18,6 @@ from tests.support.chat import Chat
 from tests.support.fake_provider import calls, echoes, held, says
 from tests.support.patience import PATIENCE, within
 from tests.support.sandbox_reports import sandbox_report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from bedrock import Conversation
-
 
 REPORT = sandbox_report()
 SHELL = ("bash", {"cmd": "echo hi"})

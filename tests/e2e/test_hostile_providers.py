@@ -9,21 +9,17 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from bedrock import Client
 from bedrock.testing.http_server import ServedConnection
 
 from tests.attacks.providers import FINE, KINDS
 from tests.support.patience import PATIENCE, eventually, within
 from tests.support.scripted_server import ScriptedServer
 from tests.support.server_process import API_KEY, ServerProcess, Servers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bedrock import Client
 
 AT_ONCE = 8
 SECONDS = float(os.environ.get("BEDROCK_PROVIDER_SECONDS", "0.5"))

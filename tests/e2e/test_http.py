@@ -12,9 +12,10 @@ import socket
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -27,9 +28,6 @@ from tests.support.fake_provider import FakeProvider, calls, dribbles, says, sta
 from tests.support.patience import PATIENCE, eventually, only
 from tests.support.pictures import png
 from tests.support.server_process import ServerProcess, Servers, clean_environment, http_url, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.one_server("the gateway stands in front of one server")
 SSE = {"Accept": "text/event-stream"}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.documents.pages import ROOT, fenced
 from tests.support.patience import PATIENCE
 from tests.support.server_process import Servers, http_url
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (ROOT / "docs" / "api" / "http.md").read_text(encoding="utf-8")
 RECIPES = {

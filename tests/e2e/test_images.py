@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import base64
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from bedrock import v1
 from bedrock.errors import ImageInvalid, NotFound, RequestIdReused
 
 from tests.support import pictures
+from tests.support.chat import Chat
 from tests.support.fake_provider import Exchange, FakeProvider, calls, says
 from tests.support.patience import within
 from tests.support.server_process import Servers, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.chat import Chat
 
 
 def images_of(exchange: Exchange) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import NotFound, v1
@@ -12,12 +12,8 @@ from tests.support import processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import calls, says
 from tests.support.patience import eventually, within
+from tests.support.server_process import ServerProcess
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.server_process import ServerProcess
 
 OpenChat = Callable[..., Chat]
 Watch = Callable[..., Watcher]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import ssl
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import httpx
@@ -26,9 +27,6 @@ from tests.support.certificates import make_authority, make_certificate, make_se
 from tests.support.patience import PATIENCE, eventually
 from tests.support.server_process import ServerProcess, Servers, http_url
 from tests.unit.test_contract import all_methods
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.one_server("it is about the addresses of one server")
 

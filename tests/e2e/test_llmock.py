@@ -8,9 +8,10 @@ import re
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from bedrock import Client, Conversation, RunFailed
@@ -18,11 +19,7 @@ from bedrock import Client, Conversation, RunFailed
 from tests.support.patience import PATIENCE, eventually, only, within
 from tests.support.server_process import API_KEY, ServerProcess, Servers
 from tests.support.strict_checker import CHECKS, check_growth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.watcher import Watcher
+from tests.support.watcher import Watcher
 
 IDLE_SECONDS = 0.5
 """How long the server lets a stream be silent."""

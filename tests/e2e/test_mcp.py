@@ -8,27 +8,20 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import AgentBusy, InvalidArgument, McpHttp, McpServer, McpStdio
+from bedrock import AgentBusy, Client, InvalidArgument, McpHttp, McpServer, McpStdio, Question, Run
 from bedrock.errors import McpNotAllowed, NotFound, UnknownOrDecided
 
 from tests.support import processes
 from tests.support.chat import Chat, question
-from tests.support.fake_provider import calls, says
+from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.login_server import LoginServer, opened
 from tests.support.patience import PATIENCE, eventually, within
 from tests.support.server_process import ROOT, ServerProcess, Servers, provider
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bedrock import Client, Question, Run
-
-    from tests.support.fake_provider import FakeProvider
 
 CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "20"))
 """Runs that are cancelled at a random moment of their calls."""

@@ -4,21 +4,17 @@ message, and asked over the protocol of the provider that has them."""
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from bedrock import Client, Task
 from bedrock.errors import ModelUnavailable
 
+from tests.support.fake_provider import FakeProvider
 from tests.support.patience import within
 from tests.support.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, plain
 from tests.support.server_process import ServerProcess, Servers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.fake_provider import FakeProvider
 
 LISTED = json.dumps({"data": [{"id": "qwen3"}]}).encode()
 

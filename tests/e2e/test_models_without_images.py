@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from bedrock import Client
 from bedrock.errors import ImageInvalid
 
 from tests.support import pictures
+from tests.support.chat import Chat
 from tests.support.fake_provider import Exchange, FakeProvider
 from tests.support.server_process import API_KEY, ServerProcess, Servers, clean_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from bedrock import Client
-
-    from tests.support.chat import Chat
 
 INSTEAD = "[an image, image/png 30x20, that could not be sent to you]"
 

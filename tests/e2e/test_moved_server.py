@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import AsyncClient, Client, Event, Run
@@ -12,13 +13,8 @@ from bedrock import AsyncClient, Client, Event, Run
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, says, stalls
 from tests.support.patience import PATIENCE
+from tests.support.server_process import ServerProcess
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.one_server("the server is restarted")
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import select
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +18,6 @@ from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, calls, hangs, says
 from tests.support.patience import eventually, within
 from tests.support.server_process import ServerProcess, Servers, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.one_server("it is about the file descriptors of one server")
 

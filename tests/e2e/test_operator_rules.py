@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock.errors import NotFound
 
 from tests.support.chat import Chat
-from tests.support.fake_provider import calls, says
+from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.server_process import Servers, provider
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.fake_provider import FakeProvider
 
 SETTINGS = """
 [[approval_rules]]

@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client
@@ -21,9 +21,6 @@ from bedrock.testing.processes import alive, read
 
 from tests.support.patience import eventually
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.one_server("the command starts its own server")
 

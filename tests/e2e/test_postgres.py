@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import v1
@@ -17,10 +18,6 @@ from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.nodes import Nodes
 from tests.support.patience import eventually, within
 from tests.support.server_process import ServerProcess, Servers, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.one_server("it starts its own servers")
 

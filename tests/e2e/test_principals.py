@@ -7,16 +7,20 @@ import os
 import random
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import jwt
 import pytest
 from bedrock import BedrockError, Client, Conversation, NotFound, Unauthenticated, v1
+from bedrock.types import Mode
 from cryptography.hazmat.primitives.asymmetric import ec
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from jwt.algorithms import ECAlgorithm
 
@@ -27,14 +31,6 @@ from tests.support import server_process
 from tests.support.patience import PATIENCE
 from tests.support.server_process import ServerProcess, Servers
 from tests.unit.test_contract import all_methods
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from bedrock.types import Mode
-    from google.protobuf.descriptor import MethodDescriptor
-    from google.protobuf.message import Message
 
 CALLS = int(os.environ.get("BEDROCK_FUZZED_CALLS", "400"))
 """How many random calls one principal makes on what belongs to another one."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
+from bedrock import Client, RunError
 
+from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, dribbles, says, stalls
 from tests.support.patience import within
 from tests.support.server_process import API_KEY, ServerProcess, Servers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bedrock import Client, RunError
-
-    from tests.support.chat import Chat
 
 
 @pytest.fixture(scope="module")

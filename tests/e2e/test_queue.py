@@ -7,19 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Approval, Client, NotFound, Run, RunInterrupted
 from bedrock.errors import UnknownOrDecided
+from bedrock.types import Fate
 
 from tests.support.chat import Chat, question
 from tests.support.fake_provider import FakeProvider, Play, calls, held, says, stalls
 from tests.support.patience import PATIENCE, only, within
 from tests.support.server_process import ServerProcess, Servers, clean_environment, provider
-
-if TYPE_CHECKING:
-    from bedrock.types import Fate
 
 OpenChat = Callable[..., Chat]
 ECHO = ("bash", {"cmd": "echo tool ran"})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import BedrockError, Client
@@ -11,12 +12,7 @@ from bedrock.errors import QuotaExceeded, RunInterrupted
 
 from tests.e2e.test_principals import token
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.server_process import ServerProcess, Servers
+from tests.support.server_process import ServerProcess, Servers
 
 SETTINGS = """
 [quotas]

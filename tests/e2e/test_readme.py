@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from bedrock.cli.spawned_server import SpawnedServer
@@ -17,9 +17,6 @@ from tests.documents.pages import README, ROOT, code, fenced, section, table
 from tests.generate.readme_session import TARGET, environment, session
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.one_server("what is shown starts its own server")
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from bedrock import v1
 
 from tests.support.auditing import assert_cycles
+from tests.support.chat import Chat
 from tests.support.fake_provider import calls, held, refuses, says, stalls
 from tests.support.folding import listed_steps
 from tests.support.patience import within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.chat import Chat
-    from tests.support.watcher import Watcher
+from tests.support.watcher import Watcher
 
 SHELL = ("bash", {"cmd": "echo hi"})
 READ = ("read_file", {"path": "notes.txt"})

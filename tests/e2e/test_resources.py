@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
+from bedrock import Client
 
 from actors.adapters.store.reads import READERS
 from tests.support import processes
+from tests.support.chat import Chat
 from tests.support.fake_provider import calls, refuses, says, stalls
 from tests.support.patience import PATIENCE, eventually
+from tests.support.server_process import ServerProcess
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bedrock import Client
-
-    from tests.support.chat import Chat
-    from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.one_server("it looks into the server's process")
 

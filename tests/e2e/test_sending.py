@@ -6,20 +6,16 @@ import asyncio
 import functools
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from bedrock import AgentBusy, AsyncClient, Run
 from bedrock.errors import RequestIdReused
 
+from tests.support.chat import Chat
 from tests.support.fake_provider import held, says
 from tests.support.patience import only, together
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.chat import Chat
-    from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess
 
 ROUNDS = 30
 REPEATS = 50

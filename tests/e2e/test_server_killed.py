@@ -9,14 +9,11 @@ import subprocess
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.bench.killed_servers import Family, kill_servers
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.one_server("it starts its own servers")
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.patience import PATIENCE
 from tests.support.server_process import ServerProcess
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.one_server("it starts its own server")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import v1
@@ -14,9 +14,6 @@ from tests.support.fake_provider import FakeProvider, calls, refuses, says, stre
 from tests.support.patience import eventually
 from tests.support.server_process import API_KEY, Servers, provider
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.one_server("the server is stopped")
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from bedrock import v1
+from bedrock import Client, v1
 
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, Play, calls, hangs, says
 from tests.support.patience import PATIENCE, eventually, within
 from tests.support.server_process import API_KEY, ServerProcess, Servers, provider
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from bedrock import Client
 
 SMALL = "claude-haiku-4-5"
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from bedrock import Task, v1
 
+from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Play, calls, held
 from tests.support.patience import only, within
 from tests.support.server_process import ServerProcess, Servers
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.chat import Chat
-    from tests.support.watcher import Watcher
+from tests.support.watcher import Watcher
 
 
 def submits(text: str) -> Play:

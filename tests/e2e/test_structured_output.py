@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from bedrock import Client
 from bedrock.errors import RunFailed
 from bedrock.testing.anthropic_stream import ending, opening, tool_calls
 
 from tests.support.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, named, plain
 from tests.support.server_process import API_KEY, ServerProcess, Servers
 from tests.support.strict_checker import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from bedrock import Client
 
 SCHEMA = {
     "type": "object",

@@ -6,7 +6,9 @@ import functools
 import os
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,6 @@ from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, Play, calls, hangs, held, says, streams
 from tests.support.patience import eventually
 from tests.support.server_process import ServerProcess, Servers, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 KILLS = int(os.environ.get("BEDROCK_AGENT_KILLS", "5"))
 """Servers that are killed with sub-agents at work."""

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from bedrock import v1
+from bedrock import Client, v1
 
+from tests.support.chat import Chat
 from tests.support.collector import Collector, values
 from tests.support.fake_provider import FakeProvider, calls, says
 from tests.support.patience import PATIENCE, eventually
 from tests.support.server_process import API_KEY, ServerProcess, Servers, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bedrock import Client
-
-    from tests.support.chat import Chat
-    from tests.support.watcher import Watcher
+from tests.support.watcher import Watcher
 
 SAID = "unspeakable"
 """A word in everything that people, models and tools say here."""

@@ -10,9 +10,9 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from tests.support.fake_provider import FakeProvider, calls, held, refuses, says
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.server_process import ServerProcess, Servers
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 REPORT = sandbox_report()
 SCREENS = Path(__file__).parent / "screens"

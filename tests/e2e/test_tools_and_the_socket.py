@@ -5,19 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from bedrock.types import Mode
 
 from tests.support.patience import within
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.server_process import ServerProcess, Servers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bedrock.types import Mode
 
 pytestmark = pytest.mark.one_server("it reaches the server by its socket")
 

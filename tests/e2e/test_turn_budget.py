@@ -6,8 +6,9 @@ import asyncio
 import re
 import sqlite3
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import v1
@@ -20,10 +21,6 @@ from tests.support.processes import asleep
 from tests.support.published_counts import read_counts
 from tests.support.server_process import ServerProcess, Servers, provider
 from tests.support.watcher import Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 pytestmark = pytest.mark.one_server("it counts what one server does")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -15,12 +15,8 @@ from tests.e2e.two_nodes import OwnerBehindAnother
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, says
 from tests.support.patience import PATIENCE
+from tests.support.postgres import PostgresServer
 from tests.support.server_process import Servers, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.postgres import PostgresServer
 
 SHORTEST_REASON = 10
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -28,10 +30,6 @@ from tests.support.patience import PATIENCE, eventually, within
 from tests.support.proxy import Proxy
 from tests.support.server_process import Servers, provider
 from tests.support.watch_laws import Logged, Recorded, violations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 RESUMES = int(os.environ.get("BEDROCK_RESUMES", "80"))
 ROUND = 200

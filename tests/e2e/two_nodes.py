@@ -8,14 +8,11 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support.nodes import free_address
 from tests.support.patience import PATIENCE
+from tests.support.postgres import PostgresServer
 from tests.support.server_process import ROOT, ServerProcess
-
-if TYPE_CHECKING:
-    from tests.support.postgres import PostgresServer
 
 WANTED = os.environ.get("BEDROCK_E2E_NODES") == "2"
 """Whether the tests of this folder are run against two nodes: those that can be, and no others."""

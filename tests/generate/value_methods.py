@@ -9,16 +9,13 @@ A class has the name of the value whose methods it holds; one that is a dataclas
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
+from bedrock._shared.values import *
 from bedrock._shared.wrapper import Wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bedrock._shared.values import *
-    from bedrock.types import *
+from bedrock.types import *
 
 
 class Usage:

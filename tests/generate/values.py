@@ -11,22 +11,16 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from functools import cache, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bedrock import v1
 from google.api import field_behavior_pb2
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from tests.generate.contract import read_contract
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from google.protobuf.descriptor import Descriptor, EnumDescriptor
-
-    from tests.generate.contract import Enum, Message
+from tests.generate.contract import Enum, Message, read_contract
 
 METHODS = Path(__file__).with_name("value_methods.py")
 CLIENT = Path(__file__).parents[2] / "clients/bedrock"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from actors.core.content import (
@@ -79,9 +77,7 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.core.transition import Step, run_chain
-
-if TYPE_CHECKING:
-    from tests.machine.rows import Case
+from tests.machine.rows import Case
 
 _PHASES = {LlmPhase.CONNECTING: "c", LlmPhase.STREAMING: "s", LlmPhase.BACKOFF: "b"}
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from actors.core.content import Image, Message, Reasoning, ToolUse
-from actors.core.history import UNLIMITED, GrowingView, Room, provider_view
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.core.history import Prefix, Turn
+from actors.core.history import UNLIMITED, GrowingView, Prefix, Room, Turn, provider_view
 
 FORMS = (("", ""), ("demo", "demo"), ("anthropic", "a-1"))
 """Protocols and models; drive.py writes reasoning of the demo model."""

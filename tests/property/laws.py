@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from actors.core.content import (
     text_of,
     tool_uses,
 )
+from actors.core.context import ConvContext, ToolTraits
 from actors.core.effects import (
     AwaitToolResult,
     Effect,
@@ -50,7 +52,7 @@ from actors.core.events import (
     UserCancel,
     UserMessage,
 )
-from actors.core.history import ChainCheck, provider_view, summary_view
+from actors.core.history import ChainCheck, Turn, provider_view, summary_view
 from actors.core.invariants import InvariantChecker
 from actors.core.notifications import (
     ApprovalRequested,
@@ -82,6 +84,7 @@ from actors.core.states import (
     Error,
     Failed,
     Idle,
+    Ledger,
     LlmPhase,
     LlmRequesting,
     PastQuestion,
@@ -93,15 +96,8 @@ from actors.core.states import (
 from actors.core.steps.notices import KINDS
 from actors.core.summary import run_id, summarize
 from actors.core.transition import Step, context_after, transition
+from actors.ports import StoppedRun
 from tests.property.step_laws import IN_FLIGHT, check, check_transition, names, notifications
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from actors.core.context import ConvContext, ToolTraits
-    from actors.core.history import Turn
-    from actors.core.states import Ledger
-    from actors.ports import StoppedRun
 
 T = TypeVar("T")
 

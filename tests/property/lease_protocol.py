@@ -14,11 +14,9 @@ its tools act for a moment when it goes on, and no protocol can keep them from i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
 
 LEASE = 5
 """How long a heartbeat keeps a node alive in the database, from when it arrives there."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CI_EXAMPLES = 5_000
 EXAMPLES = int(os.environ.get("BEDROCK_EXAMPLES", CI_EXAMPLES))

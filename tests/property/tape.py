@@ -5,12 +5,10 @@ Drawn numbers would not do: Hypothesis mixes constants into them that it finds i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -29,9 +29,6 @@ from actors.core.steps.approvals import CallVerdict, evaluate
 from actors.ports import InvalidApprovalRuleError
 from tests.machine.columns import PARENT
 from tests.property.profiles import profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(3_600)
 

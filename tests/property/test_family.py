@@ -6,7 +6,7 @@ Parent and children are real machines; what passes between them is mail. The law
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import pytest
 from hypothesis.stateful import (
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from actors.core.content import Delivery, ToolUse
 from actors.core.context import ConvContext, Mode
+from actors.core.effects import SpawnSubAgent
 from actors.core.events import (
     AgentsSpawned,
     ApprovalResponse,
@@ -41,9 +42,6 @@ from tests.property.profiles import everything_was_seen, profile
 from tests.property.step_laws import check
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
-
-if TYPE_CHECKING:
-    from actors.core.effects import SpawnSubAgent
 
 pytestmark = pytest.mark.timeout(3_600)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,17 +17,13 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode, Profile
 from actors.core.errors import ErrorKind
 from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmPhase, LlmRequesting
+from actors.ports import Commit, Store
 from actors.ports.conditions import Order, OrderKey, Selection, matches
 from server.contract.filters import FIELDS, FilterError, meaning, parse
 from tests.property.profiles import profile
 from tests.support.commit_builder import CommitBuilder
+from tests.support.postgres import PostgresServer
 from tests.support.stores import ME, with_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.ports import Commit, Store
-    from tests.support.postgres import PostgresServer
 
 STATES = (
     Idle(),

@@ -4,7 +4,7 @@ nothing in it; and it lives on by all laws of the machine."""
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -12,15 +12,16 @@ from msgspec.structs import replace
 
 from actors.conversation.forking import forked_conversation
 from actors.core import thresholds
-from actors.core.content import MessageType, SystemKind
+from actors.core.content import Message, MessageType, SystemKind
 from actors.core.errors import Reason, Rejected
 from actors.core.history import provider_view
 from actors.core.history.chain import SUMMARIES, used_tokens
-from actors.core.history.provider_view import ProviderView
+from actors.core.history.provider_view import ProviderView, Turn
 from actors.core.notifications import StopReason
 from actors.core.states import ContextExhausted
 from actors.messages import ForkConversationCommand
-from actors.ports import NoImages
+from actors.ports import ConversationRecord, NoImages, StoppedRun
+from actors.runtime.services import Services
 from tests.property.drive import a_context, happen
 from tests.property.growing import FORMS
 from tests.property.profiles import everything_was_seen, profile
@@ -29,12 +30,6 @@ from tests.property.test_verify_and_replay import found, live
 from tests.property.written import WrittenWorld
 from tests.support.model_requests import body_of, provider, request
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from actors.core.content import Message
-    from actors.core.history.provider_view import Turn
-    from actors.ports import ConversationRecord, StoppedRun
-    from actors.runtime.services import Services
 
 pytestmark = pytest.mark.timeout(3_600)
 

@@ -5,7 +5,7 @@ Here over histories that no machine writes, whose answers leave out anything; te
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -26,9 +26,6 @@ from actors.core.content import (
 from actors.core.history import violations
 from tests.property.growing import Growing
 from tests.property.profiles import profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.timeout(3_600)
 

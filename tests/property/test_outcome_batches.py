@@ -6,18 +6,23 @@ Rows, events and effects are those of one commit for each.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
 
+from actors.adapters.store.sqlite.store import PeeweeStore
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.retry_queue import Prepared, RetryQueue, sharing_commit
-from actors.core.effects import ExecuteTool
-from actors.core.errors import InvalidTransition
+from actors.conversation.unit_of_work import UnitOfWork
+from actors.core.content import Message
+from actors.core.context import ConvContext, Mode
+from actors.core.effects import ActEffect, ExecuteTool
+from actors.core.errors import InvalidTransition, Reason
 from actors.core.events import (
     Event,
     LlmAborted,
@@ -29,7 +34,8 @@ from actors.core.events import (
 )
 from actors.core.states import Idle
 from actors.messages import EffectOutcome
-from actors.ports import Commit, ConversationRecord, LogEntry, ModelInfo, StoreUnavailableError
+from actors.ports import Commit, ConversationRecord, LogEntry, ModelInfo, StoreUnavailableError, ToolSpec
+from actors.runtime.services import Services
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
@@ -38,18 +44,6 @@ from tests.support.catalogs import OneModelCatalog
 from tests.support.services import in_memory
 from tests.support.stores import StoreProxy, new_store
 from tests.support.toolboxes import NothingKept
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from actors.adapters.store.sqlite.store import PeeweeStore
-    from actors.conversation.unit_of_work import UnitOfWork
-    from actors.core.content import Message
-    from actors.core.context import ConvContext, Mode
-    from actors.core.effects import ActEffect
-    from actors.core.errors import Reason
-    from actors.ports import ToolSpec
-    from actors.runtime.services import Services
 
 pytestmark = pytest.mark.timeout(3_600)
 

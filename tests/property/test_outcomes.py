@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pytest
 from bedrock import v1
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.content import MessageType
 from actors.core.context import ConvContext, Limits, ToolGroup
+from actors.core.errors import Reason
 from actors.core.events import Event, SpawnSubAgents, UserMessage
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.request_cycles import CycleEvent, decode_lines, events_in, events_of, project
@@ -27,9 +28,6 @@ from tests.property.tape import Tape, tapes
 from tests.property.world import World
 from tests.support.commit_builder import record_of
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from actors.core.errors import Reason
 
 pytestmark = pytest.mark.timeout(3_600)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.content import Delivery, MessageType, ToolUse
+from actors.core.context import ConvContext
 from actors.core.effects import PersistMessage
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Event, UserCancel, UserMessage
@@ -31,11 +32,6 @@ from tests.property.profiles import CI_EXAMPLES, profile
 from tests.property.step_laws import check_transition
 from tests.property.tape import Tape
 from tests.property.world import COMMANDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.core.context import ConvContext
 
 pytestmark = pytest.mark.timeout(3_600)
 

@@ -4,7 +4,8 @@ behind its back they find everything."""
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,9 +25,6 @@ from tests.property.tape import Tape, tapes
 from tests.property.written import WrittenWorld
 from tests.support.replaying import differences
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.timeout(3_600)
 

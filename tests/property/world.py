@@ -7,11 +7,12 @@ never. Time is the number of events. Every commit is checked against the laws.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import msgspec
 from msgspec.structs import replace
 
+from actors.core.context import ConvContext
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
@@ -75,9 +76,6 @@ from actors.core.summary import run_id
 from actors.core.transition import Step, context_after, run_chain
 from tests.property.laws import Laws, independent
 from tests.property.step_laws import check
-
-if TYPE_CHECKING:
-    from actors.core.context import ConvContext
 
 COMMANDS = (
     UserMessage,

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from actors.conversation.pipeline import taken_over
 from actors.conversation.unit_of_work import UnitOfWork
+from actors.core.context import ConvContext
 from actors.core.errors import InvalidTransition, Reason
+from actors.core.events import Event
 from actors.core.notifications import ConversationUpdated, ToolTreeReaped
 from actors.messages import Created, SettingsChanged, TreeReaped
 from actors.ports import Commit, ConversationRecord, LogEntry, Store
+from tests.property.tape import Tape
 from tests.property.world import World
 from tests.support.commit_builder import record_of
-
-if TYPE_CHECKING:
-    from actors.core.context import ConvContext
-    from actors.core.events import Event
-    from tests.property.tape import Tape
 
 SETTINGS = {
     "model_id": "model",

@@ -6,7 +6,8 @@ Nothing acknowledged is lost, doubled, out of order or left running; every conve
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from bedrock import Client, Conversation, v1
 from bedrock.errors import BedrockError, NotFound
@@ -17,10 +18,6 @@ from tests.soak.provider import TOKEN
 from tests.soak.raw_client import fingerprint
 from tests.support.chat import assert_valid
 from tests.support.patience import within
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 RESTING = ("idle", "error", "context_exhausted")
 

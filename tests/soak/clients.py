@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from bedrock.errors import BedrockError, DataLoss, DeadlineExceeded, Internal, Unavailable
 from msgspec import Struct
 
 from tests.soak.journal import Journal
 from tests.soak.provider import WHATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

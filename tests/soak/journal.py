@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
 
 Entry: TypeAlias = "dict[str, Any]"
 

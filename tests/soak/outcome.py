@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.soak.checks import Checked
-    from tests.soak.clients import SoakClient
+from tests.soak.checks import Checked
+from tests.soak.clients import SoakClient
 
 END_SECONDS = 90.0
 """What a client has to finish what it is doing."""

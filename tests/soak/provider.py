@@ -9,16 +9,14 @@ import itertools
 import re
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
 
 from tests.support import processes
 from tests.support.fake_provider import Exchange, Play, calls, dribbles, refuses, says
 from tests.support.scripted_server import ScriptedServer, ServedConnection
 from tests.support.strict_checker import check_anthropic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
 
 WANTED = re.compile(r"#do (\w+) (t-[\w-]+)")
 TOKEN = re.compile(r"t-[\w-]+")

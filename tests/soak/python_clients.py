@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from bedrock import AsyncClient, Client, Conversation
 from bedrock.errors import AgentBusy, BedrockError, Unavailable
+from bedrock.types import ApprovalPolicy, Delivery, Mode
 
 from tests.soak.clients import Refused, SoakClient
-
-if TYPE_CHECKING:
-    from bedrock.types import ApprovalPolicy, Delivery, Mode
 
 POLICIES: tuple[ApprovalPolicy, ...] = ("auto", "auto", "ask_all")
 MODES: tuple[Mode, ...] = ("restricted", "unrestricted")

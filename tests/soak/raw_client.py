@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import grpc
 from bedrock import v1
+from google.protobuf.message import Message
 
 from tests.soak.clients import SoakClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from google.protobuf.message import Message
 
 T = TypeVar("T")
 

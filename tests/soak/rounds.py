@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from msgspec import field
 
@@ -18,9 +18,6 @@ from tests.soak.raw_client import RawClient
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.server_process import ServerProcess, provider
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ORPHAN_SECONDS = 5.0
 """After which a process of a killed server has outlived it."""

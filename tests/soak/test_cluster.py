@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.soak.cluster.rounds import Round
 from tests.soak.python_clients import AsyncioClient, SyncClient
 from tests.soak.raw_client import RawClient
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DISTURBANCES = ("late commit", "crash of the database and kill", "partition")
 

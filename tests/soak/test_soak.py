@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.soak.rounds import Soak
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECONDS = 8.0
 

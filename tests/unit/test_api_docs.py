@@ -6,8 +6,8 @@ import ast
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -21,9 +21,6 @@ from server.settings.config import load
 from tests.documents.pages import API_GUIDE, ROOT, anchor, section, table
 from tests.generate import api_docs, openapi
 from tests.generate.contract import File, read_contract
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PAGE = api_docs.TARGET.read_text(encoding="utf-8")
 GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in API_GUIDE)

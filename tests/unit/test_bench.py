@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,10 +13,8 @@ from tests.bench import goals, results
 from tests.bench.figures import Report
 from tests.bench.peers import __main__ as peers
 from tests.bench.peers.environments import LANGGRAPH_POSTGRES, PEERS, Peer
+from tests.bench.results import Turns
 from tests.peers.install import InstallError
-
-if TYPE_CHECKING:
-    from tests.bench.results import Turns
 
 
 @pytest.fixture

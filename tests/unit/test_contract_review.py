@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from google.api import annotations_pb2, field_behavior_pb2, field_info_pb2, resource_pb2
@@ -18,9 +19,6 @@ from google.protobuf.descriptor import Descriptor, DescriptorBase, FieldDescript
 from server.contract.validation import rules_of
 from tests.generate.contract import Message, read_contract
 from tests.unit.test_contract import FILES, all_messages, all_methods
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
 """The names of calls that change nothing begin with these."""

@@ -6,16 +6,13 @@ import ast
 import graphlib
 import re
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import grimp
 import pytest
 
 from tests.conftest import LONG
 from tests.documents.pages import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SOURCES = {"actors": ROOT / "actors", "server": ROOT / "server", "bedrock": ROOT / "clients" / "bedrock"}
 GENERATED = "bedrock/v1"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
 
 import bedrock
 import pytest
@@ -15,9 +16,6 @@ from actors import messages
 from actors.conversation.command_dispatch import CommandDispatch
 from server.auth.authorization import READING
 from server.wire import commands, results
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SERVICES = [
     service

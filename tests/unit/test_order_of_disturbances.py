@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.soak.cluster.__main__ import SMALL_DISK_EVERY, Order
 from tests.soak.cluster.disturbances import KINDS, ON_SMALL_DISK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OFTEN = [kind for kind in KINDS if kind not in ON_SMALL_DISK]
 IN_A_ROUND = 6

@@ -7,15 +7,12 @@ import functools
 import io
 import re
 import tokenize
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.documents.pages import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FOLDERS = ("actors", "server", "clients/bedrock", "tests")
 CODE = re.compile(r"\b(?:[CISP][1-9]\d?|REQ-BED-\d{3})\b")

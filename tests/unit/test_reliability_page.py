@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.generate.reliability import ROOT, SUITES, TARGET, render, reported, stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = TARGET.read_text(encoding="utf-8")
 

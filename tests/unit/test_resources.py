@@ -6,8 +6,9 @@ import errno
 import os
 import resource
 import threading
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +21,6 @@ from actors.runtime.admission import Admission, FileRoom
 from server.contract.errors import status_of
 from server.process.operating_system import raise_open_files
 from tests.support.model_requests import Sink, failure, model, request
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 
 @contextmanager

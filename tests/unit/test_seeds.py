@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -18,9 +19,6 @@ from actors.adapters.tools.registry import StandardToolbox
 from actors.core.effects import NotifyClient
 from actors.core.notifications import Notification, RunStop, StopReason
 from tests.documents.pages import ROOT, SEEDS, named_tests, section, table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PAGE = SEEDS.read_text(encoding="utf-8")
 EXCERPTS = Path(__file__).parent / "seeds"

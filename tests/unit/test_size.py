@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests import size
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = '''"""A module's docstring
 of two lines."""

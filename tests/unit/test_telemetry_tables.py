@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import logging
 import re
-from typing import TYPE_CHECKING
+
+import pytest
 
 from actors.adapters.telemetry.metrics import METRICS
 from actors.adapters.telemetry.observer import Observer
@@ -18,9 +19,6 @@ from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, ToolEnd, ToolS
 from actors.runtime.services import SystemClock
 from tests.documents.pages import ROOT, section, table
 from tests.support.commit_builder import record_of
-
-if TYPE_CHECKING:
-    import pytest
 
 LOGGING = re.compile(r"_?log\.(debug|info|warning|error|exception|critical|log)")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

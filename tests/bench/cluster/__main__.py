@@ -10,11 +10,11 @@ import argparse
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from tests.bench import goals
 from tests.bench.clients import Clients, Watched, on_loop
@@ -22,14 +22,9 @@ from tests.bench.cluster.nodes import DatabaseCost, running_nodes, spent_by
 from tests.bench.figures import Report, cpu_seconds
 from tests.bench.peers.environments import LANGGRAPH_POSTGRES, Peer
 from tests.bench.results import ROUNDS, Turns, in_turn, middle
-from tests.bench.running_server import provider, running_server
+from tests.bench.running_server import RunningServer, provider, running_server
 from tests.bench.turns import turns_of
 from tests.support.postgres import PostgresServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.bench.running_server import RunningServer
 
 MODEL = "claude-sonnet-4-5"
 NODES = (1, 2, 3)

@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import secrets
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 
 from tests.bench.figures import cpu_seconds
-from tests.bench.running_server import running_server
+from tests.bench.running_server import RunningServer, running_server
 from tests.support.nodes import free_address
+from tests.support.postgres import PostgresServer
 from tests.support.processes import children
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.bench.running_server import RunningServer
-    from tests.support.postgres import PostgresServer
 
 _COUNTED = """
 SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pykka import ActorRegistry
@@ -16,6 +16,8 @@ from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.context import ApprovalPolicy, Limits, ReasoningEffort, ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
+from actors.core.notifications import Durable
+from actors.core.states import State
 from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
 from actors.messages import (
@@ -51,10 +53,6 @@ from tests.support.replaying import differences
 from tests.support.services import in_memory
 from tests.support.stores import new_store
 from tests.support.toolboxes import NothingKept
-
-if TYPE_CHECKING:
-    from actors.core.notifications import Durable
-    from actors.core.states import State
 
 
 class Calendar(SystemClock):

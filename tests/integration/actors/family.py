@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.adapters.tools.sub_agent_tools import ERROR_SPEC, RESULT_SPEC, SpawnSubAgentTool
 from actors.core.content import SubAgentComplete, Text, ToolUse, Usage
@@ -25,9 +26,6 @@ from actors.ports import (
 )
 from tests.support.patience import PATIENCE, eventually
 from tests.support.toolboxes import NothingKept
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 WINDOW = 190_000
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from actors.ports.cluster import Cluster, Lease, Node
+from tests.integration.actors.conftest import World
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from tests.integration.actors.conftest import World
 
 
 class FakeLease(Lease):

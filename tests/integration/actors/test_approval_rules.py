@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -28,10 +30,6 @@ from actors.messages import (
 from actors.ports import ToolOutput
 from tests.integration.actors.conftest import Talk
 from tests.integration.actors.family import child, tasks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 World = Any
 ALLOW, ASK, DENY = Action

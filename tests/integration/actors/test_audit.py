@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +21,7 @@ from actors.messages import (
 )
 from actors.ports import ToolOutput
 from actors.ports.records import AuditFilter, CommandOrigin, command_origin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
-
-    from tests.integration.actors.conftest import Talk
+from tests.integration.actors.conftest import Talk
 
 World = Any
 

@@ -6,7 +6,8 @@ import contextlib
 import os
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,6 @@ from actors.messages import (
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 World = Any
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,6 @@ from tests.integration.actors.conftest import Talk
 from tests.integration.actors.test_restart import reborn
 from tests.support.patience import PATIENCE
 from tests.support.replaying import differences
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 World = Any
 

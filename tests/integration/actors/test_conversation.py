@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,9 +62,6 @@ from actors.ports.sandbox import ALL_PERMISSIONS
 from tests.integration.actors.conftest import Calendar, ScriptedModel
 from tests.support.patience import PATIENCE, eventually
 from tests.support.replaying import differences
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 World = Any
 

@@ -8,9 +8,10 @@ that is full, and a tool under way.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,13 +22,9 @@ from actors.core.context import Action, ApprovalRule
 from actors.core.states import Idle
 from actors.maintenance.verify import findings
 from actors.messages import ContinueConversationCommand
+from actors.ports import Store
 from tests.integration.actors.conftest import Talk
 from tests.support.replaying import differences
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from actors.ports import Store
 
 DUMP = Path(__file__).with_name("earlier_version.sql")
 SLUGS = ("cancelled", "asked", "spent", "full", "killed")

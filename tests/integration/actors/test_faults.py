@@ -11,7 +11,8 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -46,9 +47,6 @@ from tests.integration.actors.conftest import ShakyStore
 from tests.support.patience import PATIENCE
 from tests.support.stores import new_store
 from tests.support.toolboxes import FunctionTool, NothingKept
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 World = Any
 

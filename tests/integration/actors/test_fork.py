@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,17 +27,12 @@ from actors.messages import (
     TriggerContinuationCommand,
     UnknownConversationError,
 )
-from actors.ports import Attachment, RevisionTooOldError, ToolOutput, date_of
+from actors.ports import Attachment, ConversationRecord, RevisionTooOldError, Store, ToolOutput, date_of
 from actors.ports.conditions import Selection
 from tests.integration.actors.conftest import Calendar, Talk
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.ports import ConversationRecord, Store
 
 World = Any
 BASH = ToolUse("t1", "bash", "{}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from actors.ports import Attachment, StoreDamagedError, StoreUnavailableError
 from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from actors.runtime.services import SystemClock
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 World = Any
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,6 @@ from actors.ports import ModelAnswer, ToolOutput
 from actors.ports.mcp import NoMcpServers
 from actors.runtime.actor import tell
 from tests.support.patience import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 World = Any
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -28,10 +30,6 @@ from tests.integration.actors.conftest import Box, ShakyStore
 from tests.support.patience import PATIENCE
 from tests.support.services import NoSandbox
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
 
 World = Any
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,9 +24,6 @@ from actors.messages import (
     etag_of,
 )
 from actors.ports import ToolOutput
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 World = Any
 

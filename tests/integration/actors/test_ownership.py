@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,11 +33,7 @@ from tests.integration.actors.conftest import Hold, ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, child, tasks
 from tests.integration.actors.nodes import FakeNode, all_gone
 from tests.support.patience import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.stores import SharedDatabase
+from tests.support.stores import SharedDatabase
 
 FIRST, SECOND = Owner(1, "first", "127.0.0.1:1"), Owner(2, "second", "127.0.0.1:2")
 BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,17 +22,12 @@ from actors.messages import (
     SendMessageCommand,
     UpdateConversationCommand,
 )
-from actors.ports import NotOwnerError, Store
+from actors.ports import ConversationRecord, NotOwnerError, Store, StoredEvent
 from tests.integration.actors.conftest import Hold, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 from tests.integration.actors.nodes import FakeNode, all_gone
 from tests.support.patience import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from actors.ports import ConversationRecord, StoredEvent
-    from tests.support.stores import SharedDatabase
+from tests.support.stores import SharedDatabase
 
 STEPS = 40
 

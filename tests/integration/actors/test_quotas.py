@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from bedrock.testing.waiting import eventually
@@ -27,9 +28,6 @@ from tests.integration.actors.conftest import ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 from tests.support.patience import PATIENCE
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CALL = ToolUse("t1", "bash", "{}")
 

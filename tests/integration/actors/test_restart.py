@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.conversation.supervisor import Supervisor
 from actors.core.content import ToolUse
@@ -19,12 +20,8 @@ from actors.core.notifications import (
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, ToolExecuting
 from actors.messages import SendMessageCommand, UpdateConversationCommand
+from actors.ports import ConversationRecord
 from actors.ports.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from actors.ports import ConversationRecord
 
 World = Any
 

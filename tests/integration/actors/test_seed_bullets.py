@@ -6,7 +6,8 @@ itself; families over real actors are in test_sub_agents.py and test_sub_agents_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -41,9 +42,6 @@ from actors.ports import ToolOutput
 from tests.machine.columns import SUB_AGENT
 from tests.machine.talk import OPEN
 from tests.machine.talk import Talk as Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 World = Any
 Talk = Any

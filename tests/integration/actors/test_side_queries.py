@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,6 @@ from actors.runners import side_queries
 from actors.runners.side_queries import MAX_BYTES
 from tests.integration.actors.conftest import Box, Exchange, Hold, ScriptedModel, Talk, World
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 ASIDE = SideQuery(Purpose.EXCERPTS, "Pick.", "much text", 500)
 CALL = ToolUse("t1", "sift", "{}")

@@ -6,7 +6,8 @@ import contextlib
 import os
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,6 @@ from tests.integration.actors.conftest import ShakyStore
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 World = Any
 Talk = Any

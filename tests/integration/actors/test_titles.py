@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,9 +27,6 @@ from actors.runners.side_queries import TITLE_CHARACTERS, title_of
 from tests.integration.actors.conftest import Exchange, ScriptedModel, ShakyStore, Talk, World
 from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FIRST = "Please fix the parser.\nIt fails for empty files."
 PROVISIONAL = "Please fix the parser"

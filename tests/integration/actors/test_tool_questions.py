@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from actors.runners.tool_runner import MAX_OPEN, MAX_PER_CALL
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 World = Any
 

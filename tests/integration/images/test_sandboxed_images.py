@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from actors.adapters.images.sandboxed_images import SandboxedImages, view_name
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.core.content import Image
+from actors.core.context import Mode
 from actors.ports import (
     CancelToken,
     FencedError,
@@ -32,12 +35,6 @@ from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from actors.core.context import Mode
 
 BOUND = 60.0
 

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pytest
 from msgspec.structs import replace
@@ -27,9 +28,6 @@ from actors.core.errors import ErrorKind
 from actors.core.history import ProviderView, Turn
 from actors.ports import CancelToken, Model, ModelAnswer, ModelFailedError, ModelRequest, ToolSpec
 from tests.support.strict_checker import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENDS = {"anthropic": "/messages", "openai-chat": "/chat/completions", "openai-responses": "/responses"}
 BASE_SECONDS = 0.1

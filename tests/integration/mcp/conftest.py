@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,9 +23,6 @@ from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.tool_harness import ToolHarness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 

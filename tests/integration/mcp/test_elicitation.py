@@ -6,9 +6,10 @@ import asyncio
 import json
 import queue
 import sys
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ from actors.runtime.services import SystemClock
 from tests.integration.mcp.conftest import Hub, server
 from tests.integration.mcp.web import TOKEN, WebServer
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ANSWERED = QuestionStatus.ANSWERED
 

@@ -8,29 +8,23 @@ import socket
 import stat
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from actors.adapters.mcp.login_flow import ClientRefusedError, LoginError
+from actors.adapters.mcp.login_flow import ClientRefusedError, LoggedIn, LoginError
 from actors.adapters.mcp.server_settings import Login, McpServer
 from actors.ports.mcp import McpLogin, McpLoginsError, McpRegistration, McpState
 from server.auth.tokens import MCP_LOGINS, McpLoginFile
+from tests.integration.mcp.conftest import Hub
 from tests.integration.server.test_serve import self_signed
 from tests.support.login_server import LoginServer, Ways, opened
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from click.testing import Result
-
-    from actors.adapters.mcp.login_flow import LoggedIn
-    from tests.integration.mcp.conftest import Hub
 
 NEEDS = "needs login: bedrock mcp login t"
 

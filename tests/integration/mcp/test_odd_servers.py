@@ -6,24 +6,19 @@ import itertools
 import json
 import ssl
 import threading
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import NEW_SESSION
-from actors.ports.mcp import McpState
-from tests.integration.mcp.conftest import server
+from actors.ports.mcp import McpServerStatus, McpState
+from tests.integration.mcp.conftest import Hub, server
 from tests.support.certificates import make_self_signed
 from tests.support.scripted_server import ScriptedServer, answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from actors.ports.mcp import McpServerStatus
-    from tests.integration.mcp.conftest import Hub
 
 OBJECT = '{"type": "object"}'
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,17 +12,12 @@ from msgspec.structs import replace
 from actors.adapters.mcp import servers
 from actors.adapters.mcp.server_settings import BoundSecret, FromClients, origin_of
 from actors.core.context import ChosenMcpServer, Profile
+from actors.ports import ConversationRecord
 from actors.ports.mcp import McpNotAllowedError, McpState
 from actors.ports.sandbox import Permissions
-from tests.integration.mcp.conftest import PROGRAM, conversation, server
+from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
 from tests.integration.mcp.web import TOKEN, WebServer
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.ports import ConversationRecord
-    from tests.integration.mcp.conftest import Hub
 
 PROGRAMS = FromClients(programs=True)
 

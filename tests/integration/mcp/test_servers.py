@@ -8,8 +8,9 @@ import random
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from actors.adapters.mcp import tools as offered_tools
 from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import RESTARTED
 from actors.adapters.mcp.session import last_words
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import CancelToken
 from actors.ports.mcp import McpState
@@ -26,11 +28,6 @@ from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
 from tests.support import processes
 from tests.support.footprint import footprint
 from tests.support.patience import eventually, together, within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 
 CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "40"))
 """Calls that are cancelled at a random moment."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -15,13 +16,9 @@ from actors.adapters.mcp.servers import NEW_SESSION
 from actors.core.context import Mode
 from actors.ports import CancelToken
 from actors.ports.mcp import McpState
+from tests.integration.mcp.conftest import Hub
 from tests.integration.mcp.web import TOKEN, WebServer
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.integration.mcp.conftest import Hub
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from starlette.types import Receive, Scope, Send
 
 TOKEN = "an-access-token-0815"

@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import process_tree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.ports import SandboxReport
 from tests.support import processes
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.trees import BOUND
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.ports import SandboxReport
 
 
 @pytest.fixture(scope="session")

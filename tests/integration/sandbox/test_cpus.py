@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.ports import SandboxReport
 from server.app.wiring import wire
 from server.process.operating_system import running_on
 from server.settings.config import load
 from server.settings.setting_values import ConfigError
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.trees import launch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from actors.ports import SandboxReport
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})

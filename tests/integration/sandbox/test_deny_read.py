@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -13,10 +14,6 @@ from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
 from tests.integration.sandbox.test_restricted import REPORTS, run
 from tests.support.tool_harness import ToolHarness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WAYS = [(tier, mode) for tier in REPORTS for mode in Mode if mode is not Mode.UNRESTRICTED or tier == "A"]
 

@@ -8,22 +8,19 @@ import subprocess
 import threading
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import fork_server, process_tree
 from actors.adapters.sandbox.host import process_walk
+from actors.adapters.sandbox.process_tree import ProcessTree
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import Launch, ProcessEnd, ProcessStartError
 from tests.support import processes
 from tests.support.footprint import assert_nothing_left, footprint
 from tests.support.patience import eventually
 from tests.support.toolhost_source import toolhost_source
 from tests.support.trees import host_of_this_process, hosts_of_this_process, launch
-
-if TYPE_CHECKING:
-    from actors.adapters.sandbox.process_tree import ProcessTree
-    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 
 
 def run(sandbox: ToolHostSandbox, command: str, **changes: object) -> ProcessEnd:

@@ -7,25 +7,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import process_tree
 from actors.adapters.sandbox.host import process_walk
-from actors.adapters.sandbox.process_tree import HostProcess
+from actors.adapters.sandbox.process_tree import HostProcess, ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.trees import BOUND, TREES, host_of_this_process, launch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.adapters.sandbox.process_tree import ProcessTree
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,15 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host import call_limits, call_processes, kernel
+from actors.adapters.sandbox.process_tree import ProcessTree
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.store.postgres.nodes.heartbeat import LeaseClock
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
@@ -26,12 +28,6 @@ from tests.support import processes
 from tests.support.footprint import footprint
 from tests.support.patience import eventually
 from tests.support.trees import TREES, WAYS, Service, host_of_this_process, launch, sandbox_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.adapters.sandbox.process_tree import ProcessTree
-    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,9 +19,6 @@ from actors.ports import ProcessEnd, ProcessLimits, SandboxReport
 from tests.fault.escapes import namespaces_possible
 from tests.support import processes
 from tests.support.trees import launch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MEGABYTE = 1 << 20
 LIMIT = 192 * MEGABYTE

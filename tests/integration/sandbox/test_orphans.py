@@ -5,25 +5,21 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import landlock_abi
+from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, SandboxReport
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.trees import launch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from actors.adapters.sandbox.process_tree import ProcessTree
 
 KILLER = """
 import os, resource, signal, sys

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools import workers
+from actors.ports import ProcessEnd
 from tests.support.trees import launch
-
-if TYPE_CHECKING:
-    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-    from actors.ports import ProcessEnd
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = sorted(path.stem for path in Path(workers.__path__[0]).glob("*.py") if "def main" in path.read_text())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from actors.core.context import Mode
 from actors.ports import SandboxReport
 from tests.fault.escapes import namespaces_possible
 from tests.support.trees import BOUND, launch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ABI = min(landlock_abi(), 7)
 WAYS = {

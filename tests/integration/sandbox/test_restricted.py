@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -23,9 +24,6 @@ from tests.fault.escapes import namespaces_possible
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.trees import BOUND, TREES, bounded, launch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PYTHON = f"{sys.executable} -I -S"
 EVERYWHERE = {

@@ -7,7 +7,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,10 +24,6 @@ from actors.ports.sandbox import ConfinedSandbox, Permissions
 from tests.documents.pages import ROOT
 from tests.integration.sandbox.test_restricted import REPORTS, run
 from tests.support.tool_harness import ToolHarness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 PYTHON = f"{sys.executable} -I -S -c"
 FILES = ("secret", "AGENTS.md", ".git/HEAD", "deep/er/secret", "image.png", "odd name", "fifo.txt", ".env")

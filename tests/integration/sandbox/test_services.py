@@ -7,24 +7,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox.host import process_walk
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessStartError, SandboxReport, SandboxUnavailableError
 from tests.support import processes
 from tests.support.footprint import assert_nothing_left, footprint
 from tests.support.patience import eventually
 from tests.support.trees import BOUND, Service, host_of_this_process, sandbox_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 
 ROOT = Path(__file__).parents[3]
 

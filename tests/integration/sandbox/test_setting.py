@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from server.app.adapter_choice import CannotStartError
 from server.app.wiring import wire
 from server.settings.config import load
 from server.settings.setting_values import SANDBOXES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_every_setting_is_known_to_the_probe() -> None:

@@ -6,9 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxUn
 from tests.integration.sandbox.test_restricted import PYTHON, REPORTS
 from tests.support.tool_harness import ToolHarness
 from tests.support.trees import BOUND, launch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 USES = {
     "write and read": ("echo one > a && echo two >> a && cat a", "one\ntwo"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from bedrock import v1
@@ -17,22 +18,17 @@ from actors.adapters.llm.catalog import Catalog
 from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
 from actors.ports import SandboxReport, Store, Tool, ToolSpec
+from actors.ports.cluster import Cluster
 from actors.ports.records import CommandOrigin, command_origin
-from actors.runtime.quotas import QuotaBook
+from actors.runtime.quotas import QuotaBook, QuotaSettings
 from actors.runtime.services import SystemClock
 from server.auth.authentication import Authentication
+from server.cluster.router import NodeAccess
 from server.services.grpc_server import GrpcServer
 from server.settings.setting_values import Listen
 from server.streams.base import WatchSettings
 from tests.support.services import NoSandbox, in_memory
 from tests.support.toolboxes import NothingKept
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
-    from actors.ports.cluster import Cluster
-    from actors.runtime.quotas import QuotaSettings
-    from server.cluster.router import NodeAccess
 
 T = TypeVar("T")
 TOKEN = "t" * 43

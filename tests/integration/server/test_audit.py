@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bedrock import v1
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -16,9 +17,6 @@ from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refus
 from tests.integration.server.test_calls import METHODS, NAME, ask
 from tests.integration.server.watch_harness import Author
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def entries(harness: GrpcHarness, **wanted: Any) -> Iterator[v1.AuditEntry]:

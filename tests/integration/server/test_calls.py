@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -14,6 +16,7 @@ from bedrock import v1
 from bedrock.testing.waiting import eventually
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -34,12 +37,6 @@ from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refus
 from tests.integration.server.watch_harness import Author
 from tests.support.stores import StoreProxy
 from tests.unit.server.test_checks import GOOD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from google.protobuf.message import Message
 
 NAME = "conversations/c1"
 COMMANDS: dict[str, tuple[Message, type]] = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -14,13 +15,7 @@ from click.testing import CliRunner
 from actors.adapters.store.postgres.engine import address_of, migrate
 from server.app.start_checks import DatabaseFinding, findings_of_settings
 from server.cli import config
-from tests.support.postgres import PASSWORD_USER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.postgres import PostgresServer
+from tests.support.postgres import PASSWORD_USER, PostgresServer
 
 SECRET = "s3cret-of-nobody"
 NODE = (

@@ -11,7 +11,9 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -31,9 +33,6 @@ from tests.support.certificates import make_authority, make_certificate
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
     Test = Callable[["Upstream", int], Awaitable[None]]
 
 TOKEN = "Authorization: Bearer t\r\n"

@@ -9,8 +9,8 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from bedrock._shared.settings import no_listener_error, resolve
@@ -19,9 +19,6 @@ from bedrock.errors import ServerNotRunning, ServerUnreachable
 from bedrock.local_server import check_socket, server_process
 
 from server.local_endpoint import LocalSocket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -13,16 +14,11 @@ from actors.core.notifications import ConversationUpdated
 from actors.ports.cluster import Node
 from server.cluster import node_lists
 from server.cluster.peers import ORIGIN, TOKEN
-from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, refused
+from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, Loop, refused
 from tests.integration.server.test_watch_list import names_of, until_caught_up
 from tests.integration.server.two_nodes import NODES_TOKEN, RunningNode, TwoNodes
 from tests.integration.server.watch_harness import Author
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.integration.server.grpc_harness import Loop
 
 
 @pytest.fixture

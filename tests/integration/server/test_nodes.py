@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import msgspec
@@ -26,18 +28,12 @@ from actors.runtime.quotas import Quota, QuotaSettings
 from server.cluster import node_lists, peers, router
 from server.cluster.node_lists import Greetings
 from server.cluster.peers import ORIGIN, OWNER, TOKEN, NodeMarks
-from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, Refusal, refused
+from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, Loop, Refusal, refused
 from tests.integration.server.test_calls import COMMANDS
 from tests.integration.server.two_nodes import NODES_TOKEN, TwoNodes
 from tests.integration.server.watch_harness import Author, changed
 from tests.support.patience import eventually
 from tests.support.stores import SharedDatabase, closing_stores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.integration.server.grpc_harness import Loop
 
 NAME = "conversations/c1"
 ID = "c1"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bedrock
 import pytest
@@ -19,15 +20,10 @@ from server.cluster.router import NodeAccess
 from server.services.grpc_server import GrpcServer
 from server.settings.setting_values import Listen
 from tests.integration.actors.conftest import Talk, World
-from tests.integration.server.grpc_harness import TOKEN
+from tests.integration.server.grpc_harness import TOKEN, Loop
 from tests.integration.server.two_nodes import NODES_TOKEN, FakeCluster
 from tests.support.patience import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.integration.server.grpc_harness import Loop
-    from tests.support.stores import SharedDatabase
+from tests.support.stores import SharedDatabase
 
 
 class StoreCluster(FakeCluster):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from server.settings.config import load
 from tests.support.model_requests import ask
 from tests.support.scripted_server import ScriptedServer, ServedConnection, in_turn, kept
 from tests.unit.llm.test_abort import ANSWER
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Keeper:

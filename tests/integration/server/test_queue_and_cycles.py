@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from bedrock import v1
@@ -29,9 +30,6 @@ from server.contract import limits
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
 from tests.integration.server.test_calls import ask, pages
 from tests.integration.server.watch_harness import NAME, Author, changed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FATES = v1.QueuedMessage
 

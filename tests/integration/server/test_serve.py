@@ -11,9 +11,10 @@ import ssl
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -27,9 +28,6 @@ from server.app.serving import run
 from server.settings.config import load
 from server.settings.setting_values import ConfigError
 from tests.integration.server.grpc_harness import Refusal, refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0

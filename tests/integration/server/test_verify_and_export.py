@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +18,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import Usage
 from actors.core.context import Mode
 from actors.core.notifications import ConversationUpdated, ModeChanged, UsageChanged
+from actors.ports import Store
 from server.contract import limits
 from server.queries import audit as audits
 from server.queries import downloads as exports
@@ -26,12 +29,6 @@ from tests.property.tape import Tape
 from tests.property.test_verify_and_replay import live
 from tests.property.written import WrittenWorld
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from actors.ports import Store
 
 NAME = "conversations/c"
 

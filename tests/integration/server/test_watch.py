@@ -6,9 +6,10 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from bedrock import v1
 from msgspec.structs import replace
 
 from actors.core.content import MessageType, ToolSuccess, ToolUse, Usage
@@ -31,14 +32,10 @@ from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
 from server.streams import base as batches
 from server.wire.events import event, text_delta
+from server.wire.messages import ConversionContext
 from tests.integration.server.watch_harness import ID, Author, changed, watch_harness
 from tests.support.samples import STATES
 from tests.support.stores import StoreProxy, new_store
-
-if TYPE_CHECKING:
-    from bedrock import v1
-
-    from server.wire.messages import ConversionContext
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 

@@ -10,7 +10,7 @@ import os
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -21,9 +21,6 @@ from actors.ports import RevisionTooOldError, Store, StoredEvent
 from tests.integration.server.watch_harness import ID, Author, Stream, WatchHarness, changed, watch_harness
 from tests.support.stores import new_store
 from tests.support.watch_laws import Recorded, Violation, log_of, violations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RESUMES = int(os.environ.get("BEDROCK_RESUMES", "100"))
 RACES = int(os.environ.get("BEDROCK_COMMIT_RACES", "100"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,20 +18,15 @@ from actors.core.content import Usage
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ConversationUpdated, UsageChanged
 from actors.core.states import Error, Ledger
+from actors.ports import ConversationRecord
 from server.streams import base
 from server.streams import watch_conversations as watch_list
 from server.wire import conversation_messages
 from server.wire.conversation_messages import conversation
+from server.wire.messages import ConversionContext
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
 from tests.integration.server.watch_harness import NAME, Author, changed
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from actors.ports import ConversationRecord
-    from server.wire.messages import ConversionContext
 
 
 def watch(harness: GrpcHarness, **request: Any) -> Any:

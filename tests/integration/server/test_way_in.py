@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 import pytest
@@ -20,9 +21,6 @@ from tests.attacks.http2 import GOAWAY, Raw
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeAlias
-
     Never: TypeAlias = Callable[[], Iterator[bytes]]
 
 CATALOG = "/bedrock.v1.CatalogService/ListModels"

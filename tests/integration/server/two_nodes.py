@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.core.errors import Rejected
 from actors.ports import Store, StoreUnavailableError
 from actors.ports.cluster import Cluster, Node
+from actors.ports.records import CommandOrigin
 from server.cluster.router import NodeAccess
 from tests.integration.server.grpc_harness import GrpcHarness, Loop
 from tests.support.stores import SharedDatabase, new_store
-
-if TYPE_CHECKING:
-    from actors.ports.records import CommandOrigin
 
 NODES_TOKEN = "n" * 43
 

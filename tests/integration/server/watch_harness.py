@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bedrock import v1
 from msgspec.structs import replace
@@ -25,9 +26,6 @@ from server.wire.conversation_messages import EncodedConversations
 from server.wire.messages import ConversionContext
 from tests.support.commit_builder import record_of
 from tests.support.stores import new_store
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 PATIENCE = 10.0
 """Longest wait, in seconds, for what should be there at once."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from actors.adapters.store.postgres.store import open_postgres
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from actors.ports import FaultPoints, Store
 from tests.support.patience import eventually
 from tests.support.stores import ME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
-
-    from actors.ports import FaultPoints, Store
 
 SECONDS = 20.0  # longer than anything here takes
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.adapters.store.changes import EncodedCommit
 from actors.adapters.store.sqlite.backup import BackupError, back_up
 from actors.adapters.store.sqlite.data_directory import RESERVE, SIZE
 from actors.adapters.store.sqlite.engine import raw
@@ -21,12 +22,6 @@ from tests.integration.store.large_fork import SIZE as SIZE_OF_IMAGE
 from tests.integration.store.large_fork import assert_whole, grown_origin
 from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from actors.adapters.store.changes import EncodedCommit
-
 
 DISK = "48m"
 

@@ -8,9 +8,10 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,6 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from actors.ports.conditions import UNARCHIVED, Selection
 from tests.support.commit_builder import CommitBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECONDS = 40.0
 

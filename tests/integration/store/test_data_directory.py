@@ -6,15 +6,12 @@ import fcntl
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from actors.adapters.store.sqlite.data_directory import DataDirectory
 from actors.ports import DataDirectoryBusyError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SLEEP = f"{DataDirectory.__module__}.time.sleep"
 LOOK = """

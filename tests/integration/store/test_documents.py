@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -12,9 +12,6 @@ import pytest
 from actors.adapters.store.postgres.nodes.node_session import Document
 from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -6,23 +6,19 @@ So a row is changed by hand here, in one respect each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from actors.adapters.store import changes, query
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
+from actors.adapters.store.query import Head
 from actors.ports import FencedError, NotOwnerError
+from tests.integration.store.conftest import Gate
 from tests.support.commit_builder import CommitBuilder
 from tests.support.stores import ME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from actors.adapters.store.query import Head
-    from tests.integration.store.conftest import Gate
 
 FORGED = "f" * 64
 ROW = "SELECT step, last_seq, log_hash, epoch, owner, updated_at FROM conversations"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +18,6 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnavailableError, StoreUnusableError
 from tests.integration.store.conftest import SECONDS
 from tests.support.commit_builder import CommitBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Said(logging.Handler):

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -20,6 +20,7 @@ from actors.adapters.store import changes, removal
 from actors.adapters.store.changes import PIECE_BYTES, copied_pieces
 from actors.adapters.store.postgres.engine import address_of, connect
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
+from actors.adapters.store.query import Session
 from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
@@ -30,11 +31,6 @@ from tests.integration.store.large_fork import IMAGES, SIZE, TRANSACTIONS, asser
 from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
 from tests.support.stores import ME
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.adapters.store.query import Session
 
 ROOT = Path(__file__).parents[3]
 

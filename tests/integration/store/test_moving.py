@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -21,13 +22,8 @@ from actors.ports import Attachment, CommandRecord, DataDirectoryBusyError, Spen
 from actors.ports.conditions import Selection, TextEquals, TextField
 from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, LogAudit, Outcome
 from tests.support.commit_builder import CommitBuilder
+from tests.support.postgres import PostgresServer
 from tests.support.stores import ME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.postgres import PostgresServer
 
 ANN = CommandOrigin("ann", "user")
 ODD = "a\x00b\x01"

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from actors.core.states import AwaitingLlm, Completed, Ledger, LlmReason
-from actors.ports import Attachment, CommandRecord, FencedError, ForkedHistory, NotOwnerError, Owner, Store
+from actors.ports import (
+    Attachment,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    FencedError,
+    ForkedHistory,
+    NotOwnerError,
+    Owner,
+    Store,
+)
 from tests.support.commit_builder import CommitBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.ports import Commit, ConversationRecord
-    from tests.support.stores import SharedDatabase
+from tests.support.stores import SharedDatabase
 
 FIRST, SECOND = Owner(1, "first", "127.0.0.1:1"), Owner(2, "second", "127.0.0.1:2")
 BUSY = AwaitingLlm(Ledger(run=1, live=True), LlmReason.STEER)

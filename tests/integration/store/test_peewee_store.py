@@ -14,10 +14,11 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -63,10 +64,6 @@ from actors.ports.conditions import (
 from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from tests.integration.store.conftest import SECONDS, Gate, reading
 from tests.support.commit_builder import CommitBuilder, message_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
 
 ROOT = Path(__file__).parents[3]
 

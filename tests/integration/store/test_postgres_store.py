@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,6 +23,7 @@ from actors.core.notifications import RunStop, StopReason
 from actors.ports import (
     Attachment,
     CommandRecord,
+    Commit,
     NotOwnerError,
     Owner,
     Spending,
@@ -35,11 +37,6 @@ from tests.support.commit_builder import CommitBuilder, message_of
 from tests.support.patience import eventually, together
 from tests.support.postgres import PASSWORD_USER, PostgresServer
 from tests.support.stores import ME, with_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from actors.ports import Commit
 
 COLUMNS = "SELECT column_name FROM information_schema.columns WHERE table_name = 'conversations'"
 ENDED = """

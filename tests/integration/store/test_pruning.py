@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,6 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Attachment, CommandRecord, FaultPoints, RevisionTooOldError, Store, StoreDamagedError
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.support.commit_builder import CommitBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 PAGE_BYTES = 4_096
 STEPS = 40

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.ports import StoreUnavailableError
+from actors.adapters.store.sqlite.store import PeeweeStore
+from actors.ports import Store, StoreUnavailableError
 from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
-
-if TYPE_CHECKING:
-    from actors.adapters.store.sqlite.store import PeeweeStore
-    from actors.ports import Store
 
 
 def test_closing_waits_for_a_read_and_refuses_those_that_come_later(store: PeeweeStore) -> None:

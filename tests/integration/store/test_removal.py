@@ -6,26 +6,22 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.store import removal
 from actors.adapters.store.changes import EncodedCommit
 from actors.adapters.store.models import TABLES
+from actors.adapters.store.query import Session
 from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError
 from tests.integration.store.conftest import SECONDS, Gate, reading, wait_until_removed
 from tests.support.commit_builder import CommitBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.adapters.store.query import Session
 
 ROOT = Path(__file__).parents[3]
 CHILDREN = 5

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import psycopg
@@ -22,9 +24,6 @@ from actors.ports import ConversationRecord, StoreUnusableError
 from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     import peewee
 
 SEED = """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -62,9 +63,6 @@ from actors.ports.records import AuditEntry, AuditFilter, CallDecision, CommandO
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CHANGED, CommitBuilder, message_of, record_of
 from tests.support.samples import REPORTS, STATES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 IMAGE = Image("sha256-1", "image/png", 10, 20)
 CALL = ToolUse("t1", "bash", '{"command": "ls"}')

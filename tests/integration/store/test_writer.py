@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from actors.adapters.store import store as writer
+from actors.adapters.store.query import Session
 from actors.adapters.store.sqlite import store as write_ahead_log
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store
@@ -21,12 +23,6 @@ from actors.ports import CommandRecord, Commit, FencedError, StoreUnavailableErr
 from actors.ports.conditions import Selection
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CommitBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from actors.adapters.store.query import Session
 
 
 class Note:

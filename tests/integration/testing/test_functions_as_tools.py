@@ -6,22 +6,19 @@ import asyncio
 import json
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from bedrock import ClientTool, Conversation, RunInterrupted, ToolAnswer
 from bedrock.errors import InvalidArgument, ToolNotOffered
+from bedrock.testing import Bedrock
 from bedrock.testing.plays import calls, says
 
 from tests.support.patience import PATIENCE
 from tests.support.pictures import png
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from bedrock.testing import Bedrock
 
 pytest_plugins = ["bedrock.testing.plugin"]
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import RunFailed
-from bedrock.testing import Bedrock, Gate
+from bedrock.events import Event
+from bedrock.testing import Bedrock, Exchange, Gate, PrivateServer
 from bedrock.testing.plays import calls, echoes
 
 from tests.documents.pages import ROOT, code
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bedrock.events import Event
-    from bedrock.testing import Exchange, PrivateServer
 
 pytest_plugins = ["bedrock.testing.plugin", "pytester"]
 

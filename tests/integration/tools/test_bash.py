@@ -8,24 +8,21 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
+from actors.core.tool_run import KillReceipt
 from actors.ports import SandboxUnavailableError, ToolOutput
 from tests.support.footprint import assert_nothing_left, footprint
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.tool_harness import BashHarness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.core.tool_run import KillReceipt
 
 BOUND = 30.0
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,10 +19,6 @@ from actors.core.context import Mode
 from tests.integration.sandbox.test_restricted import REPORTS
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.tool_harness import ToolHarness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PATCHES = int(os.environ.get("BEDROCK_PATCHES", "160"))
 """Patches of all writers together, in each mode."""

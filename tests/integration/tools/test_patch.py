@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +17,6 @@ from actors.adapters.tools.workers.patch_files import TEMPORARY
 from actors.core.context import Mode
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.tool_harness import ToolHarness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 BOUND = 60.0

@@ -6,17 +6,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.tools.workers import patch_files
 from actors.adapters.tools.workers.patch_files import PatchRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 RACES = int(os.environ.get("BEDROCK_RACES", "5000"))
 """Attempts by openat2, and as many without."""

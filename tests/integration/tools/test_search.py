@@ -8,9 +8,10 @@ import re
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -28,9 +29,6 @@ from tests import leftovers
 from tests.property.profiles import profile
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.tool_harness import ToolHarness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 BOUND = 30.0
 

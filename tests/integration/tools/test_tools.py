@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.tool_harness import ToolHarness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 BOUND = 20.0
 

@@ -14,8 +14,9 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -28,9 +29,6 @@ from tests.soak.programs import AskProgram, ChatProgram
 from tests.soak.python_clients import AsyncioClient, SyncClient
 from tests.soak.raw_client import RawClient
 from tests.support.postgres import programs_of_distribution
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROUND_SECONDS = 60.0
 SMALL_DISK_EVERY = 3

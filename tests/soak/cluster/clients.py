@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bedrock import Client
 from bedrock.errors import BedrockError
 from msgspec import Struct
 
-from tests.soak.clients import SoakClient
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.soak.clients import Site
+from tests.soak.clients import Site, SoakClient
 
 PROBE_SECONDS = 0.2
 """Between two probes."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.peers.installed import FAKETIME
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIBRARY = FAKETIME / "libfaketime" / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import psycopg
 
 from tests.soak.cluster.late_commit import claim_first, write_first
 from tests.soak.cluster.three_nodes import DECLARED_DEAD, NAMES, Cluster, World
 from tests.support.nodes import LEASE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BLINK_SECONDS = 1.0
 """Shorter than a lease."""

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from bedrock import Conversation
 from bedrock.errors import BedrockError
 
-from tests.soak.cluster.three_nodes import DECLARED_DEAD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bedrock import Conversation
-
-    from tests.soak.cluster.three_nodes import Cluster
-    from tests.support.proxy import Held
+from tests.soak.cluster.three_nodes import DECLARED_DEAD, Cluster
+from tests.support.proxy import Held
 
 CALL_SECONDS = 10.0
 ARRIVAL_SECONDS = 30.0

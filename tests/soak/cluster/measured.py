@@ -14,9 +14,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 from bedrock import Client
@@ -31,9 +31,6 @@ from tests.support.nodes import LEASE_SECONDS, Nodes
 from tests.support.patience import PATIENCE, eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CONVERSATIONS = (100, 1_000)
 """At work when a node is killed."""

@@ -9,10 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import Self
 
 HOST = "10.77.0.1"
 """Where this process is reached by the nodes."""

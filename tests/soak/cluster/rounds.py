@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from msgspec import field
 
@@ -20,10 +21,6 @@ from tests.soak.rounds import ORPHAN_SECONDS
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.server_process import provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 CALM_SECONDS = (0.5, 3.0)
 """Between two disturbances."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import subprocess
 import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 from bedrock import Client
@@ -20,11 +20,7 @@ from tests.support import processes
 from tests.support.nodes import LEASE_SECONDS, Nodes
 from tests.support.patience import PATIENCE
 from tests.support.proxy import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess
 
 NAMES = ("one", "two", "three")
 DEAD_SECONDS = 60.0

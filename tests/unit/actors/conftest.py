@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pykka import ActorDeadError, ActorRegistry
@@ -21,16 +22,11 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.runtime.services import SystemClock
+from actors.runtime.services import Services, SystemClock
 from tests.support.catalogs import OneModelCatalog
 from tests.support.patience import eventually
 from tests.support.services import in_memory
 from tests.support.toolboxes import FunctionTool, NothingKept
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from actors.runtime.services import Services
 
 
 class StandingClock(SystemClock):

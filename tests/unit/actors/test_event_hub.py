@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,14 +15,9 @@ from actors.core.content import ToolUse
 from actors.core.notifications import ConversationUpdated, Durable, StateChanged, TextDelta
 from actors.core.summary import StateSummary
 from actors.events import hub as event_hub
-from actors.events.hub import SPARE, EventBatch, EventHub, Watch
+from actors.events.hub import SPARE, EventBatch, EventHub, LiveText, Watch
 from actors.ports import StoredEvent
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.events.hub import LiveText
 
 
 def nothing() -> None:

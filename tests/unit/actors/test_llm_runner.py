@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,8 @@ from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStart
 from actors.messages import EffectOutcome
 from actors.runners.llm_runner import LlmRequest, LlmRunner
 from actors.runtime.admission import MANY_STREAMS, OPENING_READS, READ_INTERVAL, ReadPace
+from actors.runtime.services import Services
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.runtime.services import Services
 
 OFFERED_NONE = SimpleNamespace(tools=(), turns=())
 ANSWER = ports.ModelAnswer((Text("hi"),), True, Usage(1, 2))

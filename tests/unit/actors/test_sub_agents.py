@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pykka._envelope import Envelope
@@ -16,9 +16,7 @@ from actors.core.events import SubAgentResult, UsageReported
 from actors.core.states import AgentFailed, AgentSucceeded, AgentTask, Completed, Failed, Idle, Ledger
 from actors.runners.sub_agents import SubAgentRunner, outcome_of
 from actors.runtime.actor import Mailbox
-
-if TYPE_CHECKING:
-    from actors.runtime.services import Services
+from actors.runtime.services import Services
 
 TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,8 @@ from actors.core.events import Event, LlmError, LlmResponse, LlmStreamStarted, R
 from actors.core.notifications import ConversationUpdated, StreamDiscarded
 from actors.events.hub import TextWindow
 from actors.messages import CreateConversationCommand, SettingsChanged
+from actors.runtime.services import Services
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from actors.runtime.services import Services
 
 
 class Conversation:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,9 @@ from actors.runners.side_queries import SideQueries
 from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner, computed
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
-from actors.runtime.services import SystemClock
+from actors.runtime.services import Services, SystemClock
 from tests.support import samples
 from tests.support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.runtime.services import Services
 
 CONTEXT = ConvContext(
     "c1", "/tmp", "known", 1_000, tools=tuple(ToolTraits(name, ToolGroup.OTHER) for name in ("tool", "next", "stuck"))

@@ -6,8 +6,8 @@ import os
 import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,9 +16,6 @@ from hypothesis import strategies as st
 from actors.adapters.workspace import local as workspace
 from actors.adapters.workspace.local import ALL_BYTES, FILE_BYTES, MAX_FILES, LocalWorkspace, is_inside
 from actors.ports import Instructions, WorkspaceContext
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BOUND = 30.0
 """Seconds after which something counts as hung."""

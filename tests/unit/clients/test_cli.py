@@ -8,8 +8,8 @@ import os
 import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import click
 import grpc
@@ -40,9 +40,6 @@ from tests.support.fake_server import (
     stored,
     uses_tool,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Program = Callable[..., Result]
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 import pytest
@@ -16,9 +16,6 @@ from bedrock.cli.app import bedrock
 
 from tests.support.fake_server import SLUG
 from tests.support.terminals import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Shell = Callable[..., str]
 

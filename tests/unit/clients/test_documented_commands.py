@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from bedrock.cli.app import bedrock
 
 from tests.documents.pages import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PAGES = [ROOT / "README.md", ROOT / "clients" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = [path for name in ("actors", "server", "clients/bedrock") for path in sorted((ROOT / name).rglob("*.py"))]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from bedrock import ConversationInfo, Event, Message, v1
 from bedrock._shared.wrapper import enum_name
 from bedrock.cli.chat.prompt import prompt_text
+from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.commands import inspect as looking
 from bedrock.cli.commands import watch as live_list
 from bedrock.cli.display import conversation_view as sub_agents
@@ -22,11 +24,6 @@ from bedrock.conversations import ConversationListEvent
 
 from tests.support.fake_server import delta, discarded, output, result, state, stopped, stored
 from tests.unit.clients.test_agents import TASKS, changed, report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bedrock.cli.chat.session import ChatSession
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KINDS = [enum_name(v1.StateKind, kind) or "unspecified" for kind in v1.StateKind.values()]

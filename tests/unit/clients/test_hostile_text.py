@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import AsyncClient
@@ -23,9 +23,6 @@ from bedrock.cli.text.style import Paint
 from tests.support import terminals
 from tests.unit.clients import hostile_server
 from tests.unit.clients.hostile_server import HOSTILE, HostileServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: The colours that we use, and how a block of lines is drawn again.
 OURS = re.compile(r"\x1b\[(?:[0-79]|[349][0-7])(?:;(?:[0-79]|[349][0-7]))*m|\x1b\[\d+A\r\x1b\[J")

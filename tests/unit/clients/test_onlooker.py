@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import cast
 
+import pytest
 from bedrock import AsyncConversation, Event, v1
 from bedrock.cli.display import follower
 from bedrock.cli.display.follower import Drawing
@@ -13,11 +15,6 @@ from bedrock.errors import BedrockError, NotFound, Unavailable
 
 from tests.support.fake_server import state, stopped, stored
 from tests.unit.clients.test_agents import NAMES, changed, own_end, own_snapshot, report, waiting
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
-    import pytest
 
 
 class Streams:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from bedrock import v1
 
 from tests.support.fake_server import SLUG, FakeBedrock, Gate, state, stored
 from tests.support.terminals import ROOT, Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOST = "connection lost, trying again"
 #: Without an address, a call of the system, or the name of a file.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from bedrock import v1
@@ -11,16 +12,11 @@ from bedrock.cli.app import bedrock
 from bedrock.cli.display.questions import NO_SECRETS, QuestionForm, value_of
 from bedrock.cli.text.style import Paint
 from bedrock.states import Question
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from google.protobuf.struct_pb2 import Struct
 
 from tests.support.fake_server import NAME, SLUG, FakeBedrock, Step, call, result, state, stopped, stored, text
 from tests.unit.clients.test_session import NOON, Chat, play
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from click.testing import Result
 
 FIELDS: dict[str, Any] = {
     "branch": {"type": "string", "title": "Which branch", "minLength": 1},

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import grpc
 import pytest
 from bedrock import Approval, Client, v1
 from bedrock.cli.chat.prompt import prompt_text
+from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.display.questions import parse_reply, replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.style import Paint
+from bedrock.types import Mode
 
 from tests.support.fake_server import (
     NAME,
@@ -29,13 +33,6 @@ from tests.support.fake_server import (
     uses_tool,
 )
 from tests.support.terminals import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from bedrock.cli.chat.session import ChatSession
-    from bedrock.types import Mode
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from bedrock import Client, v1
@@ -19,9 +19,6 @@ from tests.support.fake_server import NAME, FakeBedrock, Gate, Step, call, says,
 from tests.support.terminals import Terminal
 from tests.unit.clients.test_question_form import asked, asks
 from tests.unit.clients.test_session import SUMMING, sent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: What no single sequence stands for, or what is no key that a person presses.
 NO_KEYS = {

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from bedrock import Message, v1
 from bedrock.cli.chat import input_history as typed
 from bedrock.cli.chat.input_history import ChatCompleter, ChatHistory
 from bedrock.cli.chat.prompt import is_being_chosen
+from bedrock.cli.chat.session import ChatSession
 from prompt_toolkit.buffer import Buffer, CompletionState
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
@@ -19,11 +21,6 @@ from prompt_toolkit.document import Document
 from tests.support.fake_server import FakeBedrock, says
 from tests.support.terminals import Terminal
 from tests.unit.clients.test_session import sent
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bedrock.cli.chat.session import ChatSession
 
 
 def kept(path: Path) -> list[str]:

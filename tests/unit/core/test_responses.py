@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -28,9 +28,6 @@ from actors.core.states import AwaitingContinuation, ContextExhausted, Failed, I
 from actors.core.steps import texts
 from tests.machine.columns import SUB_AGENT, column
 from tests.machine.talk import OPEN, Talk, bash, messages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def asked(**limits: int) -> Talk:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,6 @@ from actors.adapters.images import worker
 from actors.adapters.images.worker import LONG_EDGE, MAX_VIEW_BYTES, UnusableImageError, examined
 from tests.support import pictures
 from tests.support.pictures import MAX_PIXELS, encoded, noise, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GOOD: dict[str, tuple[Callable[[], bytes], str, tuple[int, int]]] = {
     "png": (lambda: pictures.png(30, 20), "image/png", (30, 20)),

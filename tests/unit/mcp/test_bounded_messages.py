@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -19,9 +20,6 @@ from actors.adapters.mcp.bounded_messages import (
     Pace,
     bounded_transport,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
 
 
 def test_a_server_that_reads_no_answers_is_not_listened_to_until_it_does() -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.adapters.mcp.server_settings import Login, OAuth, servers_from_tables
 from actors.adapters.mcp.tools import encoded, full_name, parted
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENVIRON = {"TOKEN": "a-token-4711", "HOME": "/h"}
 

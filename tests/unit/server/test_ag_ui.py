@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ag_ui.core import RunAgentInput
@@ -14,9 +15,6 @@ from hypothesis import strategies as some
 from server.contract.errors import MalformedRequestError
 from server.gateway.ag_ui.run_events import RunEvents
 from server.gateway.ag_ui.thread_messages import news_in, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class Reader:

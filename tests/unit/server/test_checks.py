@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from bedrock import v1
@@ -12,15 +12,13 @@ from google.protobuf import struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
 from server.contract.validation import check, rules_of
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 NAME = "conversations/calm-cove"
 UUID = "123e4567-e89b-12d3-a456-426614174000"

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 from bedrock import v1
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.json_requests import request_from
 from server.gateway.routes import NoRouteError, Route, contract
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 ROUTES = contract()
 SEND = "/v1/conversations/a:send"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from actors.core.context import Action, Origin
 from server.app.adapter_choice import operator_rules
 from server.settings.config import load
 from server.settings.setting_values import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def written(directory: Path, text: str) -> Path:

@@ -5,13 +5,16 @@ A client that validates before it sends is refused by its own library exactly wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import protovalidate
 import pytest
 from bedrock import v1
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,12 +22,6 @@ from server.contract import validate_pb2
 from server.contract.errors import MalformedRequestError
 from server.contract.validation import check, rules_of
 from tests.unit.server.test_checks import CASES, GOOD, made
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
-    from google.protobuf.message import Message
 
 
 def refused_by_server(request: Message) -> set[str]:

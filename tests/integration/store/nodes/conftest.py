@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from actors.adapters.store.postgres.engine import address_of, migrate
 from tests.integration.store.nodes.stepped import Database
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 TYPES = {"text": "''", "bigint": "0"}
 

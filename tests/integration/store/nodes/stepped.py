@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 
 import psycopg
 
 from actors.adapters.store.postgres.nodes.heartbeat import NANOSECONDS, Heartbeat, LeaseClock, NewNode, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import FailureDetector, NodeMonitor, TakeOver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ExitStack
-
-    from actors.ports.cluster import Node
+from actors.ports.cluster import Node
 
 TIMING = Timing(ttl=300)
 """So long that no lease is over before a test says so, however busy the machine is."""

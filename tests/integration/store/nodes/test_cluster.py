@@ -8,27 +8,22 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.store.postgres.nodes import heartbeat, membership
 from actors.adapters.store.postgres.nodes.heartbeat import NewNode, Timing
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
+from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import release
 from actors.ports import StoreUnavailableError, StoreUnusableError
+from actors.ports.cluster import Node
 from tests.integration.store.nodes import node_process
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
 from tests.support.patience import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import ExitStack
-
-    from actors.adapters.store.postgres.nodes.node_session import NodeSession
-    from actors.ports.cluster import Node
 
 SHORT = Timing(ttl=1.5)
 """For what has to be waited for; a machine that is busy for longer makes it take longer, and changes nothing else."""

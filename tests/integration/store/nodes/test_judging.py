@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -11,10 +13,6 @@ from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.integration.store.nodes.conftest import make_tables
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
 from tests.support.postgres import PostgresServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import ExitStack
 
 LONG = 10 * TIMING.ttl
 

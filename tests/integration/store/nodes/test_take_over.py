@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
 
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
 
 
 def died(database: Database, node: Stepped) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
-from actors.adapters.store.postgres.engine import address_of, connect
+from actors.adapters.store.postgres.engine import PostgresConnection, address_of, connect
 from actors.adapters.store.postgres.nodes.heartbeat import NewNode
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
 from actors.adapters.store.postgres.store import claimed
@@ -16,12 +16,6 @@ from actors.ports import NotOwnerError
 from actors.ports.cluster import EVERYTHING
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
 from tests.integration.store.nodes.test_take_over import died
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import ExitStack
-
-    from actors.adapters.store.postgres.engine import PostgresConnection
 
 A = "/mnt/a"
 
