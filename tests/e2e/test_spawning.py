@@ -94,7 +94,7 @@ def test_a_terminal_shows_the_tree_while_they_work_and_how_each_ended(demo: Serv
         with Terminal("watch", conversation.get().slug, environ=environ(demo)) as terminal:
             terminal.shows("That was reasoning")
             conversation.spawn(["run sleep 2; ls", "Look: read README.md"])
-            terminal.shows("├ ◦ run sleep 2; ls · bash 1/1 ")
+            terminal.shows("├ ◦ run sleep 2; ls · at work · ")
             terminal.shows("└ ✓ Look: read README.md · done · ")
             terminal.shows("  ✓ run sleep 2; ls · ")
             terminal.shows("· what the sub-agents report")

@@ -1,4 +1,4 @@
-"""The bell and the title of a terminal: when a person is needed, and never where nobody looks."""
+"""The bell of a terminal: when a person is needed, and never where nobody looks."""
 
 from __future__ import annotations
 
@@ -45,15 +45,12 @@ class Scene:
         return self.screen.getvalue()[before:]
 
 
-def test_a_question_rings_once_and_is_in_the_title_until_it_is_answered() -> None:
+def test_a_question_rings_once() -> None:
     scene = Scene(Screen())
-    assert scene.screen.getvalue() == "\x1b[22;2t\x1b]2;calm · bedrock\x07"
-    assert scene.happens(state("llm_requesting", "r")) == "\x1b]2;at work · calm · bedrock\x07"
-    assert scene.happens(ASKED) == "\x1b]2;waits for you · calm · bedrock\x07\x07"
+    assert scene.happens(state("llm_requesting", "r")) == ""
+    assert scene.happens(ASKED) == "\x07"
     assert scene.happens(ASKED) == ""
-    assert scene.happens(state("idle")) == "\x1b]2;calm · bedrock\x07"
-    scene.attention.release()
-    assert scene.screen.getvalue().endswith("\x1b[23;2t")
+    assert scene.happens(state("idle")) == ""
 
 
 @pytest.mark.parametrize(("seconds", "rings"), [(LONG_RUN_SECONDS - 1, False), (LONG_RUN_SECONDS, True)])
@@ -61,7 +58,7 @@ def test_the_end_of_a_long_run_rings(seconds: float, rings: bool) -> None:
     scene = Scene(Screen())
     scene.happens(state("llm_requesting", "r"))
     scene.now = seconds
-    assert scene.happens(state("idle")).endswith("\x07\x07") is rings
+    assert scene.happens(state("idle")).endswith("\x07") is rings
 
 
 @pytest.mark.parametrize(
@@ -73,11 +70,4 @@ def test_nothing_is_written_where_it_is_not_supported(terminal: bool, term: str,
     scene = Scene(Screen(terminal), term=term, enabled=enabled)
     scene.happens(state("llm_requesting", "r"))
     scene.happens(ASKED)
-    scene.attention.release()
     assert scene.screen.getvalue() == ""
-
-
-def test_a_slug_cannot_break_out_of_the_title() -> None:
-    scene = Scene(Screen(), slug="a\x07\x1b]0;evil\x07")
-    assert scene.screen.getvalue().count("\x07") == 1
-    assert scene.screen.getvalue().count("\x1b") == 2

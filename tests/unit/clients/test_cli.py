@@ -20,7 +20,7 @@ from bedrock.cli import app
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import SUMMARIES, bedrock
 from bedrock.cli.commands import chat as demo
-from bedrock.cli.commands import doctor
+from bedrock.cli.commands import doctor, inspect
 from bedrock.cli.exit_codes import what_to_do
 from bedrock.errors import QuotaExceeded, Unavailable
 from click.testing import CliRunner, Result
@@ -520,10 +520,7 @@ def test_lists_as_json_have_the_names_of_the_contract(program: Program) -> None:
 def test_models_and_tools_are_listed(program: Program, fake: FakeBedrock) -> None:
     assert program("models").stdout.splitlines()[1].split("\t") == ["big", "acme", "180,000", "yes", ""]
     assert program("tools").stdout.startswith("bash\t")
-    about = program("models", "big").stdout
-    assert re.search(r"model +big\n", about)
-    assert "temperature  cannot be set\n" in about
-    assert json.loads(program("models", "big", "--output", "json").stdout)["name"] == "models/big"
+    assert json.loads(program("models", "big").stdout)["name"] == "models/big"
     fake.refuse("GetModel", Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "models/bigg"))
     assert "there is no model “bigg”" in program("models", "bigg").stderr
 
@@ -574,12 +571,12 @@ def test_what_to_do_names_the_conversation_that_nobody_has_typed(program: Progra
 def test_the_doctor_looks_at_this_machine_only_for_its_own_server(
     program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "keys in this shell" in program("doctor").stdout
+    assert "git: " in program("doctor").stdout
     del fake.models[1:]
     monkeypatch.setattr(doctor, "is_local", lambda _: False)
     elsewhere = program("doctor").stdout
     assert "The operator of the server says which models" in elsewhere
-    assert "keys in this shell" not in elsewhere
+    assert "git: " not in elsewhere
 
 
 def test_the_doctor_asks_the_distribution_of_the_server_for_what_it_knows(
@@ -615,12 +612,10 @@ def test_logins_at_mcp_servers_are_commands_of_the_server(
         "",
         fake.info.mcp_servers[-1].error,
     ]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
-    refused = program("mcp", "login", "w")
-    assert refused.exit_code == 2
-    assert "`bedrock mcp login` belongs to the server" in refused.stderr
+    monkeypatch.setattr(inspect, "entry_points", lambda **_: ())
+    assert "`bedrock mcp login` belongs to the server" in program("mcp", "login", "w").stderr
     login = EntryPoint("login", "server.auth.credential_commands:login", "bedrock.commands.mcp")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: (login,) if group == login.group else ())
+    monkeypatch.setattr(inspect, "entry_points", lambda group, name: (login,) if group == login.group else ())
     assert "Log in at an MCP server" in program("mcp", "login", "--help").stdout
 
 
@@ -636,13 +631,13 @@ def test_a_conversation_is_shown(program: Program, fake: FakeBedrock) -> None:
 
 def test_sub_agents_are_listed_and_shown_with_their_parent(program: Program, fake: FakeBedrock) -> None:
     """The scripted server lists its one conversation as a sub-agent of whatever is named."""
-    assert program("list", "--parent", SLUG).stdout == "c1\tidle\t0 s\t0\t\n"
+    assert program("list", "--parent", SLUG).stdout.startswith(f"{SLUG}\tidle\t")
     fake.conversation.parent = "conversations/p1"
     fake.conversation.title = "Count."
     fake.conversation.state.kind = v1.STATE_KIND_FAILED
     fake.conversation.state.failed.error.message = "no such file"
     shown = program("show", SLUG).stdout
-    assert "sub-agents\n  ✗ c1  Count. · 0 s · 0 tokens: no such file\n" in shown
+    assert f"sub-agents   1 (`bedrock list --parent {SLUG}` lists them)\n" in shown
     assert "parent       p1\n" in shown
     assert "error        no such file\n" in shown
     (listed,) = json.loads(program("show", SLUG, "--output", "json").stdout)["sub_agents"]
@@ -790,9 +785,6 @@ def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock
     assert [(each["step"], each["event_type"]) for each in logged] == [("2", "user_message"), ("1", "user_message")]
     assert len(program("log", SLUG, "--after", "1").stdout.splitlines()) == 1
     assert json.loads(program("export", SLUG).stdout) == {"kind": "conversation"}
-    assert program("export", SLUG, "-o", str(tmp_path / "out.jsonl")).stdout == ""
-    assert (tmp_path / "out.jsonl").read_text() == '{"kind": "conversation"}\n'
-    assert program("export", SLUG, "-o", str(tmp_path / "no" / "where")).exit_code == exits.USAGE
     assert program("rm", SLUG, "--yes").stdout == f"deleted {SLUG}\n"
     assert program("watch").stdout.startswith(SLUG)
     assert json.loads(program("watch", "--output", "stream-json").stdout.splitlines()[-1]) == {"caught_up": {}}
@@ -871,7 +863,6 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
     assert "namespaces are forbidden" in result.stdout
     assert "warn  sandbox: unrestricted tools can read the server's token" in result.stdout
     assert "ok    models: 2 models; a new conversation uses demo" in result.stdout
-    assert "ANTHROPIC_API_KEY is set" in result.stdout
     assert "very-secret" not in result.output
 
 

@@ -38,7 +38,6 @@ def test_what_is_longer_than_the_terminal_goes_on_at_a_word(address: str, fake: 
     for rows, told in (
         (shown, "title It is as it was before,"),
         (shown, "directory /tmp/a-folder a-folder a-folder a-folder a-folder a-folder a-folder a-folder a-folder"),
-        (shown, "✗ c1"),
         (
             doctor,
             "→ They are hidden where the server may make mount namespaces. The restricted mode always hides them.",

@@ -244,10 +244,6 @@ def test_what_tools_ask_is_listed_with_its_deadline_and_approvals_tell_of_it(
     ]
     shown = json.loads(program("questions", "--output", "json").stdout)
     assert [each["name"] for each in shown] == [f"{NAME}/questions/3"]
-    assert program("approvals").stderr.splitlines()[-1] == "tools have questions, too: `bedrock questions` lists 1"
-    fake.before_questions = True
-    older = program("approvals")
-    assert (older.exit_code, older.stderr) == (exits.OK, "No approvals are pending.\n")
 
 
 def test_the_audit_trail_is_printed_as_lines_of_json(program: Program, fake: FakeBedrock) -> None:

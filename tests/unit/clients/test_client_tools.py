@@ -2,8 +2,7 @@
 
 import enum
 import functools
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 import pytest
-from bedrock import Client, ClientTool, Conversation, ToolAnswer, ToolCall, Unavailable, v1
+from bedrock import Client, ClientTool, ToolAnswer, ToolCall, v1
 from bedrock._shared.function_tools import answer_of, failure_of, tool_function
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
@@ -218,49 +217,3 @@ def test_a_conversation_without_images_says_so(fake: FakeBedrock, address: str, 
     result = run(address, "download", SLUG, "-o", str(tmp_path))
     assert result.exit_code == exits.FAILED
     assert "no images" in result.stderr
-
-
-# --- export -----------------------------------------------------------------------------------------------------------
-
-LINE = '{"kind": "conversation"}\n'
-
-
-def test_an_export_overwrites_a_file_only_if_forced(fake: FakeBedrock, address: str, tmp_path: Path) -> None:
-    file, link = tmp_path / "out.jsonl", tmp_path / "link"
-    file.write_text("mine")
-    link.symlink_to(file)
-    for path in (file, link):
-        result = run(address, "export", SLUG, "-o", str(path))
-        assert (result.exit_code, file.read_text()) == (exits.USAGE, "mine")
-        assert f"{path} exists already\n--force overwrites it.\n" in result.stderr
-    assert run(address, "export", SLUG, "-f", "-o", str(link)).exit_code == 0
-    assert (file.read_text(), link.is_symlink()) == (LINE, True)
-    assert sorted(tmp_path.iterdir()) == [link, file]
-
-
-def test_a_failed_export_leaves_what_was_there(
-    fake: FakeBedrock, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def breaks(*_: object) -> Iterator[str]:
-        yield "{}"
-        raise Unavailable("gone")
-
-    monkeypatch.setattr(Conversation, "export", breaks)
-    file = tmp_path / "out.jsonl"
-    for before in ([], [file]):
-        result = run(address, "export", SLUG, "-f", "-o", str(file))
-        assert result.exit_code == exits.UNREACHABLE
-        assert list(tmp_path.iterdir()) == before
-        file.write_text("mine")
-    assert file.read_text() == "mine"
-
-
-def test_what_is_no_file_is_written_to(address: str, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        assert run(address, "export", SLUG, "-o", str(pipe)).exit_code == 0
-        assert os.read(reader, 100).decode() == LINE
-    finally:
-        os.close(reader)

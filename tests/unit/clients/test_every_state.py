@@ -15,7 +15,6 @@ from bedrock.cli.chat.prompt import prompt_text
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.commands import inspect as looking
 from bedrock.cli.commands import watch as live_list
-from bedrock.cli.display import conversation_view as sub_agents
 from bedrock.cli.display.conversation_view import AgentTree, ConversationView
 from bedrock.cli.display.follower import Drawing
 from bedrock.cli.display.transcript import Transcript
@@ -85,7 +84,7 @@ def show_to_everybody(*story: v1.Event) -> None:
         transcript = Transcript(Paint(True), lines.append, live=live, width=lambda: 40)
         views.append((transcript.show, partial(transcript.unfinished, 5)))
     tree = AgentTree()
-    views.append((tree.observe, lambda: [*tree.lines(Paint(False), 1.0, NOON, 40), *tree.endings(Paint(False))]))
+    views.append((tree.observe, lambda: [*tree.lines(Paint(False), NOON, 40), *tree.endings(Paint(False))]))
     view = ConversationView()
     views.append((lambda event: view.observe(event, 0.0), lambda: view.status(1.0, NOON, 40, keys="Esc cancels")))
     session = cast(
@@ -93,7 +92,7 @@ def show_to_everybody(*story: v1.Event) -> None:
         SimpleNamespace(
             question=None,
             transcript=SimpleNamespace(unfinished=lambda room: []),
-            agent_lines=lambda: tree.lines(Paint(False), 1.0, NOON, 40),
+            agent_lines=lambda: tree.lines(Paint(False), NOON, 40),
             open_questions=0,
         ),
     )
@@ -125,7 +124,7 @@ def test_only_sub_agents_that_are_cancelled_are_a_tree_while_cancelling() -> Non
         tree = AgentTree()
         tree.observe(Event.from_proto(state(before, "r", **{before: DETAILS[before]})))
         tree.observe(Event.from_proto(state("cancelling", "r")))
-        assert len(tree.lines(Paint(False), 0, NOON, 80)) == shown
+        assert len(tree.lines(Paint(False), NOON, 80)) == shown
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,13 +139,8 @@ def test_every_state_is_listed_and_shown(kind: str, archived: bool) -> None:
             conversation.archive_time.GetCurrentTime()
         info = ConversationInfo.from_proto(conversation)
         assert looking._facts(info)
-        listing = live_list.Listing()
         entry = ConversationListEvent.from_proto(v1.WatchConversationsResponse(conversation_changed=conversation))
-        listing.apply(entry)
-        assert listing.lines(Paint(False), 80, 24)
         assert live_list._line(entry, Paint(False), {})
-        assert all(cell(info) is not None for cell in sub_agents.COLUMNS.values())
-        assert list(sub_agents.lines([info], Paint(False)))
         snapshot = v1.Event(snapshot=v1.Event.Snapshot(conversation=conversation))
         show_to_everybody(snapshot, state("cancelling", "r"), snapshot)
 

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from bedrock import AsyncClient, Event, v1
-from bedrock.cli.chat.session import ChatSession, Unsent
+from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.questions import WORKSPACE_INSTEAD
@@ -256,165 +256,30 @@ def test_a_message_that_cannot_be_sent_is_not_lost_silently(address: str, fake: 
 
 # --- a context that is used up ---
 
-FULL = Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only")
-SUMMING = Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTINUATION_IN_PROGRESS", "a summary is being written")
-WARNING = v1.Event(context_warning=v1.ContextUsage(used_tokens=80, usable_window_tokens=100))
 
-
-def dropped(text: str, fate: v1.QueuedMessage.Fate.ValueType) -> v1.Event:
-    picture = v1.ContentBlock(image=v1.Image(attachment=f"{NAME}/attachments/1", media_type="image/png"))
-    content = [picture, v1.ContentBlock(text=text)]
-    message = v1.Message(name=f"{NAME}/messages/q", role=v1.ROLE_USER, content=content)
-    return v1.Event(queue_changed=v1.QueuedMessage(message=message, fate=fate))
-
-
-def answer(chat: Chat, word: str) -> None:
-    chat.session.enter(word, chat.session.question)
-
-
-def test_a_chat_asks_once_and_goes_on_in_the_successor_with_all_messages(address: str, fake: FakeBedrock) -> None:
-    fake.answers.extend([says("One."), says("Two.")])
+def test_a_chat_that_is_to_go_on_does_so_by_itself(address: str, fake: FakeBedrock) -> None:
+    fake.conversation.auto_continue = True
 
     async def story(chat: Chat) -> None:
         before = chat.session.view
         await chat.until(lambda: before.slug)
-        fake.happen(WARNING)
-        await chat.shows("? when the context is full, continue automatically in a new conversation (with summary)?")
-        answer(chat, "y")
-        await chat.shows("· it will")
-        assert chat.session.question is None
-        fake.happen(state("awaiting_continuation"))
-        await chat.until(lambda: before.state.kind == "awaiting_continuation")
-        fake.refuse("SendMessage", SUMMING)
-        chat.session.enter("typed meanwhile")
-        await chat.shows("· “typed meanwhile” waits until the summary is written")
-        fake.happen(dropped("queued before", v1.QueuedMessage.FATE_DISCARDED), state("context_exhausted"))
+        fake.happen(state("awaiting_continuation"), state("context_exhausted"))
         await chat.shows("· this chat continues in brave-otter")
-        await chat.until(lambda: len(sent(fake)) == 3)
         assert "bedrock continue" not in chat.screen
 
     play(address, story)
-    assert [text for text, _ in sent(fake)][1:] == ["queued before", "typed meanwhile"]
-    assert [image.data for image in fake.asked(v1.SendMessageRequest)[1].images] == [b"\x89PNG"]
-    assert [list(each.update_mask.paths) for each in fake.asked(v1.UpdateConversationRequest)] == [["auto_continue"]]
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
 
 
-def test_a_chat_that_is_not_to_go_on_says_what_is_not_sent_and_does_not_ask_again(
+def test_a_message_to_a_full_conversation_is_not_sent_and_it_is_said_how_to_go_on(
     address: str, fake: FakeBedrock
 ) -> None:
     async def story(chat: Chat) -> None:
         await chat.until(lambda: chat.session.view.slug)
-        fake.refuse("SendMessage", FULL, FULL)
+        fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only"))
         chat.session.enter("One more thing")
-        await chat.shows("? the context is used up: continue in a new conversation, with the summary?")
-        answer(chat, "n")
         await chat.shows("✗ not sent: “One more thing” (↑ brings it back)")
-        await chat.shows("/continue starts a new conversation")
-        chat.session.enter("And another")
-        await chat.shows("✗ not sent: “And another”")
-        assert chat.session.question is None
-
-    play(address, story)
-    assert not fake.asked(v1.ContinueConversationRequest)
-
-
-@pytest.mark.parametrize("refusal", [FULL, SUMMING], ids=["full", "summing when it was sent"])
-def test_a_message_to_a_full_conversation_waits_for_the_answer_and_goes_to_the_successor(
-    address: str, fake: FakeBedrock, refusal: Refusal
-) -> None:
-    fake.answers.append(says("Done."))
-
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
-        fake.happen(state("context_exhausted"))
-        await chat.until(lambda: chat.session.view.state.kind == "context_exhausted")
-        fake.refuse("SendMessage", refusal)
-        chat.session.enter("One more thing")
-        await chat.until(lambda: chat.session.question)
-        answer(chat, "y")
-        await chat.shows("Done.")
-
-    play(address, story)
-    assert [text for text, _ in sent(fake)] == ["One more thing", "One more thing"]
-
-
-@pytest.mark.parametrize("command", ["/new", "/fork"])
-def test_a_message_that_waits_is_not_sent_to_another_conversation(
-    address: str, fake: FakeBedrock, command: str
-) -> None:
-    async def story(chat: Chat) -> None:
-        before = chat.session.view
-        await chat.until(lambda: before.slug)
-        fake.happen(state("awaiting_continuation"))
-        await chat.shows("? when the context is full")
-        fake.refuse("SendMessage", SUMMING)
-        chat.session.enter("typed meanwhile")
-        await chat.shows("waits until the summary is written")
-        chat.session.enter(command)
-        await chat.shows("✗ not sent: “typed meanwhile”")
-        await chat.until(lambda: chat.session.view is not before and chat.session.view.slug)
-        fake.happen(WARNING)
-        await chat.until(lambda: chat.session.question)
-
-    play(address, story)
-    assert len(sent(fake)) == 1
-
-
-def test_messages_that_wait_are_not_sent_once_the_chat_has_moved(address: str, fake: FakeBedrock) -> None:
-    async def story(chat: Chat) -> None:
-        session = chat.session
-        await chat.until(lambda: session.view.slug)
-        fake.happen(state("awaiting_continuation"))
-        await chat.until(lambda: session.view.state.kind == "awaiting_continuation")
-        fake.refuse("SendMessage", SUMMING, SUMMING)
-        for words in ("first", "second"):
-            session.enter(words)
-            await chat.shows(f"“{words}” waits until the summary is written")
-        deliver = session._deliver
-
-        async def delivered(message: Unsent) -> None:
-            await deliver(message)
-            session.move_to(NAME)
-
-        session._deliver = delivered  # type: ignore[method-assign]
-        fake.happen(state("idle"))
-        await chat.shows("✗ not sent: “second”")
-
-    fake.answers.append(says("Done."))
-    play(address, story)
-    assert [text for text, _ in sent(fake)] == ["first", "second", "first"]
-
-
-def test_a_message_that_waits_is_reported_when_the_chat_stays(address: str, fake: FakeBedrock) -> None:
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
-        fake.happen(WARNING)
-        await chat.until(lambda: chat.session.question)
-        answer(chat, "n")
-        fake.happen(state("awaiting_continuation"))
-        await chat.until(lambda: chat.session.view.state.kind == "awaiting_continuation")
-        fake.refuse("SendMessage", SUMMING)
-        chat.session.enter("typed meanwhile")
-        await chat.shows("waits until the summary is written")
-        fake.happen(state("context_exhausted"))
-        await chat.shows("✗ not sent: “typed meanwhile”")
-
-    play(address, story)
-
-
-def test_a_message_that_waited_for_a_summary_that_failed_is_sent(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(says("Done."))
-
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
-        fake.happen(state("awaiting_continuation"))
-        await chat.until(lambda: chat.session.view.state.kind == "awaiting_continuation")
-        fake.refuse("SendMessage", SUMMING)
-        chat.session.enter("typed meanwhile")
-        await chat.shows("waits until the summary is written")
-        fake.happen(state("idle"))
-        await chat.shows("Done.")
+        await chat.shows("/continue in a chat")
 
     play(address, story)
     assert not fake.asked(v1.ContinueConversationRequest)
@@ -919,32 +784,6 @@ def test_an_image_goes_with_what_is_said_next(address: str, fake: FakeBedrock, t
     play(address, story)
     requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
     assert [[image.media_type for image in request.images] for request in requests] == [["image/gif"], []]
-
-
-def test_an_image_that_is_attached_while_a_message_waits_goes_with_the_next_one(
-    address: str, fake: FakeBedrock, tmp_path: Path
-) -> None:
-    (tmp_path / "a.gif").write_bytes(b"GIF89a")
-    fake.conversation.model = "models/big"
-    fake.answers += [says("Yes."), says("A cat.")]
-
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
-        fake.happen(state("awaiting_continuation"))
-        await chat.until(lambda: chat.session.view.state.kind == "awaiting_continuation")
-        fake.refuse("SendMessage", SUMMING)
-        chat.session.enter("typed meanwhile")
-        await chat.shows("waits until the summary is written")
-        chat.session.enter(f"/image {tmp_path}/a.gif")
-        await chat.shows("an image will be sent with your next message")
-        fake.happen(state("idle"))
-        await chat.shows("Yes.")
-        chat.session.enter("Look.")
-        await chat.until(lambda: len(sent(fake)) == 3)
-
-    play(address, story)
-    requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
-    assert [len(request.images) for request in requests] == [0, 0, 1]
 
 
 def test_an_image_is_attached_only_if_the_model_may_take_it(address: str, fake: FakeBedrock, tmp_path: Path) -> None:

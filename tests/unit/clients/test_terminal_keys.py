@@ -18,7 +18,7 @@ from prompt_toolkit.output import DummyOutput
 from tests.support.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
 from tests.support.terminals import Terminal
 from tests.unit.clients.test_question_form import asked, asks
-from tests.unit.clients.test_session import SUMMING, sent
+from tests.unit.clients.test_session import sent
 
 #: What no single sequence stands for, or what is no key that a person presses.
 NO_KEYS = {
@@ -205,17 +205,6 @@ def test_a_letter_typed_before_a_question_was_asked_does_not_answer_it_even_if_e
     terminal.keys("\r\rn\r")
     terminal.shows("Then not.")
     assert decisions(fake) == [("DENY", "")]
-
-
-def test_a_message_that_waits_is_reported_when_the_chat_ends(terminal: Terminal, fake: FakeBedrock) -> None:
-    fake.happen(state("awaiting_continuation"))
-    terminal.shows("? when the context is full")
-    fake.refuse("SendMessage", SUMMING)
-    terminal.keys("typed meanwhile\r")
-    terminal.shows("waits until the summary is written")
-    terminal.keys("/quit\r")
-    assert terminal.ends() == 0
-    terminal.shows("✗ not sent: “typed meanwhile”")
 
 
 def two_questions(run: str) -> list[Step]:

@@ -30,9 +30,9 @@ from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.questions import Asked, QuestionForm, parse_reply, question_title, replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.live_block import reflows, rows_taken
-from bedrock.cli.text.output import print_line, window_title
+from bedrock.cli.text.output import print_line
 from bedrock.cli.text.safe_text import SafeText, without_colours
-from bedrock.cli.text.style import Paint, cells, one_line
+from bedrock.cli.text.style import Paint, cells
 
 if TYPE_CHECKING:
     from prompt_toolkit.application import Application
@@ -46,10 +46,8 @@ if TYPE_CHECKING:
 
 #: The bell rings at the end of a run that took at least this many seconds: the user may have stopped watching.
 LONG_RUN_SECONDS = 10.0
-#: Maximum columns of the terminal's title.
-TITLE_COLUMNS = 60
 
-#: Values of the variable TERM for terminals that have no title, or would print the escape sequences as text.
+#: Values of the variable TERM for terminals that may have no bell.
 _WITHOUT = ("", "dumb", "linux", "unknown")
 
 
@@ -248,13 +246,7 @@ class ChatPrompt:
 
     def suspend(self) -> None:
         """Handle Ctrl-Z: suspend this process group, as the terminal would; redraw the prompt when it continues."""
-
-        def stop() -> None:
-            self._attention.release()
-            os.kill(0, signal.SIGTSTP)
-            self._attention.observe(self.session.view)
-
-        run_in_terminal(stop)
+        run_in_terminal(lambda: os.kill(0, signal.SIGTSTP))
 
     def redraw(self) -> None:
         """Set up the terminal again after another program used it, and draw the prompt at the cursor.
@@ -401,7 +393,7 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
 
 
 class Attention:
-    """Controls the title and the bell of a terminal. `release` restores the previous title."""
+    """Rings the bell of a terminal when the chat needs the user."""
 
     def __init__(
         self,
@@ -413,22 +405,18 @@ class Attention:
     ) -> None:
         """Prepare to write to `stream`, or to stdout if it is None.
 
-        Nothing is ever written unless the output is a terminal with a title and a bell, and `enabled` is true.
+        Nothing is ever written unless the output is a terminal with a bell, and `enabled` is true.
         """
         self._stream = stream or sys.stdout
         self._enabled = enabled and self._stream.isatty() and environ.get("TERM", "") not in _WITHOUT
         self._clock = clock
-        self._title = ""
         self._asked: set[str] | None = None
         """The names of the approvals and questions that were open at the last update; None before the first update."""
         self._since: float | None = None
         """The time, by the given clock, when this object first saw the run in progress; None if there is no run."""
 
     def observe(self, view: ConversationView) -> None:
-        """Set the title from a conversation's state.
-
-        Ring the bell if a new question waits for the user, or a long run has ended.
-        """
+        """Ring the bell if a new question waits for the user, or a long run has ended."""
         if not view.slug:  # the first snapshot has not arrived yet
             return
         asked = {approval.name for approval in view.approvals} | {each.name for each in view.state.questions}
@@ -436,28 +424,8 @@ class Attention:
         over = not view.busy and self._since is not None and self._clock() - self._since >= LONG_RUN_SECONDS
         self._asked = asked
         self._since = (self._since if self._since is not None else self._clock()) if view.busy else None
-        doing = "waits for you" if asked else "at work" if view.busy else ""
-        self._show(" · ".join(filter(None, (doing, view.slug, "bedrock"))))
-        if opened or over:
-            self._write(SafeText("\a"))
-
-    def release(self) -> None:
-        """Restore the terminal's previous title. Called at the end, and before the program is suspended."""
-        if self._title:
-            self._write(SafeText("\x1b[23;2t"))
-            self._title = ""
-
-    def _show(self, title: str) -> None:
-        title = one_line(title, TITLE_COLUMNS)
-        if title == self._title:
-            return
-        saved = "" if self._title else "\x1b[22;2t"
-        self._title = title
-        self._write(SafeText(saved) + window_title(title))
-
-    def _write(self, sequence: SafeText) -> None:
-        if self._enabled:
-            self._stream.write(sequence)
+        if self._enabled and (opened or over):
+            self._stream.write(SafeText("\a"))
             self._stream.flush()
 
 
@@ -471,12 +439,8 @@ async def chat_at_terminal(session: ChatSession, paint: Paint, history: History,
         signal.SIGTERM: session.over.set,
         signal.SIGCONT: prompt.redraw,
     }
-    try:
-        with streams.handling(handlers):
-            await _converse(session, prompt)
-    finally:
-        session.tell_unsent()
-        attention.release()
+    with streams.handling(handlers):
+        await _converse(session, prompt)
 
 
 async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from bedrock import AsyncClient, Event, v1
-from bedrock._shared.requests import ImageSource
 from bedrock.catalog import Model
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
@@ -20,8 +19,7 @@ from bedrock.cli.text.output import Write, folding
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
 from bedrock.conversations import ConversationInfo
-from bedrock.errors import BedrockError, ContextExhausted, ContinuationInProgress, ImageInvalid, ServerNotRunning
-from bedrock.messages import Message
+from bedrock.errors import BedrockError, ImageInvalid, ServerNotRunning
 from bedrock.states import Approval
 from bedrock.types import Delivery
 
@@ -30,14 +28,6 @@ RECENT_MESSAGES = 20
 
 
 T = TypeVar("T")
-
-
-class Unsent(NamedTuple):
-    """A message that waits until it is clear in which conversation the chat goes on."""
-
-    text: str
-    delivery: Delivery
-    images: Sequence[ImageSource]
 
 
 class ChatSession:
@@ -91,12 +81,7 @@ class ChatSession:
         """The form of the first open question of a tool, with the answers so far; None if no question is open."""
         self._armed = False
         self._was_busy = False
-        self._unsent: list[Unsent] = []
-        """Messages that were refused because of a summary. They are sent once it is clear where the chat goes on."""
-        self._sending: asyncio.Task[None] | None = None
         self._offer: Offer | None = None
-        self._going_on: Offer | None = None
-        """The question whether the chat goes on in successors, which is asked once; None before that."""
         self.move_to(name)
 
     @property
@@ -131,10 +116,7 @@ class ChatSession:
         return self._filling
 
     def move_to(self, name: str) -> None:
-        """Continue in another conversation; a running `follow` switches to it. Unsent messages are not sent to it."""
-        self.tell_unsent()
-        if self._offer is not None and self._offer is self._going_on:
-            self._going_on = None
+        """Continue in another conversation; a running `follow` switches to it."""
         self.conversation = self._client.conversation(name)
         self.drawing = Drawing(
             self.paint, self._print, live=True, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
@@ -144,8 +126,6 @@ class ChatSession:
         self._filling = None
         self._compacting = False
         self._moving = False
-        self._left: list[Message] = []
-        """Queued messages that the end of the context has dropped."""
 
     async def follow(self) -> None:
         """Show the conversation's events until the stream ends.
@@ -203,79 +183,25 @@ class ChatSession:
         return self._compacting or self.view.auto_continue
 
     def _observe(self, event: Event) -> None:
-        """Continue in the successor when the context is used up and the user wants that; ask once whether it is so."""
-        summing = self.view.state.kind == "awaiting_continuation"
-        if event.kind == "context_warning" or (event.kind == "state_changed" and summing):
-            self.transcript.goes_on = summing and self._goes_on
-            self._ask_to_go_on("when the context is full, continue automatically in a new conversation (with summary)?")
-        elif event.kind == "queue_changed" and summing and event.message and event.fate in ("returned", "discarded"):
-            self._left.append(event.message)
-        elif event.kind == "state_changed" and self.view.state.kind == "context_exhausted":
-            if self._goes_on:
-                self._begin_to_go_on()
-            elif self._going_on is None or self._offer is not self._going_on:
-                self._give_up()
-        elif event.kind == "state_changed" and not self.view.busy:
-            self._compacting = self.transcript.goes_on = False
-            self._left.clear()
-            if self._unsent:
-                self._sending = asyncio.create_task(self._send_again())
-
-    def _ask_to_go_on(self, text: str) -> None:
-        if self._going_on is None and not self._goes_on:
-            self._going_on = Offer(text, self._go_on_by_itself, self._give_up)
-            self.offer(self._going_on)
-
-    async def _go_on_by_itself(self) -> None:
-        if await self.attempt(self.conversation.update(auto_continue=True)) is None:
-            self._give_up()
+        """Continue in the successor when the context is used up, if the chat goes on then."""
+        if event.kind != "state_changed":
             return
-        self.view.auto_continue = self.transcript.goes_on = True
         if self.view.state.kind == "context_exhausted":
-            self._begin_to_go_on()
-        else:
-            self.say(self.paint.dim("· it will; `bedrock update --no-auto-continue` changes that"))
-
-    def _begin_to_go_on(self) -> None:
-        if not self._moving:
-            self._moving = True
-            self.enter("/continue")
-
-    def tell_unsent(self) -> bool:
-        """Tell the user which messages waited and are not sent; return whether there were any."""
-        unsent, self._unsent = self._unsent, []
-        for message in unsent:
-            self._tell_unsent(message.text)
-        return bool(unsent)
-
-    def _give_up(self) -> None:
-        if self.tell_unsent():
-            self.say(self.paint.dim("  /continue starts a new conversation"))
+            if self._goes_on and not self._moving:
+                self._moving = True
+                self.enter("/continue")
+        elif not self.view.busy:
+            self._compacting = False
+        self.transcript.goes_on = self._goes_on
 
     async def go_on(self) -> None:
-        """Continue in the successor of a conversation whose context is used up, with the messages that waited."""
-        before, left = self.conversation, self._left
-        successor = await self.attempt(before.continue_())
+        """Continue in the successor of a conversation whose context is used up."""
+        successor = await self.attempt(self.conversation.continue_())
         now = None if successor is None else await self.attempt(successor.get())
         self._moving = False
-        if now is None:
-            self._give_up()
-            return
-        waited: list[Unsent] = []
-        for message in left:
-            read = [await self.attempt(before.attachment(image.attachment)) for image in message.images]
-            waited.append(Unsent(message.text, "follow_up", [data for data in read if data is not None]))
-        waited += self._unsent
-        self._unsent = []
-        self.say(self.paint.good(f"· this chat continues in {now.slug}"))
-        self.move_to(now.name)
-        self._unsent = waited
-        await self._send_again()
-
-    async def _send_again(self) -> None:
-        for _ in tuple(self._unsent):
-            if self._unsent:  # and none was given up meanwhile, because the chat has moved or ended
-                await self._deliver(self._unsent.pop(0))
+        if now is not None:
+            self.say(self.paint.good(f"· this chat continues in {now.slug}"))
+            self.move_to(now.name)
 
     async def work(self) -> None:
         """Process entered lines one after the other, until cancelled."""
@@ -368,38 +294,15 @@ class ChatSession:
 
     async def send(self, text: str, delivery: Delivery) -> None:
         """Send a message with the attached images. If these are refused, they are no longer attached."""
-        await self._deliver(Unsent(text, delivery, self.images))
-
-    async def _deliver(self, message: Unsent) -> None:
         try:
-            await self.conversation.send(message.text, delivery=message.delivery, images=message.images)
-            self._detach(message)
+            await self.conversation.send(text, delivery=delivery, images=self.images)
         except BedrockError as error:
-            summing = isinstance(error, ContinuationInProgress)
-            if summing and self.view.state.kind != "context_exhausted":
-                self._keep(message)
-                self.say(self.paint.dim(f"· “{one_line(message.text, 60)}” waits until the summary is written"))
-                return
-            asks = self._going_on is None or self._offer is self._going_on
-            if (summing or isinstance(error, ContextExhausted)) and (self._goes_on or asks):
-                self._keep(message)
-                if self._goes_on:
-                    self._begin_to_go_on()
-                self._ask_to_go_on("the context is used up: continue in a new conversation, with the summary?")
-                return
-            self._tell_unsent(message.text)
+            self._tell_unsent(text)
             self.complain(error)
-            if isinstance(error, ImageInvalid):
-                self.images = []
-                self.say(self.paint.dim("· no image is attached now"))
-
-    def _keep(self, message: Unsent) -> None:
-        self._unsent.append(message)
-        self._detach(message)
-
-    def _detach(self, message: Unsent) -> None:
-        if message.images is self.images:  # and not those attached while the message waited
-            self.images = []
+            if not isinstance(error, ImageInvalid):
+                return
+            self.say(self.paint.dim("· no image is attached now"))
+        self.images = []
 
     def _tell_unsent(self, text: str) -> None:
         self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))

@@ -28,7 +28,7 @@ from bedrock.cli.display.questions import (
 from bedrock.cli.stdio import read_line
 from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_listing, print_text
 from bedrock.cli.text.style import Paint, one_line
-from bedrock.errors import BedrockError, NotFound
+from bedrock.errors import NotFound
 from bedrock.states import Approval, ApprovalRule, Question
 from bedrock.types import RuleAction
 
@@ -217,6 +217,7 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     """List the tool calls that wait for approval: of all conversations, or of one.
 
     The longest waiting conversation comes first. Decide with `bedrock approve` and `bedrock deny`.
+    `bedrock questions` lists what tools ask.
     """
     client = connect(ctx)
     request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
@@ -233,8 +234,6 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     if output == "text":
         _tell_unreadable(unreadable)
     print_listing(found, output, columns, none="No approvals are pending.")
-    if output == "text" and (waiting := _number_of_questions(client, name)):
-        exits.print_message(f"tools have questions, too: `bedrock questions` lists {waiting}")
 
 
 @click.command()
@@ -248,7 +247,9 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     Questions expire at their deadline. Answer with `bedrock answer`.
     """
     client = connect(ctx)
-    found, unreadable = _listed_questions(client, name, limit)
+    request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
+    pages = client.pages(client.conversations_stub.ListQuestions, request)
+    found, unreadable = _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))
     slug = _slugs(client)
     columns: dict[str, Callable[[Question], str]] = {
         "conversation": lambda each: slug(each.conversation),
@@ -262,12 +263,6 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     print_listing(found, output, columns, none="No questions are open.")
 
 
-def _listed_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:
-    request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
-    pages = client.pages(client.conversations_stub.ListQuestions, request)
-    return _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))
-
-
 def _first(limit: int, pages: Iterable[tuple[Iterable[Asked], Iterable[str]]]) -> tuple[list[Asked], list[str]]:
     """Return the first `limit` items from pages, and the names of unreadable conversations on the pages read so far."""
     found: list[Asked] = []
@@ -278,16 +273,6 @@ def _first(limit: int, pages: Iterable[tuple[Iterable[Asked], Iterable[str]]]) -
         if len(found) >= limit:
             break
     return found[:limit], list(unreadable)
-
-
-def _number_of_questions(client: Client, name: str | None) -> int:
-    """Return the number of open questions of tools, at most 50; 0 if the server does not list questions."""
-    try:
-        return len(_listed_questions(client, name, 50)[0])
-    except BedrockError as error:
-        if error.code != "UNIMPLEMENTED":
-            raise
-        return 0
 
 
 def _tell_unreadable(names: Iterable[str]) -> None:

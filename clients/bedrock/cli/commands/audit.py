@@ -1,4 +1,4 @@
-"""Writes a command's output files atomically, and overwrites existing files only if requested."""
+"""Commands that check and print what is stored: verify, replay, log, export, audit and download."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,54 +19,6 @@ from bedrock.cli.display.labels import SHOWN, kind, short
 from bedrock.cli.text.output import print_json_line, print_text
 from bedrock.messages import Image
 from bedrock.types import AuditOutcome
-
-
-def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link: bool = True) -> None:
-    """Write a temporary file in the same directory, and rename it to `path` when it is complete.
-
-    A device or a pipe is written to directly. The first piece is requested before the file system is changed, so that
-    an error of the server leaves no file.
-
-    Args:
-        path: The target.
-        pieces: The content.
-        force: Whether to replace an existing file.
-        follow_link: Whether to write to the target of a symbolic link; else the link itself counts as an existing file.
-
-    Raises:
-        CommandError: The file exists, or cannot be written. Nothing has changed then.
-    """
-    pieces = iter(pieces)
-    first = next(pieces, b"")
-    place = Path(os.path.realpath(path)) if follow_link else path
-    exists = place.exists if follow_link else lambda: os.path.lexists(place)
-    try:
-        if path.exists() and not path.is_file() and (follow_link or not path.is_symlink()):
-            _write(path, "wb", first, pieces)
-            return
-        beside = place.with_name(f".bedrock-{os.getpid()}.part")
-        try:
-            _refuse(path, exists() and not force)
-            _write(beside, "xb", first, pieces)
-            _refuse(path, exists() and not force)  # checked again: the file may have been created meanwhile
-            beside.replace(place)
-        finally:
-            with suppress(OSError):
-                beside.unlink()
-    except OSError as error:
-        raise exits.CommandError(f"{path} cannot be written: {error.strerror}", exit_code=exits.USAGE) from None
-
-
-def _write(path: Path, mode: str, first: bytes, pieces: Iterable[bytes]) -> None:
-    with path.open(mode) as file:
-        file.write(first)
-        file.writelines(pieces)
-
-
-def _refuse(path: Path, exists: bool) -> None:
-    if exists:
-        raise exits.CommandError(f"{path} exists already", "--force overwrites it.", exits.USAGE)
-
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 #: Seconds between two reads of the audit trail with --follow.
@@ -163,20 +114,13 @@ def log(conversation: Conversation, after: int, reverse: bool) -> None:
 
 
 @on_conversation
-@click.option("-o", "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="A file to write into.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite the file if it exists.")
-def export(conversation: Conversation, path: Path | None, force: bool) -> None:
+def export(conversation: Conversation) -> None:
     """Print everything about a conversation as lines of JSON.
 
-    First the conversation, then its messages, then its events. Images are named; `bedrock download` saves them. The
-    file appears only once it is complete; an existing file is not overwritten without --force.
+    First the conversation, then its messages, then its events. Images are named; `bedrock download` saves them.
     """
-    lines = conversation.export()
-    if path is None:
-        for line in lines:
-            print_json_line(line)
-        return
-    write_file(path, (f"{line}\n".encode() for line in lines), force=force)
+    for line in conversation.export():
+        print_json_line(line)
 
 
 def _time(value: str) -> datetime:
@@ -275,12 +219,22 @@ def download(conversation: Conversation, images: tuple[str, ...], directory: Pat
             if os.path.lexists(file) and not force:
                 refused.append(str(file))
                 continue
-            write_file(file, [data], force=True, follow_link=False)
+            _replace(file, data)
         print_text(str(file))
     if refused:
         raise exits.CommandError(
             f"{', '.join(refused)}: there is another file already", "--force overwrites.", exits.USAGE
         )
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Write a file whole or not at all. A link is replaced, not followed."""
+    beside = file.with_name(f".bedrock-{os.getpid()}.part")
+    try:
+        beside.write_bytes(data)
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _holds(file: Path, data: bytes) -> bool:

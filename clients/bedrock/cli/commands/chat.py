@@ -1,4 +1,4 @@
-"""Sets the terminal's title to the state of the chat, and rings the bell when the chat needs the user."""
+"""`bedrock chat`: chats at a terminal, or plays one conversation where there is none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOTIFY_OPTION = click.option(
     "--notify/--no-notify",
     envvar="BEDROCK_NOTIFY",
     default=True,
-    help="Ring the bell and set the window title when the agent waits for you; also BEDROCK_NOTIFY=0.",
+    help="Ring the bell when the agent waits for you; also BEDROCK_NOTIFY=0.",
 )
 
 

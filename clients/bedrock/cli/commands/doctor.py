@@ -28,9 +28,6 @@ from bedrock.local_server import TOKEN_FILE, NotPrivateError, data_directory, op
 #: None, and returns tuples of arguments for `Finding`.
 GROUP = "bedrock.doctor"
 
-#: The environment variables that make a model available to a server; their values are never shown.
-MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
-
 NO_MODELS = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
 NO_MODELS_ELSEWHERE = "The operator of the server says which models you may use, and sets their keys."
 
@@ -82,7 +79,6 @@ def _examine(address: str | None, config: str | None) -> Iterator[Finding]:
     except BedrockError as error:
         yield Finding("fail", "connection", error.message, error.hint)
     yield from _checks_of_server(config)
-    yield _keys()
     if git := shutil.which("git"):
         yield Finding("ok", "git", git)
     else:
@@ -174,18 +170,6 @@ def _checks_of_server(config: str | None) -> Iterator[Finding]:
     """Report the results of the server package's own checks of this machine's settings, if the package is installed."""
     for check in entry_points(group=GROUP):
         yield from (Finding(*found) for found in check.load()(config))
-
-
-def _keys() -> Finding:
-    present = [name for name in MODEL_KEYS if os.environ.get(name)]
-    if present:
-        return Finding("ok", "keys in this shell", ", ".join(f"{name} is set" for name in present))
-    return Finding(
-        "warn",
-        "keys in this shell",
-        f"none of {', '.join(MODEL_KEYS)} is set",
-        "A server started here has no real model.",
-    )
 
 
 @click.command()

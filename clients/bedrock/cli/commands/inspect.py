@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoint
+from importlib.metadata import entry_points
 from itertools import islice
 
 import click
@@ -22,12 +22,10 @@ from bedrock.cli.arguments import (
     connect_or_spawn,
     on_conversation,
 )
-from bedrock.cli.display import conversation_view as sub_agents
 from bedrock.cli.display.labels import (
     APPROVAL,
     assumed_window,
     in_words,
-    set_window,
     state_in_words,
     tool_left_out,
     waits_for,
@@ -87,10 +85,10 @@ def list_(
         parent=parent or "",
         working_directory="." if here else None,
         filter=filter_,
-        order_by=order_by,
+        order_by=order_by or ("create_time" if parent else ""),
     )
     columns: dict[str, Callable[[ConversationInfo], str]] = {
-        "slug": lambda each: each.slug,
+        "slug": lambda each: each.slug or _id(each),
         "state": lambda each: _state(each.state),
         "mode": lambda each: each.mode,
         "model": lambda each: each.model.removeprefix("models/"),
@@ -100,10 +98,7 @@ def list_(
     }
     found = list(islice(listed, limit))
     none = "No matching conversations." if filter_ else _nothing_found(here=here, archived=archived, parent=parent)
-    if parent and output == "text":
-        print_listing(sub_agents.in_order(found), output, sub_agents.COLUMNS, none=none)
-    else:
-        print_listing(found, output, columns, paths="directory", none=none)
+    print_listing(found, output, columns, paths="directory", none=none)
 
 
 def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
@@ -126,17 +121,13 @@ def show(conversation: Conversation, *, limit: int, plain: bool, output: str) ->
     agents = list(conversation.sub_agents())
     if output == "json":
         shown = now.to_dict()
-        shown["sub_agents"] = [agent.to_dict() for agent in sub_agents.in_order(agents)]
+        shown["sub_agents"] = [agent.to_dict() for agent in agents]
         shown["messages"] = [message.to_dict() for message in messages]
         print_json(shown, indent=2)
         return
     paint = Paint.for_stream(sys.stdout, plain=plain)
-    _print_facts(_facts(now), paint)
-    if agents:
-        say = folding(print_line, columns(sys.stdout))
-        say(paint.dim("sub-agents"))
-        for line in sub_agents.lines(agents, paint):
-            say(line, indent=len("  ✓ "))
+    children = [("sub-agents", f"{len(agents)} (`bedrock list --parent {now.slug or _id(now)}` lists them)")]
+    _print_facts([*_facts(now), *(children if agents else ())], paint)
     transcript = Transcript(paint, print_line, width=columns(sys.stdout))
     transcript.history(
         messages, asyncio.run(_fates(click.get_current_context().find_root().obj, conversation.name, messages))
@@ -162,13 +153,13 @@ async def _fates(address: str | None, name: str, messages: list[Message]) -> lis
 @JSON_OPTION
 @click.pass_context
 def models(ctx: click.Context, name: str | None, output: str) -> None:
-    """List the models that conversations can use. With MODEL, show its details.
+    """List the models that conversations can use. With MODEL, print all about it, as JSON.
 
     If no server runs on this machine, one is started with the same settings.
     """
     if name is not None:
         try:
-            _about_model(connect_or_spawn(ctx).model(name), output)
+            print_json(connect_or_spawn(ctx).model(name).to_dict(), indent=2)
         except NotFound as error:
             raise exits.CommandError(f"there is no model “{name}”", "`bedrock models` lists them.") from error
         return
@@ -180,31 +171,6 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
         "": lambda model: "default" if model.default else "",
     }
     print_listing(connect_or_spawn(ctx).models(), output, columns, none="No models.")
-
-
-def _about_model(model: Model, output: str) -> None:
-    if output == "json":
-        print_json(model.to_dict(), indent=2)
-        return
-    tokens = {
-        "window": model.context_window_tokens,
-        "input": model.input_limit_tokens,
-        "output": model.max_output_tokens,
-        "usable": model.usable_window_tokens,
-    }
-    name = model.name.removeprefix("models/")
-    facts = [
-        ("model", name + (" (the default)" if model.default else "")),
-        ("called", one_line(model.display_name, 100)),
-        ("provider", f"{model.provider} ({model.protocol})"),
-        *((label, f"{count:,} tokens") for label, count in tokens.items() if count),
-        ("limits", f"assumed, because they are not known; {set_window(name)}" if model.limits_assumed else ""),
-        ("images", _images(model)),
-        ("effort", ", ".join(model.reasoning_efforts) or "cannot be set"),
-        ("temperature", "can be set" if model.temperature else "cannot be set"),
-        ("schemas", "kept by the provider" if model.structured_output else "asked for by a tool"),
-    ]
-    _print_facts([(label, value) for label, value in facts if value], Paint.for_stream(sys.stdout))
 
 
 def _images(model: Model) -> str:
@@ -242,7 +208,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
     failure, completed = conversation.state.failure, conversation.state.completed
     facts = [
         ("slug", conversation.slug),
-        ("id", conversation.name.removeprefix("conversations/")),
+        ("id", _id(conversation)),
         ("title", one_line(conversation.title, 100)),
         ("state", _state(conversation.state)),
         ("parent", conversation.parent.removeprefix("conversations/")),
@@ -270,6 +236,10 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("forked from", conversation.forked_from.removeprefix("conversations/")),
     ]
     return [(label, value) for label, value in facts if value]
+
+
+def _id(conversation: ConversationInfo) -> str:
+    return conversation.name.removeprefix("conversations/")
 
 
 def _offered(conversation: ConversationInfo) -> str:
@@ -300,7 +270,7 @@ def _mcp_servers(conversation: ConversationInfo) -> str:
 
 
 def _jobs(conversation: ConversationInfo) -> str:
-    name = conversation.slug or conversation.name.removeprefix("conversations/")
+    name = conversation.slug or _id(conversation)
     jobs = ", ".join(conversation.background_jobs)
     return jobs and f"{jobs} (`bedrock cancel --kill-jobs {name}` ends them)"
 
@@ -314,7 +284,7 @@ def _used(usage: Usage) -> str:
     return f"{read:,} tokens in{cached}, {usage.output_tokens:,} out{cost}"
 
 
-#: Commands of the server's package. If that package is not installed, these commands raise an error that says so.
+#: Commands of the server's package.
 SERVERS = ("login", "logout")
 
 
@@ -322,24 +292,15 @@ class _WithTheServers(click.Group):
     """A command group whose commands belong to the server's package, which need not be installed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_of_the_server(ctx))
+        return list(SERVERS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = _of_the_server(ctx).get(cmd_name)
+        found: click.Command | None = None
+        for entry in entry_points(group=f"bedrock.commands.{ctx.info_name}", name=cmd_name):
+            found = entry.load()
         if found is None and cmd_name in SERVERS:
-            raise exits.CommandError(
-                f"`bedrock mcp {cmd_name}` belongs to the server, which is not installed here",
-                "Run it on the server's machine.",
-                exits.USAGE,
-            )
-        loaded = found.load() if found else None
-        return loaded if isinstance(loaded, click.Command) else None
-
-
-def _of_the_server(ctx: click.Context) -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 -- most commands do not need it
-
-    return {found.name: found for found in entry_points(group=f"bedrock.commands.{ctx.info_name}")}
+            raise click.UsageError(f"`bedrock mcp {cmd_name}` belongs to the server, which is not installed here")
+        return found
 
 
 @click.group(cls=_WithTheServers, invoke_without_command=True)

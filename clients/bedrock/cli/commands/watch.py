@@ -1,11 +1,10 @@
-"""`bedrock watch` without a name: a live table of the active conversations or, in a pipe, one line for each change."""
+"""`bedrock watch`: follows a conversation or, with one line for each change, the list of conversations."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, closing
 
 import click
@@ -18,13 +17,10 @@ from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION
 from bedrock.cli.display.follower import Drawing, Outage
 from bedrock.cli.display.labels import state_in_words
 from bedrock.cli.text.live_block import LiveBlock
-from bedrock.cli.text.output import print_json, print_line, table_lines
+from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, cut
-from bedrock.conversations import ConversationInfo, ConversationListEvent
-
-#: The number of the terminal's lines that the table leaves free.
-MARGIN = 3
+from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
+from bedrock.conversations import ConversationListEvent
 
 
 async def watch_list(address: str | None, output: str, wanted: str = "") -> None:
@@ -33,25 +29,11 @@ async def watch_list(address: str | None, output: str, wanted: str = "") -> None
         if output == "stream-json":
             async for entry in entries:
                 print_json(entry.to_dict())
-        elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-            await _draw_list(entries)
         else:
             paint, slugs = Paint.for_stream(sys.stdout), dict[str, str]()
             async for entry in entries:
                 if line := _line(entry, paint, slugs):
                     print_line(line)
-
-
-async def _draw_list(entries: AsyncIterator[ConversationListEvent]) -> None:
-    """Redraw the table in place at each change; existing conversations are shown together at the start."""
-    table, block, paint = Listing(), LiveBlock(sys.stdout), Paint.for_stream(sys.stdout)
-    caught_up = False
-    async for entry in entries:
-        table.apply(entry)
-        caught_up = caught_up or entry.kind == "caught_up"
-        if caught_up and entry.kind != "heartbeat":
-            size = shutil.get_terminal_size()
-            block.show(table.lines(paint, size.columns - 1, size.lines - MARGIN))
 
 
 def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> SafeText:
@@ -65,51 +47,9 @@ def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> 
     if (changed := entry.conversation_changed) is None:
         return SafeText()
     slugs[changed.name] = changed.slug
-    state = "archived" if changed.archive_time else _state(changed)
+    state = "archived" if changed.archive_time else state_in_words(changed.state.kind)
     titled = ("  ", paint.flat(changed.title)) if changed.title else ()
     return paint.text(paint.flat(changed.slug), "  ", state, *titled)
-
-
-def _state(conversation: ConversationInfo) -> str:
-    return state_in_words(conversation.state.kind)
-
-
-class Listing:
-    """The active conversations, the latest changed first."""
-
-    def __init__(self) -> None:
-        self._active: dict[str, ConversationInfo] = {}
-
-    def apply(self, entry: ConversationListEvent) -> None:
-        if entry.kind in ("conversation_deleted", "conversation_unmatched"):
-            self._active.pop(entry.conversation_deleted or entry.conversation_unmatched, None)
-        elif (changed := entry.conversation_changed) is not None:
-            self._active.pop(changed.name, None)
-            if not changed.archive_time:
-                self._active[changed.name] = changed
-
-    def lines(self, paint: Paint, width: int, height: int) -> list[SafeText]:
-        """Return the table in at most `width` columns and `height` lines.
-
-        If there is no room for all conversations, the last line says how many are omitted.
-        """
-        latest = sorted(self._active.values(), key=lambda each: each.update_time, reverse=True)
-        if not latest:
-            return [paint.dim("No conversations. Start one: `bedrock chat`.")]
-        shown = latest if len(latest) <= height - 1 else latest[: max(1, height - 2)]
-        rows = [("slug", "state", "mode", "context", "directory", "title"), *map(_cells, shown)]
-        lines = [paint.clean(cut(line, width)) for line in table_lines(rows, width, SafeText, "directory")]
-        lines[0] = paint.dim(lines[0])
-        if len(shown) < len(latest):
-            lines.append(paint.dim(f"and {len(latest) - len(shown)} more"))
-        return lines
-
-
-def _cells(conversation: ConversationInfo) -> tuple[str, ...]:
-    usage = conversation.context_usage
-    share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} %" if usage.usable_window_tokens else ""
-    state, mode, directory = _state(conversation), conversation.mode, conversation.working_directory
-    return conversation.slug, state, mode, share, directory, conversation.title
 
 
 #: The text or tool output that is streaming in is shown in at most UNFINISHED_LINES lines, and in at most
@@ -131,8 +71,8 @@ UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain: bool) -> None:
     """Follow a conversation, or the list of conversations, until Ctrl-C. Watching changes nothing.
 
-    A terminal also shows the progress of sub-agents. To follow one in full, watch it by its own name: `bedrock list
-    --parent NAME` lists them. FILTER narrows the list, as that of `bedrock list` does.
+    A terminal also shows which sub-agents are at work. To follow one, watch it by its own name: `bedrock list --parent
+    NAME` lists them. FILTER narrows the list, as that of `bedrock list` does.
     """
     if name is not None and filter_:
         raise click.UsageError("--filter is only for the list of conversations, without NAME")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
 
 from bedrock import Event, SubAgentStatus, v1
 from bedrock.cli.display.labels import counted, state_in_words
-from bedrock.cli.text.output import lasted
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import Paint, cells, cut, one_line
 from bedrock.conversations import ConversationInfo
@@ -173,67 +171,18 @@ class AgentView:
     """The latest known state of one sub-agent."""
 
     status: SubAgentStatus
-    view: ConversationView = field(default_factory=ConversationView)
-    began: datetime | None = None
+    began: datetime | None
+    """When it was announced; None if that was before this program looked."""
     ended: datetime | None = None
-    followed: bool = False
-    """Whether the program receives the events of the sub-agent's own conversation, too. If so, it waits for them before
-    it prints the end of the sub-agent, because they have more details than the parent's events."""
-    seen_to_the_end: bool = False
     end_printed: bool = False
-    """Whether the end of the sub-agent has been printed."""
-
-    def observe(self, event: Event, now: float) -> None:
-        """Update this view with an event of the sub-agent's own conversation. `now` is in monotonic seconds."""
-        self.view.observe(event, now)
-        if event.conversation is not None:
-            self.began = event.conversation.create_time
-        outcome = "" if event.state is None else event.state.kind
-        if event.state is not None and (outcome == "completed" or outcome == "failed"):  # noqa: PLR1714 -- narrows type
-            self.seen_to_the_end = True
-            self.ended = event.state.enter_time
-            self._end(outcome, event.state)
-
-    def _end(self, outcome: Literal["completed", "failed"], state: ConversationState) -> None:
-        """Record how the sub-agent ended, unless its parent's report has been recorded already."""
-        if not self.status.outcome:
-            self.status = replace(
-                self.status,
-                outcome=outcome,
-                result=_result(state),
-                error_kind=state.failure.kind if state.failure else "",
-                error_message=state.failure.message if state.failure else "",
-            )
-
-    def reported(self, status: SubAgentStatus, at: datetime) -> None:
-        """Record the end of the sub-agent that its parent reported, unless the end is already known.
-
-        `at` is when the parent reported the end.
-        """
-        if not self.status.outcome:
-            self.status, self.ended = status, self.ended or at
-
-    @property
-    def end_to_print(self) -> bool:
-        """Whether to print the end of the sub-agent now: it was not printed yet, and no further details will arrive."""
-        return bool(self.status.outcome) and not self.end_printed and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:
-        """Return the sub-agent's running time and the tokens it has used, as texts. What is unknown is left out."""
-        seconds = [max(0.0, (until - self.began).total_seconds())] if self.began else []
-        tokens = [self.view.tokens] if self.view.tokens else []
-        return [*(f"{taken:.0f} s" for taken in seconds), *(f"{used:,} tokens" for used in tokens)]
-
-
-def _result(state: ConversationState) -> str:
-    """Return the result that a sub-agent submitted or, if it failed, the last text it wrote; "" if there is none."""
-    if state.completed:
-        return state.completed.result
-    return state.failed.partial_result if state.failed else ""
+        """Return for how long the sub-agent has worked, as texts; [] if that is unknown."""
+        return [f"{max(0.0, (until - self.began).total_seconds()):.0f} s"] if self.began else []
 
 
 class AgentTree:
-    """The tree of a conversation's sub-agents, computed from the events of the conversation and of the sub-agents."""
+    """The tree of a conversation's sub-agents, computed from the events of the conversation."""
 
     def __init__(self) -> None:
         self.waiting = False
@@ -247,50 +196,21 @@ class AgentTree:
             if waiting and not self.waiting:
                 self._agents.clear()
             self.waiting = waiting
+        began = None if event.kind == "snapshot" else event.time
         for status in event.sub_agents:
-            agent = self._agents.setdefault(status.index, AgentView(replace(status, outcome="")))
-            if status.outcome:
-                agent.reported(status, event.time)
+            agent = self._agents.setdefault(status.index, AgentView(replace(status, outcome=""), began))
+            if status.outcome and not agent.status.outcome:
+                agent.status, agent.ended = status, event.time
 
     def _waits(self, event: Event, state: ConversationState) -> bool:
         if state.kind == "cancelling":
             return self.waiting or bool(event.sub_agents)
         return state.kind == "awaiting_sub_agents"
 
-    def observe_agent(self, name: str, event: Event, now: float) -> None:
-        """Update the tree with an event of one sub-agent's own conversation. `now` is in monotonic seconds."""
-        for agent in self._named(name):
-            agent.observe(event, now)
-
-    @property
-    def at_work(self) -> list[str]:
-        """The names of the sub-agents that have not ended, as far as known."""
-        return [agent.status.name for agent in self._in_order() if not agent.status.outcome]
-
-    def follow(self) -> list[str]:
-        """Mark the running sub-agents as followed, and return the names of those that were not followed before.
-
-        The caller must subscribe to the events of the sub-agents that are returned.
-        """
-        found = [
-            agent for agent in self._in_order() if self.waiting and not agent.status.outcome and not agent.followed
-        ]
-        for agent in found:
-            agent.followed = True
-        return [agent.status.name for agent in found]
-
-    def unfollow(self, name: str) -> None:
-        """Mark a sub-agent as no longer followed: only its parent's events will tell how it ends."""
-        for agent in self._named(name):
-            agent.followed = False
-
-    def seen_to_the_end(self, name: str) -> bool:
-        return any(agent.seen_to_the_end for agent in self._named(name))
-
     def endings(self, paint: Paint) -> Iterator[SafeText]:
         """Yield a line for each ended sub-agent whose end was not printed yet, and mark the end as printed."""
         for agent in self._in_order():
-            if agent.end_to_print:
+            if agent.status.outcome and not agent.end_printed:
                 agent.end_printed = True
                 yield _ending(agent, paint)
 
@@ -301,25 +221,22 @@ class AgentTree:
                 task = one_line(agent.status.task, 100)
                 yield paint.dim(f"· sub-agent {agent.status.index + 1} of {len(self._agents)} at work: {task}")
 
-    def lines(self, paint: Paint, now: float, wall: datetime, width: int) -> list[SafeText]:
+    def lines(self, paint: Paint, wall: datetime, width: int) -> list[SafeText]:
         """Return a line of at most `width` columns for each sub-agent; [] unless the parent waits for sub-agents."""
         if not self.waiting:
             return []
         agents = list(self._in_order())
         return [
-            _painter(agent.status.outcome, paint)(_line(agent, "└" if agent is agents[-1] else "├", now, wall, width))
+            _painter(agent.status.outcome, paint)(_line(agent, "└" if agent is agents[-1] else "├", wall, width))
             for agent in agents
         ]
-
-    def _named(self, name: str) -> list[AgentView]:
-        return [agent for agent in self._agents.values() if agent.status.name == name]
 
     def _in_order(self) -> Iterator[AgentView]:
         return (self._agents[index] for index in sorted(self._agents))
 
 
-def _line(agent: AgentView, branch: str, now: float, wall: datetime, width: int) -> str:
-    outcome = {"": agent.view.activity(now, wall), "completed": "done"}.get(agent.status.outcome, "failed")
+def _line(agent: AgentView, branch: str, wall: datetime, width: int) -> str:
+    outcome = {"": "at work", "completed": "done"}.get(agent.status.outcome, "failed")
     details = " · ".join([outcome, *agent.figures(agent.ended or wall)])
     mark = _mark(agent.status.outcome)
     room = max(LEAST_TASK, width - cells(f"{branch} {mark}  · {details}"))
@@ -327,15 +244,10 @@ def _line(agent: AgentView, branch: str, now: float, wall: datetime, width: int)
 
 
 def _ending(agent: AgentView, paint: Paint) -> SafeText:
-    figures = agent.figures(agent.ended) if agent.ended else []
-    return _result_line(
-        agent.status.outcome, one_line(agent.status.task, 50), figures, agent.status.error_message, paint
-    )
-
-
-def _result_line(outcome: str, about: str, figures: Iterable[str], error: str, paint: Paint) -> SafeText:
-    why = "" if outcome in ("completed", "") else f": {one_line(error, 120)}"
-    return _painter(outcome, paint)(f"  {_mark(outcome)} {' · '.join([about, *figures])}{why}")
+    status, figures = agent.status, agent.figures(agent.ended) if agent.ended else []
+    why = "" if status.outcome == "completed" else f": {one_line(status.error_message, 120)}"
+    about = " · ".join([one_line(status.task, 50), *figures])
+    return _painter(status.outcome, paint)(f"  {_mark(status.outcome)} {about}{why}")
 
 
 def _mark(outcome: str) -> str:
@@ -344,35 +256,3 @@ def _mark(outcome: str) -> str:
 
 def _painter(outcome: str, paint: Paint) -> Callable[[str], SafeText]:
     return {"": paint.dim, "completed": paint.good}.get(outcome, paint.bad)
-
-
-def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
-    """Return sub-agents in the order in which they were started. Servers list them in another order."""
-    return sorted(agents, key=lambda agent: (agent.create_time, len(agent.name), agent.name))
-
-
-def lines(agents: Sequence[ConversationInfo], paint: Paint) -> Iterator[SafeText]:
-    """Yield a line for each sub-agent: its id, task, running time and tokens, and a mark of how it ended, if it did."""
-    for agent in in_order(agents):
-        outcome = agent.state.kind if agent.state.kind in ("completed", "failed") else ""
-        error = agent.state.failure.message if agent.state.failure else ""
-        figures = [_took(agent), f"{agent.total_usage.total_tokens:,} tokens"]
-        yield _result_line(outcome, f"{_id(agent)}  {one_line(agent.title, 60)}", figures, error, paint)
-
-
-def _id(agent: ConversationInfo) -> str:
-    return agent.name.removeprefix("conversations/")
-
-
-def _took(agent: ConversationInfo) -> str:
-    return lasted(agent.create_time, agent.update_time)
-
-
-COLUMNS: dict[str, Callable[[ConversationInfo], str]] = {
-    "sub-agent": _id,
-    "state": lambda agent: state_in_words(agent.state.kind),
-    "took": _took,
-    "tokens": lambda agent: f"{agent.total_usage.total_tokens:,}",
-    "task": lambda agent: agent.title,
-}
-"""The columns of a list of sub-agents. It begins with the id, because sub-agents have no short name (slug)."""

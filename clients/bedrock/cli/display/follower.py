@@ -15,7 +15,7 @@ from bedrock.cli.display.undelivered import Fate, fates_among
 from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
-from bedrock.errors import BedrockError, NotFound, ServerNotRunning, ServerUnreachable
+from bedrock.errors import BedrockError, ServerNotRunning, ServerUnreachable
 
 TRYING_AGAIN = "connection lost, trying again…"
 CONNECTED_AGAIN = "connected again"
@@ -91,19 +91,8 @@ class Outage:
             return False
 
 
-RESULTS = "sub_agent_results"
-
-#: The longest wait in seconds for the last events of sub-agents, when their parent conversation continues.
-SETTLE_SECONDS = 1.0
-#: Seconds until a sub-agent that was announced but does not exist yet is looked up again.
-LOOKUP_SECONDS = 0.05
-
-
 class Drawing:
-    """One conversation as it is drawn: what is printed of its events, and the lines below that change.
-
-    `follow` needs an event loop, and follows the sub-agents too.
-    """
+    """One conversation as it is drawn: what is printed of its events, and the lines below that change."""
 
     def __init__(
         self,
@@ -131,7 +120,6 @@ class Drawing:
         self._paint = paint
         self._width: Width = width or (lambda: 100)
         self._asked: set[str] = set()
-        self._followed: list[asyncio.Task[None]] = []
 
     def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
         """Print an event, and what is open for approval or for an answer: also if that was asked before the stream."""
@@ -163,7 +151,7 @@ class Drawing:
         return self.view.status(time.monotonic(), _wall(), self._width(), keys=keys)
 
     def agent_lines(self) -> list[SafeText]:
-        return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
+        return self.transcript.agents.lines(self._paint, _wall(), self._width())
 
     def _is_new(self, name: str) -> bool:
         new = name not in self._asked
@@ -173,86 +161,26 @@ class Drawing:
     async def follow(
         self, events: AsyncIterator[Event], find: Callable[[str], AsyncConversation]
     ) -> AsyncIterator[Event]:
-        """Show each event and then yield it. After the last one, stop following the sub-agents.
-
-        `find` returns a conversation by its name: this one, or one of its sub-agents.
-        """
-        self._find = find
-        try:
-            async for event in events:
-                if self._followed and _goes_on(event):
-                    await self._settled()
-                self.show(event, await self._fates(event))
-                self.refresh()
-                self._follow_agents()
-                yield event
-        finally:
-            await self._leave()
-
-    async def _fates(self, event: Event) -> list[Fate]:
-        """Return what to print with a snapshot's messages: the outcomes of queued messages, and the interrupted runs.
-
-        The list is empty for other events, and if the server does not answer.
-        """
-        if (snapshot := event.snapshot) is None:
-            return []
-        now = snapshot.conversation
-        try:
-            settled = await fates_among(self._find(now.name), snapshot.messages, now.update_time)
-            return [*settled, *snapshot.queue] if snapshot.messages else []
-        except BedrockError:  # without this information, the messages are shown alone
-            return []
-
-    def _follow_agents(self) -> None:
-        for name in self.transcript.agents.follow():
-            self._followed.append(asyncio.create_task(self._follow_agent(name)))
-
-    async def _follow_agent(self, name: str) -> None:
-        """Follow one sub-agent to its end.
-
-        Its conversation may not exist yet when the parent announces the sub-agent.
-        """
-        tree = self.transcript.agents
-        try:
-            while not tree.seen_to_the_end(name):
-                try:
-                    await self._read(name)
-                except NotFound:
-                    if name not in tree.at_work:  # the sub-agent never started
-                        return
-                await asyncio.sleep(LOOKUP_SECONDS)
-        except BedrockError:  # the tree then shows only what the parent's events report
-            pass
-        finally:
-            tree.unfollow(name)
-            self.transcript.print_agent_ends()
-
-    async def _read(self, name: str) -> None:
-        """Apply the events of a sub-agent until it has ended, or until nothing more will happen without a user."""
-        events = self._find(name).events(recent_messages=0, omit_deltas=True, until_settled=True)
-        async with aclosing(events):
-            async for event in events:
-                self.transcript.agents.observe_agent(name, event, time.monotonic())
-                self.transcript.print_agent_ends()
-                self.refresh()
-
-    async def _settled(self) -> None:
-        """Wait briefly for the ends of all sub-agents, so that they are printed before the parent's next events."""
-        await asyncio.wait(self._followed, timeout=SETTLE_SECONDS)
-        await self._leave()
-
-    async def _leave(self) -> None:
-        tasks, self._followed = self._followed, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Show each event and then yield it. `find` returns a conversation by its name."""
+        async for event in events:
+            self.show(event, await _fates(event, find))
+            self.refresh()
+            yield event
 
 
-def _goes_on(event: Event) -> bool:
-    """Return whether an event shows that the conversation no longer waits for its sub-agents."""
-    message = event.message if event.kind == "message_added" else None
-    results = message is not None and (message.role == "tool" or message.system_kind == RESULTS)
-    return results or event.kind in ("run_stopped", "deleted")
+async def _fates(event: Event, find: Callable[[str], AsyncConversation]) -> list[Fate]:
+    """Return what to print with a snapshot's messages: the outcomes of queued messages, and the interrupted runs.
+
+    The list is empty for other events, and if the server does not answer.
+    """
+    if (snapshot := event.snapshot) is None:
+        return []
+    now = snapshot.conversation
+    try:
+        settled = await fates_among(find(now.name), snapshot.messages, now.update_time)
+        return [*settled, *snapshot.queue] if snapshot.messages else []
+    except BedrockError:  # without this information, the messages are shown alone
+        return []
 
 
 def _wall() -> datetime:

@@ -35,8 +35,6 @@ CONTEXT_LINES = 40
 CODE_INDENT = "    "
 #: Minimum width of a truncated column, in a narrow terminal.
 LEAST = 8
-#: Columns of at most this width, such as the mode, are truncated only after all wider ones have shrunk to LEAST.
-SHORT = 12
 
 # Replaces the character that joins several emoji into one (U+200D) while the width of lines is computed. Each emoji
 # then counts separately, because some terminals show them so, and a line must fit there, too.
@@ -104,28 +102,15 @@ def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) ->
     """
     flat = [[_JOINER.sub(_JOINT, " ".join(for_terminal(cell).split())) for cell in row] for row in rows]
     names, *widths = (max(1, *(Text(cell).cell_len for cell in column)) for column in zip(*flat, strict=True))
+    needed = names + sum(min(width, LEAST) + 2 for width in widths)
     drawn = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    widths = [names, *_narrowed(widths, room - names - 2 * len(widths))]
-    for width in widths:
-        drawn.add_column(width=width)
+    drawn.add_column(min_width=names, no_wrap=True)
+    for _ in widths:
+        drawn.add_column()
     for row in flat:
         cells = (Text(cell, no_wrap=True, overflow="ellipsis", end="") for cell in row)
         drawn.add_row(*(_Path(str(cell)) if at == paths else cell for at, cell in enumerate(cells)))
-    return _lines(drawn, max(room, sum(widths) + 2 * len(widths)))
-
-
-def _narrowed(widths: list[int], room: int) -> list[int]:
-    short = [width for width in widths if width <= SHORT]
-    long = [width for width in widths if width > SHORT]
-    long_limit = _limit(long, room - sum(short))
-    short_limit = _limit(short, room - sum(min(width, long_limit) for width in long))
-    return [min(width, short_limit if width <= SHORT else long_limit) for width in widths]
-
-
-def _limit(widths: list[int], room: int) -> int:
-    """Return the largest column width with which all columns fit into `room`, but at least LEAST."""
-    limits = range(min(max(widths, default=LEAST), room), LEAST, -1)
-    return next((limit for limit in limits if sum(min(width, limit) for width in widths) <= room), LEAST)
+    return _lines(drawn, max(room, needed))
 
 
 def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:

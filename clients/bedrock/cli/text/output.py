@@ -45,11 +45,6 @@ def print_json_line(line: str) -> None:
     print_line(json_text(line))
 
 
-def window_title(title: str) -> SafeText:
-    """Return the control sequence that sets the title of a terminal window."""
-    return SafeText(f"\x1b]2;{' '.join(for_terminal(title).split())}\x07")
-
-
 JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="Text for people, or JSON for programs."
 )
@@ -70,25 +65,18 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, none: str
         for row in rows:
             print_line(paint.text("\t".join(paint.clean(cell).replace("\n", " ").replace("\t", " ") for cell in row)))
         return
-    for line in table_lines([head, *rows], room(), paint.bold, paths):
+    from bedrock.cli.text.drawing import table  # noqa: PLC0415 -- loads rich, which not every command needs
+
+    at = head.index(paths) if paths else None
+    shown = rows if at is None else [[*row[:at], with_tilde(row[at]), *row[at + 1 :]] for row in rows]
+    first, *rest = table([head, *shown], room(), at)
+    for line in (paint.bold(first), *rest):
         print_line(line)
 
 
 def print_none(text: str) -> None:
     """Print that there is nothing to list: to standard error, unless standard output is a terminal."""
     print_text(text, err=not sys.stdout.isatty())
-
-
-def table_lines(
-    rows: Sequence[Sequence[str]], room: int, heading: Callable[[str], SafeText], paths: str = ""
-) -> list[SafeText]:
-    """Lay out a table in lines of at most `room` columns; the first row is its head. See `print_table` for `paths`."""
-    from bedrock.cli.text.drawing import table  # noqa: PLC0415 -- loads rich, which not every command needs
-
-    at = rows[0].index(paths) if paths else None
-    shown = rows if at is None else [[*row[:at], with_tilde(row[at]), *row[at + 1 :]] for row in rows]
-    first, *rest = table(shown, room, at)
-    return [heading(first), *rest]
 
 
 def with_tilde(path: str) -> str:
@@ -130,12 +118,9 @@ def print_listing(
 
 def ago(then: datetime | None) -> str:
     """Return how long ago something was, by the clock of this machine; "" if that is unknown."""
-    return "" if then is None else lasted(then, datetime.now(UTC))  # noqa: TID251
-
-
-def lasted(begin: datetime, end: datetime) -> str:
-    """Return how long something took, in the largest unit that fits, e.g. "3 h"."""
-    seconds = max(0, int((end - begin).total_seconds()))
+    if then is None:
+        return ""
+    seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))  # noqa: TID251
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size} {unit}"
