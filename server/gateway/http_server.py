@@ -115,7 +115,7 @@ class _Server(uvicorn.Server):
 async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool, links: Links | None = None) -> None:
     """Serve until a signal, or with `until_eof` until standard input ends."""
     upstream = Upstream(settings.upstream, settings.upstream_ca, tls=settings.upstream_tls, secret=settings.secret)
-    transcoder = Transcoder(upstream, settings.new_thread)
+    transcoder, links = Transcoder(upstream, settings.new_thread), links or Links()
     connection = type("Connection", (GuardedConnection,), {"max_connections": max_open_files() // CONNECTIONS_SHARE})
     config = uvicorn.Config(
         application(settings, transcoder, links),
@@ -136,20 +136,23 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
     )
     server = _Server(config, transcoder.stopping)
     if until_eof:
-        _stop_at_eof(server)
+        _read_stdin(server, links)
     try:
         await server.serve(sockets=[listening])
     finally:
         await upstream.close()
 
 
-def _stop_at_eof(server: _Server) -> None:
+def _read_stdin(server: _Server, links: Links) -> None:
+    """Add the link, a code and a token, that standard input brings; stop at its end."""
     loop = asyncio.get_running_loop()
 
     def readable() -> None:
-        if not os.read(0, 4096):
+        if not (told := os.read(0, 4096)):
             loop.remove_reader(0)
             server.stop()
+        elif len(words := told.decode(errors="replace").split()) == 2:
+            links.make(words[1], words[0])
 
     loop.add_reader(0, readable)
 

@@ -21,7 +21,7 @@ from bedrock.cli.commands import chat as demo
 from tests.support import pictures, processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 from tests.support.server_process import ServerProcess
 from tests.support.terminals import Terminal
 
@@ -76,11 +76,45 @@ def test_what_make_run_runs_at_a_terminal_signs_a_browser_in(newcomer: dict[str,
     environ = newcomer | {"BEDROCK_HTTP_LISTEN": "127.0.0.1:0"}
     with Terminal("chat", "--spawn", environ=environ, columns=140, cwd=tmp_path, inherit=False) as terminal:
         terminal.shows("console: http://127.0.0.1:")
-        found = next(filter(None, (re.search(r"(http://\S+)/#link=(\S+)", row) for row in terminal.screen)))
-        url, link = found.groups()
-        body, headers = json.dumps({"link": link}).encode(), {"Origin": url}
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/console/session", body, headers)) as answer:
-            assert "HttpOnly" in answer.headers["Set-Cookie"]
+        sign_in(terminal)
+
+
+def sign_in(terminal: Terminal) -> None:
+    """Sign a browser in by the link that the screen shows."""
+    found = next(filter(None, (re.search(r"(http://\S+)/#link=(\S+)", row) for row in terminal.screen)))
+    url, link = found.groups()
+    body, headers = json.dumps({"link": link}).encode(), {"Origin": url}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/console/session", body, headers)) as answer:
+        assert "HttpOnly" in answer.headers["Set-Cookie"]
+
+
+def test_the_console_runs_a_server_and_a_gateway_until_ctrl_c(newcomer: dict[str, str], tmp_path: Path) -> None:
+    environ = {name: each for name, each in newcomer.items() if name != "BEDROCK_ADDRESS"}  # the home is its own
+    with Terminal("console", "--no-open", environ=environ, columns=140, cwd=tmp_path, inherit=False) as terminal:
+        terminal.shows("No server is running; starting one.")
+        terminal.shows("Ctrl-C stops the console; runs continue.")
+        sign_in(terminal)
+        terminal.keys("\x03")
+        assert terminal.ends() == 0
+    eventually(lambda: processes.running(newcomer["LC_BEDROCK_E2E"]) == [], "the end of both")
+
+
+def test_the_console_uses_the_gateway_that_runs(newcomer: dict[str, str], tmp_path: Path) -> None:
+    environ = newcomer | {"BEDROCK_HTTP_LISTEN": "127.0.0.1:0"}
+    with Terminal("chat", "--spawn", environ=environ, columns=140, cwd=tmp_path, inherit=False) as chat:
+        chat.shows("console: http://127.0.0.1:")
+        del environ["BEDROCK_ADDRESS"]
+        with Terminal("console", "--no-open", environ=environ, columns=140, cwd=tmp_path, inherit=False) as terminal:
+            assert terminal.ends() == 0
+            sign_in(terminal)
+
+
+@pytest.mark.parametrize("env", [{"BEDROCK_TOKEN": "of this server"}, {}])
+def test_the_console_of_a_server_that_does_not_answer_says_so(newcomer: dict[str, str], env: dict[str, str]) -> None:
+    command = [str(PROGRAM), "console", "--no-open"]
+    done = subprocess.run(command, env=newcomer | env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "no Bedrock server can be reached at 127.0.0.1:1" in done.stderr
 
 
 # --- ask ----------------------------------------------------------------------------------------------------------

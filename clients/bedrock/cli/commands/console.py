@@ -14,10 +14,12 @@ from contextlib import suppress
 
 import click
 
+from bedrock import Client
 from bedrock._shared.settings import Settings, resolve
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import address_or_spawned
 from bedrock.cli.text.output import print_text
+from bedrock.errors import Unauthenticated
 from bedrock.local_server import GATEWAY_FILE, NotPrivateError, data_directory, read_believed, server_process
 
 #: Maximum seconds for a gateway that runs to make a link.
@@ -34,11 +36,14 @@ def console(ctx: click.Context, *, quiet: bool) -> None:
     The link signs one browser in, within a minute. If the server of this machine serves HTTP, its gateway is used.
     Otherwise this command runs a gateway until Ctrl-C, and a server if there is none.
     """
-    address: str | None = ctx.find_root().obj
-    if address is None and (link := link_of_running()):
+    if not exits.address_source(ctx) and (link := link_of_running()):
         _show(link, quiet=quiet)
         return
-    _serve(resolve(address_or_spawned(ctx)), quiet=quiet)
+    address = address_or_spawned(ctx)
+    settings = resolve(address)
+    with Client(address) as client, suppress(*() if settings.token else (Unauthenticated,)):
+        client.server_info()  # the page itself could not say why no server answers
+    _serve(settings, quiet=quiet)
 
 
 def link_of_running(address: str | None = None) -> str:
