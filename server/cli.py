@@ -22,7 +22,6 @@ DATA_DIR = click.option("--data-dir", type=str, help="Where conversations are ke
 
 
 def loaded(file: Path | None, **flags: str | None) -> Config:
-    """Return the settings of the server; print an error and exit if they are invalid."""
     try:
         return load({name: value for name, value in flags.items() if value is not None}, file=file)
     except ConfigError as error:
@@ -168,7 +167,6 @@ def check(file: Path | None, data_dir: str | None) -> None:
 
 
 def described(settings: Config) -> Iterator[str]:
-    """Yield a line of TOML for each setting, with its value and its origin; a comment if the setting has no value."""
     listen = ", ".join(each.target for each in settings.listen_tables)
     for name in SETTINGS:
         if name == "listen" and listen:
@@ -179,7 +177,6 @@ def described(settings: Config) -> Iterator[str]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a setting's value as it is written in the settings file; None if the file has no way to write it."""
     match value:
         case None | "":
             return {**NO_VALUE, **NO_TEXT}.get(name, value)

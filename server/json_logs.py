@@ -21,16 +21,16 @@ from pythonjsonlogger.core import RESERVED_ATTRS, merge_record_extra
 from pythonjsonlogger.json import JsonFormatter
 
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
+# Matches control characters, which could change the state of a terminal or break the line.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Matches control characters, which could change the state of a terminal or break the line."""
 
 
+# How late a line may be written: then one write has the lines of many turns. A server that is killed loses them.
 LATE_SECONDS = 0.1
-"""How late a line may be written: then one write has the lines of many turns. A server that is killed loses them."""
+# How many records may wait; whoever logs one more writes them, so that a slow reader of stderr costs no memory.
 MOST_WAITING = 10_000
-"""How many records may wait; whoever logs one more writes them, so that a slow reader of stderr costs no memory."""
+# How long a caller waits for a write of another thread: what does not read stderr must not keep the server alive.
 STUCK_SECONDS = 1.0
-"""How long a caller waits for a write of another thread: what does not read stderr must not keep the server alive."""
 
 
 class JsonLines(JsonFormatter):
@@ -45,7 +45,7 @@ class JsonLines(JsonFormatter):
         super().__init__(["asctime", "levelname", "name", "message"], rename_fields=names)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 -- as logging has it
-        """Return the classes of the exception: its text may quote a message."""
+        """The classes of the exception: its text may quote a message."""
         return describe(ei[1])
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
@@ -73,10 +73,7 @@ def _quoted(value: object) -> str:
 
 
 def describe(error: BaseException | None) -> str:
-    """Return the class names of an exception and its causes, at most five, and the texts of those that are OSErrors.
-
-    OSErrors come from the operating system; texts of other exceptions may quote a user's message.
-    """
+    """The class names of an exception and of four causes, with the texts of OSErrors: others may quote a message."""
     texts: list[str] = []
     while error is not None and len(texts) < 5:
         name = type(error).__name__
@@ -86,16 +83,16 @@ def describe(error: BaseException | None) -> str:
 
 
 def _stack(frames: TracebackType | None) -> list[str]:
-    """Return at most 12 stack frames, the innermost last, as "directory/file.py:line function"."""
+    """At most 12 stack frames, the innermost last, as "directory/file.py:line function"."""
     last = traceback.extract_tb(frames)[-12:]
     return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} {frame.name}" for frame in last]
 
 
 class LateLines(logging.StreamHandler[TextIO]):
-    """Formats and writes records together on a separate thread, at most LATE_SECONDS after they were logged.
+    """Formats and writes records on a separate thread, at most LATE_SECONDS after they were logged.
 
-    A warning or error is written before the call returns, with all records before it. When the process ends, `logging`
-    closes its handlers, which writes the rest.
+    A warning or error is written before the call returns, with all before it. At the process's end, `logging` closes
+    its handlers, which writes the rest.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -124,7 +121,6 @@ class LateLines(logging.StreamHandler[TextIO]):
             self.flush()
 
     def close(self) -> None:
-        """Write the queued records and end the thread."""
         self._closing.set()
         self._some.set()
         if self._thread is not None:
@@ -132,7 +128,6 @@ class LateLines(logging.StreamHandler[TextIO]):
         super().close()
 
     def flush(self) -> None:
-        """Write the queued records."""
         if not self._writing.acquire(timeout=STUCK_SECONDS):
             return
         try:
@@ -152,10 +147,7 @@ class LateLines(logging.StreamHandler[TextIO]):
 
 
 def set_up(level: str) -> None:
-    """Set up logging to stderr: the server's own records from `level` up, those of libraries from WARNING up.
-
-    The lines are text if stderr is a terminal, otherwise JSON.
-    """
+    """Log to stderr, text to a terminal and JSON otherwise: the server from `level` up, libraries from WARNING up."""
     output = LateLines(sys.stderr)
     output.setFormatter(TextLines() if sys.stderr.isatty() else JsonLines())
     logging._srcfile = None  # no line names its caller, so it is not looked for (see logging's HOWTO)

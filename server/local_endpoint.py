@@ -32,44 +32,31 @@ from actors.ports.machine import exhausted_resource
 from server.auth.tokens import TokenUnusableError, write_private
 
 SOCKET = "bedrock.sock"
+# Paths that all gRPC libraries interpret alike: only some decode percent escapes.
 _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
-"""Matches paths that all gRPC libraries interpret alike.
-
-Paths with a percent sign do not match, because only some libraries decode percent escapes.
-"""
 
 
 def claim_directory(path: Path) -> None:
-    """Create a directory that only this user can enter, or restrict an existing directory to this user.
+    """Create a directory that only this user can enter, or restrict an existing one.
 
-    Raises:
-        NotPrivateError: The directory or a file in it belongs to another user, or others may have written to it.
-        OSError: The directory cannot be created or used.
+    Raises NotPrivateError if it, or a file in it, is another user's or writable to others; OSError if it cannot be
+    used.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     close_to_others(path)
 
 
 def close_to_others(directory: Path) -> None:
-    """Restrict a directory to this user, provided that no other user can have written to it.
-
-    Raises:
-        NotPrivateError: The directory or a file in it belongs to another user, or others may have written to it.
-        OSError: There is no such directory.
-    """
+    """Restrict a directory to this user. Raises what `check_closable` raises."""
     check_closable(directory)
     directory.chmod(0o700)
     check_private(directory)
 
 
 def check_closable(directory: Path) -> None:
-    """Check that a directory can be restricted to this user, because no other user can have written to it.
+    """Check that no other user can have written to a directory; change nothing.
 
-    Changes nothing.
-
-    Raises:
-        NotPrivateError: The directory or a file in it belongs to another user, or others may have written to it.
-        OSError: There is no such directory.
+    Raises NotPrivateError if it, or a file in it, is another user's or writable to others; OSError without one.
     """
     check_owner(directory)
     if directory.stat().st_mode & 0o022:
@@ -78,15 +65,11 @@ def check_closable(directory: Path) -> None:
 
 
 def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
-    """Return the path of the Unix socket for a data directory, and create the socket's private directory if necessary.
+    """The path of the Unix socket for a data directory; creates its private directory if necessary.
 
-    The socket is in the data directory, unless its path there would be too long for a socket or contain special
-    characters. Then it is in a directory `bedrock` in XDG_RUNTIME_DIR, or in /tmp if that variable is not set or cannot
-    be used.
-
-    Raises:
-        NotPrivateError: The directory in /tmp belongs to another user.
-        OSError: The directory in /tmp cannot be created.
+    The socket is in the data directory, unless its path would be too long or have special characters. Then it is in
+    `bedrock` in XDG_RUNTIME_DIR, or in /tmp. Raises NotPrivateError if that one is another user's, OSError if it cannot
+    be created.
     """
     if _usable(path := data_dir / SOCKET):
         return path
@@ -110,15 +93,14 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 SPARE = "bedrock.sock.spare"
-"""The file name of the second hard link to the socket, in the data directory."""
 
 
 @contextmanager
 def published(data_dir: Path, socket: Path, gateway: str = "") -> Generator[None]:
-    """Publish the address of the server's Unix socket for clients on this machine while the `with` block runs.
+    """Publish the server's Unix socket for clients on this machine in the `with` block.
 
-    A thread restores the socket and the address file if they are removed. `gateway` is the URL of the server's gateway.
-    Raises TokenUnusableError if a file cannot be written.
+    A thread restores the socket and the address file if they are removed. `gateway` is the gateway's URL. Raises
+    TokenUnusableError if a file cannot be written.
     """
     kept = LocalSocket(data_dir, socket)
     told = data_dir / GATEWAY_FILE
@@ -148,10 +130,7 @@ class LocalSocket:
     """The socket of the running server, and the file that contains its address. Used by one thread at a time."""
 
     def __init__(self, data_dir: Path, socket: Path) -> None:
-        """Write the address file, and keep a second hard link to the socket.
-
-        Raises TokenUnusableError if the address file cannot be written.
-        """
+        """Write the address file, and keep a second hard link. Raises TokenUnusableError if that fails."""
         self._data_dir, self._socket = data_dir, socket
         self._address = data_dir / ADDRESS_FILE
         self._directory = _inode(data_dir)
@@ -172,10 +151,7 @@ class LocalSocket:
         self._look_at(self._address, _holds(self._address, self._line))
 
     def withdraw(self) -> None:
-        """Remove the second link and the address file.
-
-        If another directory has taken the place of the data directory, its address file is left alone.
-        """
+        """Remove the second link and the address file, unless another directory has replaced the data directory."""
         if self._spare is not None:
             with suppress(OSError):
                 self._spare.unlink(missing_ok=True)
@@ -186,7 +162,6 @@ class LocalSocket:
                 log.warning("%s cannot be removed: %s", self._address, error.strerror)
 
     def _keep(self) -> Path | None:
-        """Create the second hard link to the socket, and return its path; None if no hard link can be made."""
         # The second path is used if the socket and the data directory are on different file systems.
         beside = self._socket.with_name(f"{self._socket.name}.spare")
         for spare in (self._data_dir / SPARE, beside):
@@ -220,10 +195,7 @@ class LocalSocket:
             log.warning("%s was removed or replaced while the server was using it; it was restored", path)
 
     def _link_back(self) -> None:
-        """Create the socket's path again as a link to the same socket.
-
-        Raises NotPrivateError or OSError if that fails.
-        """
+        """Create the socket's path again as a link to the same socket. Raises NotPrivateError or OSError."""
         if self._spare is None or _inode(self._spare) != self._inode:
             raise FileNotFoundError(0, "the second link to the socket is missing")
         if self._socket.parent != self._data_dir:
@@ -232,10 +204,7 @@ class LocalSocket:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode number of a path; None if nothing is there.
-
-    A symbolic link is followed only if it leads to a directory.
-    """
+    """The device and inode number of a path, or None. A symbolic link is followed only to a directory."""
     try:
         found = path.stat() if path.is_dir() else path.lstat()
     except OSError:

@@ -87,10 +87,7 @@ def restore(copy: Path, file: Path | None, data_dir: str | None, force: bool, ac
 
 
 def data_directory(data_dir: str | None, file: Path | None) -> Path:
-    """Return the data directory that `bedrock serve` would use.
-
-    Prints an error and exits if the settings are invalid or other users can write to the directory.
-    """
+    """The data directory of `bedrock serve`. Prints an error and exits if it or the settings cannot be used."""
     found = loaded(file, data_dir=data_dir).data_dir
     try:
         with suppress(FileNotFoundError):  # backup reports a missing directory, and restore creates it
@@ -101,10 +98,7 @@ def data_directory(data_dir: str | None, file: Path | None) -> Path:
 
 
 def _refuse_elsewhere(data_dir: str | None, file: Path | None) -> None:
-    """Print an error and exit if the settings name a PostgreSQL database, which this command cannot copy.
-
-    Does nothing if a data directory is given, because then its SQLite database is meant.
-    """
+    """Print an error and exit for a PostgreSQL database, which this command cannot copy, unless `data_dir` is given."""
     database = loaded(file).database
     if database and data_dir is None:
         fail(

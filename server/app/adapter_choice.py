@@ -58,15 +58,13 @@ log = logging.getLogger(__name__)
 
 
 class CannotStartError(Exception):
-    """The server cannot be started. The message is one line for the operator."""
+    pass
 
 
 def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, Callable[[], float]]) -> None:
-    """Start the exporters of metrics and traces that the settings ask for; the observer closes them.
+    """Start the exporters of metrics and traces; the observer closes them.
 
-    Raises:
-        CannotStartError: The address for metrics is in use or unknown.
-        ConfigError: The package extra of an exporter is not installed.
+    Raises CannotStartError (address in use or unknown) or ConfigError (extra not installed).
     """
     if config.metrics_listen is not None:
         config.check_extra("metrics_listen", "metrics", "prometheus_client")
@@ -94,10 +92,7 @@ def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, C
 
 
 def mcp_servers(config: Config, sandbox: ToolHostSandbox, permissions: PermissionsOf) -> McpServers:
-    """Return the object that connects to MCP servers: those of the settings, and those that clients may add.
-
-    Raises ConfigError if a setting is wrong.
-    """
+    """The connections to MCP servers: those of the settings, and of clients. Raises ConfigError."""
     servers, rules = mcp_settings(config)
     if not servers and not rules.programs and not rules.origins:
         return NoMcpServers()
@@ -114,11 +109,7 @@ def mcp_servers(config: Config, sandbox: ToolHostSandbox, permissions: Permissio
 
 
 def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
-    """Return the configured MCP servers, and the rules for MCP servers that clients may add to a conversation.
-
-    Raises:
-        ConfigError: A setting is wrong, or the package extra `mcp` is not installed.
-    """
+    """The configured MCP servers, and the rules for clients' servers. Raises ConfigError."""
     setting = "mcp_servers" if config.mcp_servers else "mcp_from_clients"
     if not config.mcp_servers and not config.mcp_from_clients:
         return (), FromClients()
@@ -131,11 +122,7 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
 
 
 def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRule]) -> tuple[ApprovalRule, ...]:
-    """Return the operator's approval rules, in the order of the settings file.
-
-    `prepared` is `Toolbox.prepared_rule`, which splits a command into words and resolves a path. Raises ConfigError for
-    an invalid rule.
-    """
+    """The operator's approval rules, in the order of the file, `prepared` by the toolbox. Raises ConfigError."""
     rules: list[ApprovalRule] = []
     for number, table in enumerate(config.approval_rules, 1):
         try:
@@ -146,8 +133,6 @@ def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRu
 
 
 def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:
-    """Return the object that counts and limits what callers use, starting with what they have spent this month."""
-
     def spent_this_month() -> tuple[Spending, ...]:
         return store.spendings(first_day_of_month(clock.now_ms()))
 
@@ -163,7 +148,6 @@ def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Tele
 
 
 def retention(config: Config) -> Retention:
-    """Return the retention settings: how long events, archived conversations and audit entries are kept."""
     return Retention(
         events_days=config.retention_events_days,
         events_min=config.retention_events_min,
@@ -173,10 +157,10 @@ def retention(config: Config) -> Retention:
 
 
 def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
-    """Run this process only on the configured CPUs until `opened` closes.
+    """Run this process on the configured CPUs until `opened` closes.
 
-    Returns the CPUs that the process was allowed to use before, which its tools may still use; None if the settings do
-    not restrict the server. Raises ConfigError if the process is allowed to use none of the configured CPUs.
+    Returns those that it was allowed before, which its tools may still use; None without restriction. Raises
+    ConfigError if none is allowed.
     """
     try:
         return opened.enter_context(running_on(config.cpus))
@@ -192,12 +176,9 @@ def tool_sandbox(
     cpus: frozenset[int] | None,
     lease: Lease,
 ) -> ToolHostSandbox:
-    """Return the sandbox for tools, which hides the server's own files and its socket from them.
+    """The sandbox for tools, which hides the server's own files and socket. Waits for `report`.
 
-    Waits for the result of `report`, which tells what the sandbox can enforce on this machine.
-
-    Raises:
-        CannotStartError: The machine cannot enforce the sandbox that the settings demand.
+    Raises CannotStartError if the machine cannot enforce what the settings demand.
     """
     nodes = config.cluster.token_file if config.cluster is not None else None
     own = (config.data_dir, socket.parent, *(each.key for each in config.listeners), config.file, nodes)
@@ -220,10 +201,9 @@ def tool_sandbox(
 
 
 def authentication_of(config: Config, opened: ExitStack) -> Authentication:
-    """Return the authentication of callers, with each method that the settings configure.
+    """The authentication of callers, with each method that the settings configure, and the local token.
 
-    The local token in the data directory is always accepted; tokens of principals, issuers' tokens, client certificates
-    and the authorizer only if configured. Raises TokenUnusableError, StoreUnavailableError or ConfigError.
+    Raises TokenUnusableError, StoreUnavailableError or ConfigError.
     """
     tokens = _tokens_of_principals(config, opened) if config.principals else None
     issuers = config.issuers
@@ -245,9 +225,9 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
 
 
 def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenFile | SharedTokens:
-    """Return the tokens of principals: from the shared database if there is one, else from the data directory.
+    """The tokens of principals, from the shared database or the data directory.
 
-    Raises TokenUnusableError if the file cannot be used, and StoreUnavailableError if the database cannot.
+    Raises TokenUnusableError or StoreUnavailableError.
     """
     if not config.database:
         file = TokenFile(config.data_dir / PRINCIPALS_TOKENS)
@@ -275,11 +255,7 @@ def _authorizer(config: Config) -> AuthorizerCalls | None:
 
 
 def issued_tokens(config: Config) -> IssuedTokens:
-    """Return the object that checks tokens signed by external issuers (JSON Web Tokens).
-
-    Raises:
-        ConfigError: The package extra `jwt` is not installed, or an issuer's key file cannot be used.
-    """
+    """Checks tokens of external issuers. Raises ConfigError: no extra `jwt`, or an unusable key file."""
     config.check_extra("issuers", "jwt", "jwt", "cryptography")
     from server.auth.issued_tokens import (  # noqa: PLC0415
         IssuedTokens,
@@ -299,7 +275,6 @@ def issued_tokens(config: Config) -> IssuedTokens:
 
 
 def model_catalog(config: Config, timers: Timers) -> Catalog:
-    """Return the catalog of available models. Raises ConfigError if a model or provider is configured wrongly."""
     try:
         return Catalog(
             providers(config),
@@ -313,24 +288,14 @@ def model_catalog(config: Config, timers: Timers) -> Catalog:
 
 
 def providers(config: Config) -> tuple[ProviderConfig, ...]:
-    """Return the model providers of the settings file, then the well-known ones whose API key is in the environment.
-
-    A provider that the settings file contains is not returned twice.
-
-    Raises:
-        ValueError: A provider is configured wrongly.
-    """
+    """The configured model providers, then well-known ones whose API key is in the environment. Raises ValueError."""
     named = tuple(provider_from_mapping(name, table, config.environ) for name, table in config.providers.items())
     taken = {provider.name for provider in named}
     return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)
 
 
 def server_credentials(listener: Listener) -> grpc.ServerCredentials | None:
-    """Return the TLS credentials for a listener; None if the listener has no TLS.
-
-    Raises:
-        CannotStartError: The certificate or its key cannot be used.
-    """
+    """The TLS credentials of a listener, or None. Raises CannotStartError if certificate or key cannot be used."""
     if listener.certificate is None or listener.key is None:
         return None
     try:

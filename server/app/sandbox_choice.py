@@ -10,20 +10,12 @@ from server.settings.config import Config
 
 
 def probed(config: Config) -> SandboxReport:
-    """Return a report of what the sandbox can enforce on this machine.
-
-    Raises:
-        SandboxUnavailableError: The machine cannot enforce what the settings demand.
-    """
     report = probe(config.sandbox)
     return with_separation(report) if config.several else report
 
 
 def probing(config: Config) -> Future[SandboxReport]:
-    """Start `probed` on a thread of its own, and return a future for the result.
-
-    Meanwhile the caller can import modules: `probed` mostly waits for processes, and imports nothing itself.
-    """
+    """Start `probed` on a thread of its own. Meanwhile the caller can import modules: it mostly waits for processes."""
     threads = ThreadPoolExecutor(1, thread_name_prefix="bedrock-probe")
     try:
         return threads.submit(probed, config)
@@ -32,5 +24,5 @@ def probing(config: Config) -> Future[SandboxReport]:
 
 
 def sandbox_line(report: SandboxReport) -> str:
-    """Return one line for the log: how strictly tools are isolated ("tier"), and why not more strictly."""
+    """One line for the log: how strictly tools are isolated ("tier"), and why not more strictly."""
     return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")

@@ -46,15 +46,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CROWDED_SECONDS = 5.0
+# A new warning is possible once the open files are below this share of the number that causes a warning.
 CALM = 0.9
-"""A new warning is possible once the open files are below this share of the number that causes a warning."""
 
 
 async def warn_when_crowded(connections: int, count: Callable[[], int] = machine.open_files) -> None:
-    """Check the number of open files until cancelled, and log a warning each time that it reaches `connections`.
-
-    `connections` is how many connections a listening address accepts; `count` returns the number of open files.
-    """
+    """Log a warning each time that the open files reach `connections`, those that an address accepts."""
     crowded = False
     while True:
         files = count()
@@ -71,10 +68,7 @@ async def warn_when_crowded(connections: int, count: Callable[[], int] = machine
 
 
 class Deadline:
-    """Ends the process if the shutdown takes longer than a time limit.
-
-    Leaving the `with` block disarms this watchdog.
-    """
+    """Ends the process if the shutdown takes longer than a time limit; the end of the `with` block disarms it."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
@@ -98,20 +92,15 @@ def _give_up(seconds: float) -> None:
     os._exit(1)
 
 
+# Then the process exits anyway, and the next start recovers all conversations.
 STOP_SECONDS = 15.0
-"""How many seconds the shutdown may take after the drain time; then the process exits anyway.
-
-Nothing is lost: the next start recovers all conversations.
-"""
+# How long the line "ready" waits until the conversations of an earlier server are idle.
 WAKING_SECONDS = 30.0
-"""How long the line "ready" waits until the conversations of an earlier server are idle."""
 
 GOES_ON = b"bedrock goes on\n"
 LOOK_SECONDS = 0.1
-"""Seconds between two looks whether a server that was left by its starter is still used."""
 LOOKS_BEFORE_GOING_ON = 10
 LOOP_SECONDS = 0.5
-"""Seconds between two measurements of the event loop's delay."""
 
 
 def run(
@@ -122,12 +111,11 @@ def run(
     until_eof: bool = False,
     until_unused: bool = False,
 ) -> None:
-    """Serve until a signal requests the shutdown. Call `announce` with a line of text once the server is ready.
+    """Serve until a signal requests the shutdown; call `announce` with a line once the server is ready.
 
-    `report` is a future for what the sandbox can enforce, as returned by `probing`; None to find it out now. With
-    `until_eof`, the server also stops when its standard input ends, so that it ends together with the program that
-    started it and holds the other end of the pipe; with `until_unused`, once after that no client is connected and no
-    run is open. Raises CannotStartError or ConfigError.
+    `report` comes from `probing`, None to find it out now. With `until_eof`, the server also stops when its standard
+    input ends, as the program ends that started it; with `until_unused`, once after that no client is connected and no
+    run open. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config, report) as wired:
         try:
@@ -243,7 +231,6 @@ def _storage(config: Config, gateway: HttpGateway | None) -> str:
 
 
 async def _measure_loop(telemetry: Telemetry) -> None:
-    """Report the event loop's delay until the task is cancelled. Returns at once if no metrics are collected."""
     loop = asyncio.get_running_loop()
     while telemetry.measures:
         due = loop.time() + LOOP_SECONDS
@@ -252,10 +239,6 @@ async def _measure_loop(telemetry: Telemetry) -> None:
 
 
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
-    """Log what the sandbox can enforce, and warn of the server's files that tools may read (`exposed`).
-
-    Called once the server runs, so that a failed start logs only the reason of the failure.
-    """
     log.info("%s", sandbox_line(report))
     if report.restriction_available and not report.workspace_available:
         log.warning("the workspace mode is not available: %s", report.workspace_reason)
@@ -273,7 +256,6 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
 
 
 def _connect(wired: Wiring) -> None:
-    """Connect to the configured MCP servers. A failure is only logged."""
     try:
         wired.connect()
     except (ImportError, OSError) as error:
@@ -281,10 +263,9 @@ def _connect(wired: Wiring) -> None:
 
 
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
-    """Listen on the configured addresses and on this machine's Unix socket. Return the listeners, the socket's first.
+    """Listen on the configured addresses and the Unix socket; return the listeners, the socket's first.
 
-    The socket is bound last, so that no socket file remains if an address is in use. Raises CannotListenError or
-    CannotStartError.
+    It is bound last, so that no file remains if an address is in use. Raises CannotListenError or CannotStartError.
     """
     configured = [
         replace(each, where=endpoint.listen(each.where, server_credentials(each)))
@@ -295,10 +276,9 @@ def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listene
 
 
 async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
-    """Shut down gracefully: refuse new work, let running agents finish, interrupt the rest, and end streams and calls.
+    """Shut down: refuse new work, let runs finish for the drain time or until `hurry`, interrupt the rest.
 
-    An agent is interrupted if it still runs at the end of the drain time, which ends early if `hurry` is set. Once no
-    agent runs, other nodes of the cluster may take over the conversations.
+    Once no agent runs, other nodes may take over the conversations.
     """
     supervisor = wired.supervisor
     await endpoint.withdraw()
@@ -316,11 +296,7 @@ async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyn
 
 
 def _leave(step: Callable[[], None]) -> None:
-    """Run one step of leaving the cluster. A failure is only logged.
-
-    After a failure, other nodes take over this node's conversations only when its lease, the time for which the
-    database reserves them, has expired.
-    """
+    """Run one step of leaving the cluster; log a failure, after which others take over when this node's lease ends."""
     try:
         step()
     except StoreError as error:
@@ -345,10 +321,7 @@ def _is_used(supervisor: Supervisor, addresses: Sequence[Listen]) -> bool:
 
 
 async def _stop_unused(left: asyncio.Event, used: Callable[[], bool], stop: asyncio.Event) -> None:
-    """Once the program that started the server has `left`, stop as soon as the server is not used any more.
-
-    If that is not soon, a line on standard output says that the server goes on.
-    """
+    """Once the starter has `left`, stop as soon as the server is unused; if that takes a while, say so on stdout."""
     await left.wait()
     looks = 0
     while used():
@@ -361,11 +334,7 @@ async def _stop_unused(left: asyncio.Event, used: Callable[[], bool], stop: asyn
 
 
 def _on_eof(stop: asyncio.Event) -> None:
-    """Set `stop` when standard input ends.
-
-    Raises:
-        CannotStartError: Standard input is not a pipe, a socket or a terminal.
-    """
+    """Set `stop` when standard input ends. Raises CannotStartError if it is no pipe, socket or terminal."""
     loop = asyncio.get_running_loop()
     source = 0
 
@@ -380,32 +349,30 @@ def _on_eof(stop: asyncio.Event) -> None:
         raise CannotStartError("--until-eof and --until-unused need a pipe as standard input") from None
 
 
+# The beginnings of the environment variables that the gateway gets: none with a key of a provider.
 PASSED_ON = ("HOME", "LANG", "LC_", "PATH", "PYTHON", "TMPDIR", "TZ", "VIRTUAL_ENV")
-"""The beginnings of the environment variables that the gateway gets: none with a key of a provider."""
+# The bounds of the pause before a gateway that has ended is started again; each failure doubles the pause.
 LEAST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0
-"""The bounds of the pause before a gateway that has ended is started again; each failure doubles the pause."""
+# A gateway that has run for so long has not failed at its start, so the next pause is the least one.
 WELL_SECONDS = 30.0
-"""A gateway that has run for so long has not failed at its start, so the next pause is the least one."""
 GATEWAY_STOP_SECONDS = 5.0
 
 
 class HttpGateway:
-    """The gateway of a server. Its socket is bound here and outlives its process: callers wait for the next one.
+    """The gateway of a server. Event loop only; `close` ends the process.
 
-    Use in the event loop only; `close` ends the process.
+    Its socket is bound here and outlives its process: callers wait for the next one.
     """
 
     def __init__(self, config: Config, where: Listen, upstream: Listen, secret: str, token: str = "") -> None:
-        """Bind the address. Raises CannotListenError, or ConfigError without the package extra `http`.
+        """Bind the address. Raises CannotListenError, or ConfigError without the extra `http`.
 
-        `secret`: what the server knows the gateway by. `token`: what the browser that uses `link` signs in with; "" for
-        no such link.
+        `secret`: what the server knows the gateway by. `token`: for the browser that uses `link`; "" for no link.
         """
         config.check_extra("http_listen", "http", "starlette", "uvicorn")
         self._listening = bound(where, "--http", " for HTTP")
         where = Listen(where.host, self._listening.getsockname()[1])
         self.url = f"{'https' if config.encrypted else 'http'}://{where}"
-        """Where clients find the gateway."""
         code = secrets.token_urlsafe(24) if token else ""
         self.link = f"{self.url}/#link={code}" if token else ""
         """An address that signs a browser in, once within a minute of the start."""

@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+# How many seconds the clocks of the database and of this machine may differ without a warning.
 CLOCK_SECONDS = 5.0
-"""How many seconds the clocks of the database and of this machine may differ without a warning."""
 
+# Pairs of a text in the error of a failed connection, and the advice; the last one fits any error.
 _ADVICE = (
     ("password", "Put the password into ~/.pgpass of the server's user, or into BEDROCK_DATABASE."),
     ("no pg_hba", "Allow this user and this machine in pg_hba.conf of the database."),
@@ -57,27 +58,17 @@ _ADVICE = (
     ("too many", "Give it more connections (max_connections): each node takes 19."),
     ("", "Check that PostgreSQL runs there and listens on that address (listen_addresses)."),
 )
-"""Pairs of a text to look for in the error of a failed connection, and the advice to give if it is found.
-
-The last text is empty, so that its advice is given for any other error.
-"""
 
 
 class DatabaseFinding(NamedTuple):
-    """The result of one check: "ok", "warn" or "fail", what was checked, and a text."""
-
     level: str
     subject: str
     text: str
     advice: str = ""
-    """What the operator should do; "" if there is nothing to do."""
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Check the database and the disk of the data directory that the settings name, and yield the results.
-
-    `file` is the settings file; None for the usual one. If no PostgreSQL database is set, only problems are reported.
-    """
+    """Check the database and the disk of `file`, None for the usual one; SQLite has only problems to report."""
     try:
         config = load({}, file=Path(file) if file else None)
         if config.database:
@@ -107,11 +98,7 @@ def _full_disk(directory: Path) -> Iterator[DatabaseFinding]:
 
 
 def database_findings(config: Config) -> Iterator[DatabaseFinding]:
-    """Check the configured database within a few seconds, and yield the results.
-
-    Raises:
-        ConfigError: The package extra `postgres` is not installed.
-    """
+    """Check the configured database within a few seconds. Raises ConfigError without the extra `postgres`."""
     check_postgres(config)
     from actors.adapters.store.postgres.engine import database_report  # noqa: PLC0415 -- only if needed
 
@@ -170,10 +157,7 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 
 
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
-    """Return why a server with the settings `here` would not start while `node` uses the same database, and a remedy.
-
-    Returns "" if the server would start.
-    """
+    """Why a server with the settings `here` would not start beside `node`, and a remedy; "" if it would."""
     if here is None:
         return "A server here would refuse to start: to share a database, each needs a table [cluster]."
     if node.address.startswith("unix:"):
@@ -194,10 +178,7 @@ def _told(node: LivingNode) -> str:
 
 
 def checked(config: Config) -> Iterator[str]:
-    """Yield one line for each thing that a server with these settings would use. Starts and changes nothing.
-
-    Raises CannotStartError or ConfigError for what would keep the server from starting.
-    """
+    """Yield a line for each thing that a server would use; start nothing. Raises CannotStartError or ConfigError."""
     with ExitStack() as opened:
         pinned(config, opened)
         yield from _checked_listeners(config)
@@ -255,10 +236,7 @@ def _note_of_server(server: McpServer, config: Config) -> str:
 
 
 def _note_of(rule: ApprovalRule) -> str:
-    """Return a warning if the rule names a tool that the server does not have.
-
-    Returns "" for a tool of the server, for one of an MCP server, which cannot be checked, and if no tool is named.
-    """
+    """A warning about a rule for a tool that the server does not have; "" for MCP tools, which are not checked."""
     toolbox = StandardToolbox()
     ours = {spec.name for sub_agent in (False, True) for spec in toolbox.specs(sub_agent=sub_agent)}
     known = not rule.tool or rule.tool in ours or rule.tool.startswith(MCP_PREFIX)
@@ -273,10 +251,7 @@ def _checked_listeners(config: Config) -> Iterator[str]:
 
 
 def _checked_database(config: Config) -> Iterator[str]:
-    """Yield lines about the database, and about this server as a node of a cluster.
-
-    Raises CannotStartError or ConfigError if the server could not start with this database or cluster.
-    """
+    """Lines about the database, and this server as a node. Raises CannotStartError or ConfigError."""
     if not config.database:
         try:
             refuse_moved(config.data_dir)
@@ -295,10 +270,7 @@ def _checked_database(config: Config) -> Iterator[str]:
 
 
 def _checked_principals(config: Config) -> Iterator[str]:
-    """Yield a line for each principal, client certificate, authorizer and issuer.
-
-    Raises ConfigError if an authorizer or an issuer cannot be used.
-    """
+    """A line for each principal, certificate, authorizer and issuer. Raises ConfigError."""
     for principal in config.principals.values():
         roots = ", ".join(principal.permissions.roots or ()) or "no directories"
         yield f"principal {principal.name}: {principal.role}, reads {roots}{_note_of_principal(principal, config)}"

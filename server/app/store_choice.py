@@ -43,11 +43,10 @@ def opened_store(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> tuple[OpenedStore, Cluster]:
-    """Open the store, and join the cluster if there is one. Closing `opened` closes the store and leaves the cluster.
+    """Open the store, and join the cluster if any; closing `opened` undoes both.
 
-    `active` returns how many conversations have an actor in this process. `written` is called after each transaction
-    with the number of its changes and its duration in seconds, for metrics; None for no metrics. Raises ConfigError,
-    CannotStartError, DataDirectoryBusyError or StoreError.
+    `active` returns the conversations with an actor; `written` is called after each transaction with its changes and
+    seconds, None for no metrics. Raises ConfigError, CannotStartError, DataDirectoryBusyError or StoreError.
     """
     if config.database:
         return _shared(config, opened, clock, active, written)
@@ -63,10 +62,7 @@ def _shared(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> tuple[PostgresStore, PostgresCluster]:
-    """Register this server as a node in the PostgreSQL database, and open the store there.
-
-    Raises ConfigError, CannotStartError or StoreError.
-    """
+    """Register this server as a node, and open its store. Raises ConfigError, CannotStartError or StoreError."""
     check_postgres(config)
     # Imported here, because only servers with PostgreSQL have these packages.
     from actors.adapters.store.postgres.engine import address_of, database_outages, migrate  # noqa: PLC0415
@@ -95,25 +91,20 @@ def _shared(
 
 
 def check_postgres(config: Config) -> None:
-    """Raise ConfigError if the packages for PostgreSQL are not installed."""
     config.check_extra("database", "postgres", "psycopg")
 
 
 def own_address(config: Config) -> str:
-    """Return the address under which this server registers in the database.
+    """The address under which this server registers.
 
-    A server without the table `[cluster]` registers a placeholder that nobody can call. The next server with the same
-    data directory recognises by the placeholder that its predecessor is gone.
+    Without `[cluster]` it is a placeholder that nobody can call, by which the next server with this data directory
+    recognises that its predecessor is gone.
     """
     return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address
 
 
 def node_access(settings: ClusterSettings) -> NodeAccess:
-    """Return the token and the TLS credentials for calls between nodes.
-
-    Raises:
-        CannotStartError: The token file or the CA file cannot be used.
-    """
+    """Token and TLS credentials for calls between nodes. Raises CannotStartError."""
     try:
         token = read_token(settings.token_file)
         NodeMarks(token)
@@ -129,10 +120,9 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
 
 
 def check_workspaces(settings: ClusterSettings) -> None:
-    """Raise CannotStartError if a directory in `cluster.workspaces` is missing here, or its path has a symbolic link.
+    """Raise CannotStartError for a missing workspace, perhaps an unmounted volume, or one whose path has a link.
 
-    A missing directory may be a volume that is not mounted. The paths of conversations have no links, so a path with a
-    link would match none of them.
+    Paths of conversations have no links, so such a path would match none.
     """
     for workspace in settings.workspaces:
         if not os.path.isdir(workspace):
@@ -144,20 +134,14 @@ def check_workspaces(settings: ClusterSettings) -> None:
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
-    """Leave the cluster at once if the server cannot start (`error` is CannotStartError or ConfigError).
-
-    Otherwise other nodes would wait for this node's lease to expire. Has the signature of `__exit__`, for an ExitStack.
-    """
+    """Leave the cluster at once if the server cannot start: others would wait for this node's lease."""
     if isinstance(error, CannotStartError | ConfigError):
         with suppress(StoreError):
             cluster.drain()
 
 
 def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
-    """Raise CannotStartError if this server and the other servers that use the database could not work together.
-
-    They could not if one of them has no table [cluster], or if their values of `cluster.lease_seconds` differ.
-    """
+    """Raise CannotStartError for servers on the database that have no [cluster], or another `lease_seconds`."""
     others = [each for each in cluster.others() if each.address != cluster.me.address]
     if config.cluster is None and others:
         names = ", ".join(sorted({each.name or each.address for each in others}))
@@ -185,11 +169,7 @@ def _end_at_once() -> None:
 
 
 def check_listener(config: Config, access: NodeAccess) -> None:
-    """Raise CannotStartError if other nodes could not call this one at its `cluster.address`.
-
-    The other nodes are assumed to have the same `cluster.ca`. Nothing is checked if a proxy, not
-    this server, listens at that address.
-    """
+    """Raise CannotStartError if others, with the same `cluster.ca`, could not call this node; not behind a proxy."""
     assert config.cluster is not None  # noqa: S101 -- only a node of a cluster has a NodeAccess
     address = config.cluster.address
     host, _, port = address.rpartition(":")

@@ -64,9 +64,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IMAGE_DECODERS = 2
-"""How many processes may decode images at the same time. Each may take 700 MB of memory."""
 EXPORT_SECONDS = 3.0
-"""How many seconds the shutdown waits for collectors of traces and metrics."""
 
 
 @dataclass(frozen=True)
@@ -75,27 +73,22 @@ class Wiring:
 
     services: Services
     hub: EventHub
-    """The event bus of `services`, with the methods that clients' streams need."""
+    """The event bus of `services`, as streams need it."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     authentication: Authentication
     socket: Listen
-    """The Unix socket for clients on this machine."""
     engine_version: str
     """The version of SQLite; "" if the store is in PostgreSQL."""
     cluster: Cluster
     access: NodeAccess | None
-    """What this server needs for calls to and from other nodes of the cluster; None if it is not in a cluster."""
+    """What calls among nodes need; None without a cluster."""
     connect: Callable[[], None]
-    """A function that connects to the configured MCP servers.
-
-    Called only when the server is ready, because importing the MCP client is slow.
-    """
+    """Connects to the configured MCP servers once the server is ready: importing the client is slow."""
     exposed: tuple[str, ...] = ()
-    """The server's own files that lie in directories shared with other programs.
+    """The server's own files in shared directories.
 
-    The sandbox hides these files from a tool call when the call starts. But if a file is replaced during the call, the
-    tool can read the new one.
+    The sandbox hides them when a call starts, but not a file that replaces one during the call.
     """
 
 
@@ -103,11 +96,7 @@ class Wiring:
 def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generator[Wiring]:
     """Open all adapters and connect them; close everything when the `with` block ends.
 
-    `report` is a future for what the sandbox can enforce, as returned by `probing`; None to find it out now.
-
-    Raises:
-        CannotStartError: The data directory, the store, the sandbox, the token or a listener cannot be used.
-        ConfigError: A setting is wrong, e.g. that of a model or provider.
+    `report` comes from `probing`, None to find it out now. Raises CannotStartError or ConfigError.
     """
     with ExitStack() as opened:
         tool_cpus = pinned(config, opened)
@@ -191,10 +180,7 @@ class _Tools(NamedTuple):
 def _tools(
     config: Config, report: Future[SandboxReport], opened: ExitStack, data: _Data, cpus: frozenset[int] | None
 ) -> _Tools:
-    """Open the sandbox and the MCP servers. Tools may use only the CPUs `cpus`; None for no restriction.
-
-    Raises CannotStartError or ConfigError.
-    """
+    """Open sandbox and MCP servers; tools may use `cpus`, None for all. Raises CannotStartError or ConfigError."""
     sandbox = tool_sandbox(config, report, data.socket, cpus=cpus, lease=data.cluster.lease)
     opened.callback(sandbox.close)
     mcp = mcp_servers(config, sandbox, data.authentication.permissions)
@@ -250,10 +236,7 @@ def _refusing_start() -> Generator[None]:
 
 
 def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tuple[str, ...]) -> None:
-    """Count the conversations that this node has taken over from a dead node, and recover them in the background.
-
-    Does not block.
-    """
+    """Count the conversations taken over from a dead node, and recover them in the background."""
     telemetry.taken_over(len(conversations))
     supervisor.wake(conversations)
 
@@ -279,7 +262,6 @@ def _gauges(
 
 
 def own_tools(toolbox: Toolbox) -> frozenset[str]:
-    """Return the names of the server's own tools."""
     specs = (*toolbox.specs(sub_agent=False), *toolbox.specs(sub_agent=True))
     return frozenset(spec.traits.name for spec in specs)
 

@@ -37,27 +37,19 @@ from server.settings.config import AuthorizerSettings
 
 if TYPE_CHECKING:
     from server.auth.issued_tokens import IssuedTokens  # needs the extra `jwt`
+# All calls on one connection have the same certificate, so it is parsed once.
 KNOWN_CERTIFICATES = 1_024
-"""How many certificates the cache holds.
-
-All calls on one connection have the same certificate, so it is parsed once.
-"""
 
 
 class CertificateDetails(Struct, frozen=True):
-    """What authentication needs to know about a certificate."""
-
     names: frozenset[str]
-    """The names by which settings know principals, such as `dns:ada.example.org`, each up to a zero byte."""
     cut_name: bool
-    """Whether a name in the certificate contains a zero byte."""
     expires_at: float
-    """When the certificate expires, in seconds since 1970."""
 
 
 @functools.lru_cache(KNOWN_CERTIFICATES)
 def certificate_details(pem: bytes) -> CertificateDetails | None:
-    """Return the details of a certificate in PEM format; None if it cannot be parsed."""
+    """The details of a certificate in PEM format; None if it cannot be parsed."""
     from cryptography import x509  # noqa: PLC0415 -- of the extra `mtls`
     from cryptography.x509.oid import NameOID  # noqa: PLC0415
 
@@ -94,13 +86,10 @@ class ClientCertificates:
         self._principals, self._now = principals, now
 
     def caller_of(self, by_token: Caller | None, connection: Mapping[str, Iterable[bytes]]) -> Caller | None:
-        """Return the caller of a connection; None if the call must be refused.
+        """The caller of a connection; None if the call must be refused. `by_token` is the token's.
 
-        `by_token` is the caller found by the token.
-
-        A certificate of a principal is accepted alone or with a token of the same principal. It is refused once it has
-        expired, even if the connection stays open longer. A certificate of no principal, such as a gateway's, does not
-        count: the token decides.
+        A principal's certificate is accepted alone or with a token of the same one, until it expires, even on an open
+        connection. One of no principal, such as a gateway's, does not count.
         """
         shown = [found for each in connection.get(CERTIFICATE, ()) if (found := certificate_details(each)) is not None]
         known = (self._principals.get(name) for each in shown for name in each.names)
@@ -119,27 +108,25 @@ class ClientCertificates:
 
 log = logging.getLogger(__name__)
 
+# Minimum seconds between two checks for changed tokens. A revoked token is refused after this time at the latest.
 REFRESH_SECONDS = 1.0
-"""Minimum seconds between two checks for changed tokens. A revoked token is refused after this time at the latest."""
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
-"""The client that made the call which the current asyncio task serves."""
 subject: ContextVar[str] = ContextVar("subject", default="")
 """The id of the conversation that the current call is about, once it is known."""
 
+# How many characters of the hash of a token's secret a `Caller` keeps, to notice when the token is rotated.
 SECRET_CHARS = 16
-"""How many characters of the hash of a token's secret a `Caller` keeps, to notice when the token is rotated."""
 BY_AUTHORIZER = "authorizer"
 """The value of `Caller.token` if the authorizer has identified the caller for a limited time."""
 OWN_USER = Caller(LOCAL, Role.OPERATOR)
 
 
 class Authentication:
-    """Authenticates callers by their tokens and certificates, and by the operator's authorizer, a pluggable class.
+    """Authenticates callers by tokens, certificates, and the operator's authorizer. Event loop only, but `permissions`.
 
-    Use in the event loop only; `permissions` is safe to call from any thread. `tokens` provides the tokens of
-    `principals`; None without principals. `issued` checks tokens that `issuers` have signed.
+    `tokens` are those of `principals`, `issued` checks those of `issuers`.
     """
 
     def __init__(
@@ -163,24 +150,19 @@ class Authentication:
         self.authorizer = authorizer
         """The operator's class that authenticates and authorizes callers; None if the settings name none."""
         self.looks_further = certificates is not None or authorizer is not None
-        """Whether certificates or an authorizer may identify a caller, too.
-
-        If true, `caller_on` must be called after `caller_of`, and its result counts.
-        """
+        """Whether `caller_on` must be called after `caller_of`, for certificates or an authorizer."""
         self.gateway_secret = secrets.token_urlsafe(32)
         """What only the HTTP gateway of this server knows, to which no header of its clients can become metadata."""
         self._now_ms, self._monotonic = now_ms, monotonic
         self._tokens: dict[str, Token] = {}
         self._version: object = None
         self._failure = ""
-        """Why the last read of the tokens failed; "" if it succeeded."""
         self._due = 0.0
 
     def caller_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """Return the caller whose token is in the metadata; None if there is no valid token.
+        """The caller whose token is in the metadata. Compares in constant time.
 
-        Secrets are compared in constant time, so that nobody can guess them by timing. The word "Bearer" may be written
-        in any case and be followed by more than one space (RFC 6750, RFC 9110).
+        "Bearer" may be in any case and followed by several spaces (RFC 6750, RFC 9110).
         """
         text = bearer(metadata)
         if text is None:
@@ -202,10 +184,7 @@ class Authentication:
         return self._holder(text)
 
     async def caller_after_refresh(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """Return the caller with a token that `caller_of` did not know, after fetching new tokens and issuers' keys.
-
-        Returns None if the token is invalid.
-        """
+        """The caller with a token that `caller_of` did not know, after fetching tokens and issuers' keys."""
         text = bearer(metadata)
         if text is None:
             return None
@@ -222,16 +201,10 @@ class Authentication:
         connection: Mapping[str, Iterable[bytes]],
         address: str,
     ) -> Caller | None:
-        """Return the caller whom token, client certificate and authorizer identify; None if the call must be refused.
+        """The caller whom token, certificate and authorizer identify; None if the call must be refused.
 
-        Args:
-            by_token: The caller that `caller_of` found by the token; None if it found none.
-            metadata: The metadata of the call.
-            connection: gRPC's authentication context of the connection, with the client certificate.
-            address: The address of the client, for the authorizer.
-
-        Raises:
-            AuthorizerUnavailableError: The authorizer failed or took too long.
+        `by_token` is that of `caller_of`, `connection` gRPC's authentication context, and `address` the client's, for
+        the authorizer. Raises AuthorizerUnavailableError.
         """
         metadata = tuple(metadata)
         who = by_token
@@ -243,9 +216,9 @@ class Authentication:
         return self._certificates.caller_of(who, connection)
 
     def shown_to_gateway(self, metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, tuple[bytes]]:
-        """Return what gRPC would report of the certificate that a client has shown to the HTTP gateway; {} without one.
+        """What gRPC would report of a certificate shown to the HTTP gateway; {} without one.
 
-        Whoever can reach the Unix socket may be a proxy, which passes on what strangers send: only the secret counts.
+        A proxy may reach the Unix socket and pass on what strangers send: only the secret counts.
         """
         secret = self.gateway_secret.encode()
         for key, value in metadata:
@@ -266,10 +239,7 @@ class Authentication:
         )
 
     def _identified(self, identity: Identity | None) -> Caller | None:
-        """Return the caller for an authorizer's answer; None if it names no known principal, or has expired.
-
-        Returns None for the server's own user, too, whom no authorizer may name.
-        """
+        """The caller of an authorizer's answer; None if it is expired, no known principal, or the server's own user."""
         if identity is None or identity.principal == LOCAL:
             return None
         principal = self._principals.get(identity.principal) or self._of_issuer(identity.principal)
@@ -283,7 +253,7 @@ class Authentication:
         return Caller(principal.name, role, BY_AUTHORIZER if ends else "", expires_at=ends)
 
     def accepts(self, caller: Caller) -> bool:
-        """Return whether a caller's token and certificate are still valid and give the same rights as before."""
+        """Whether a caller's token and certificate are still valid and give the same rights as before."""
         if caller.certificate_ends and not self._now_ms() < caller.certificate_ends * 1000:
             return False
         if not caller.token:
@@ -297,10 +267,7 @@ class Authentication:
         return token is not None and self._caller(token) == replace(caller, certificate_ends=0.0)
 
     def permissions(self, principal: str) -> Permissions:
-        """Return the permissions of a principal; the empty permissions NO_PERMISSIONS if there is no such principal.
-
-        Implements `PermissionsOf`.
-        """
+        """A principal's permissions, NO_PERMISSIONS for an unknown one. Implements `PermissionsOf`. Any thread."""
         found = self._principals.get(principal) or self._of_issuer(principal)
         return NO_PERMISSIONS if found is None else found.permissions
 
@@ -310,7 +277,7 @@ class Authentication:
         return None if template is None else template.principal(value)
 
     def _caller(self, token: Token) -> Caller | None:
-        """Return the caller for a token; None if the token has expired or the settings no longer name its principal."""
+        """The caller for a token; None if the token has expired or the settings no longer name its principal."""
         principal = self._principals.get(token.principal)
         if principal is None or not token.valid(self._now_ms()):
             return None
@@ -336,7 +303,7 @@ class Authentication:
 
 
 def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:
-    """Return the bearer token in a call's metadata; None if there is none."""
+    """The bearer token in a call's metadata; None if there is none."""
     given = next((value for key, value in metadata if key == "authorization"), "")
     raw = given.encode() if isinstance(given, str) else given
     scheme, _, text = raw.partition(b" ")
@@ -361,12 +328,7 @@ def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
 
 
 def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
-    """Create the authorizer.
-
-    Raises:
-        ValueError: The class cannot be imported, or its constructor fails. The error does not contain the text of the
-            constructor's exception, which may contain secrets.
-    """
+    """Create the authorizer. Raises ValueError, without the constructor's text, which may contain secrets."""
     kind = authorizer_class(settings)
     try:
         made = kind(**settings.options)
@@ -384,22 +346,16 @@ def _check_methods(settings: AuthorizerSettings, found: object) -> None:
 
 T = TypeVar("T")
 
+# Of one method at the same time; a call that never returns counts on. `authenticate` and `authorize` are counted apart:
+# strangers cause the former, and must not keep known callers from the latter.
 MAX_CALLS = 16
-"""How many calls of one authorizer method may run at the same time. A call that never returns is counted for ever.
-
-`authenticate` and `authorize` are counted apart: strangers cause calls of `authenticate`, and must not keep known
-callers from being authorized.
-"""
 MAX_REASON_CHARS = 500
+# Minimum seconds between two log lines about one type of exception, because strangers can cause many exceptions.
 LOG_SECONDS = 10.0
-"""Minimum seconds between two log lines about one type of exception, because strangers can cause many exceptions."""
 
 
 class AuthorizerCalls:
-    """Calls the authorizer. May be created on any thread, but must be used in one event loop.
-
-    `seconds` is the time limit of each call. The methods raise AuthorizerUnavailableError if the authorizer fails.
-    """
+    """Calls the authorizer, each call for at most `seconds`. One event loop only. Raises AuthorizerUnavailableError."""
 
     def __init__(self, authorizer: Authorizer, seconds: float) -> None:
         self._authorizer = authorizer
@@ -409,7 +365,6 @@ class AuthorizerCalls:
         self._for_strangers, self._for_callers = asyncio.Semaphore(MAX_CALLS), asyncio.Semaphore(MAX_CALLS)
 
     async def identity(self, metadata: Iterable[tuple[str, str | bytes]], peer: Peer) -> Identity | None:
-        """Return the identity of the caller with this metadata and peer; None if the authorizer refuses the caller."""
         said: dict[str, str] = {}
         for name, value in metadata:
             if isinstance(value, str):
@@ -421,7 +376,6 @@ class AuthorizerCalls:
         raise self._failed(TypeError("authenticate must return an Identity, or None"))
 
     async def refusal(self, principal: str, role: Role, method: str, resource: str) -> str | None:
-        """Return why the authorizer forbids a call, as text for the caller; None if it allows the call."""
         question = functools.partial(self._authorizer.authorize, principal, role, method, resource)
         found: Any = await self._ask(question, self._for_callers)
         if not isinstance(found, Decision) or not isinstance(found.reason, str):
@@ -432,10 +386,9 @@ class AuthorizerCalls:
         return shown or "the authorizer of this server does not allow that"
 
     async def _ask(self, question: Callable[[], T], free: asyncio.Semaphore) -> T:
-        """Run `question` on a thread, and return its result. The time limit includes the wait for the semaphore `free`.
+        """Run `question` on a thread, within a limit that includes the wait for `free`.
 
-        Raises:
-            AuthorizerUnavailableError: `question` raised an exception or took too long.
+        Raises AuthorizerUnavailableError.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -485,7 +438,7 @@ class AuthorizerCalls:
 
 
 def _is_sound(identity: Identity) -> bool:
-    """Return whether the attributes have the declared types. No type checker has checked the operator's class."""
+    """Whether the attributes have the declared types. No type checker has checked the operator's class."""
     principal: Any = identity.principal
     role: Any = identity.role
     ends: Any = identity.expires_at

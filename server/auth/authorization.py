@@ -33,7 +33,6 @@ _METHODS = [
     for method in service.methods
 ]
 READING = frozenset(method.name for method in _METHODS if method.GetOptions().Extensions[_HTTP].get)
-"""The methods that change nothing: those that HTTP binds to GET."""
 FOR_OPERATORS = frozenset({"ListAuditEntries", "ListNodes"})
 NEEDED: dict[str, Role] = {
     f"/{method.containing_service.full_name}/{method.name}": Role.OPERATOR
@@ -43,11 +42,9 @@ NEEDED: dict[str, Role] = {
     else Role.USER
     for method in _METHODS
 }
-"""The required role by the full name of the method."""
 
 
 def check_role(method: str, role: Role) -> None:
-    """Raise Rejected if a caller with this role may not call the method. Nobody may call a method without an entry."""
     needed = NEEDED.get(method)
     if needed is None or not role.includes(needed):
         may = f"it needs the role {needed}" if needed else "no role may"
@@ -56,26 +53,21 @@ def check_role(method: str, role: Role) -> None:
 
 log = logging.getLogger(__name__)
 
+# How many seconds a refusal waits before it is written, so that several are written in one batch.
 FLUSH_SECONDS = 1.0
-"""How many seconds a refusal waits before it is written, so that several are written in one batch."""
+# The length in seconds of the period in which equal refusals are counted as one entry.
 WINDOW_SECONDS = 60.0
-"""The length in seconds of the period in which equal refusals are counted as one entry."""
+# Different refusals per period, of all callers and of one principal; all callers without a token count as one.
 MOST, MOST_OF_ONE = 600, 100
-"""How many different refusals are recorded per period of WINDOW_SECONDS: of all callers, and of one principal.
-
-All callers without a token count as one principal.
-"""
 RETRY_SECONDS = 5.0
 
 Key = tuple[CommandOrigin, str, str]
 
 
 class Refusals:
-    """Collects refused calls until they are written to the audit trail. Use in the event loop only.
+    """Collects refused calls for the audit trail. Event loop only.
 
-    Args:
-        put: Writes entries, on another thread. May raise StoreError.
-        now_ms: Returns the time in milliseconds since 1970.
+    `put` writes entries, on another thread, and may raise StoreError; `now_ms` is in milliseconds since 1970.
     """
 
     def __init__(
@@ -85,11 +77,8 @@ class Refusals:
     ) -> None:
         self._put, self._now_ms = put, now_ms
         self._seen: Counter[Key] = Counter()
-        """How often each refusal of this period was repeated."""
         self._different: Counter[str] = Counter()
-        """How many different refusals of each principal were recorded in this period."""
         self._left_out: Counter[str] = Counter()
-        """How many refusals of each principal were only counted in this period, because a maximum had been reached."""
         self._waiting: list[AuditEntry] = []
         self._window: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
@@ -171,7 +160,6 @@ class Refusals:
 
 
 CHECK_SECONDS = 1.0
-"""Seconds between two checks of the tokens and certificates of running calls."""
 
 
 class CallRevokedError(Exception):
@@ -189,10 +177,7 @@ class LiveCalls:
 
     @contextmanager
     def serving(self, caller: Caller) -> Generator[None]:
-        """Check the caller's token and certificate every CHECK_SECONDS while the `with` block runs.
-
-        When they have become invalid, the current task is cancelled, and the block raises CallRevokedError.
-        """
+        """Check the caller every CHECK_SECONDS; once invalid, the block is cancelled and raises CallRevokedError."""
         task = asyncio.current_task()
         if task is None or not caller.ends:
             yield
@@ -223,3 +208,6 @@ class LiveCalls:
                 task.cancel()
         if self._tasks:
             self._check_later()
+        # How many refusals of each principal were only counted in this period, because a maximum had been reached.
+        # How many different refusals of each principal were recorded in this period.
+        # How often each refusal of this period was repeated.

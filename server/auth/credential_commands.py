@@ -138,10 +138,7 @@ def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
 
 
 def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
-    """Return the result of `work`, which reads or changes tokens; print an error and exit if `work` fails.
-
-    `work` gets the tokens in the database that the settings name; without a database, those in the data directory.
-    """
+    """The result of `work` on the tokens of the settings' database or data directory; prints an error and exits."""
     try:
         if config.database:
             return _in_database(config, work)
@@ -166,10 +163,7 @@ def _in_database(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
 
 
 def _expiry(text: str | None, now: int) -> int:
-    """Return the expiry time for a lifetime such as "90d", in milliseconds since 1970; 0 (never) for None.
-
-    Prints an error and exits if the text is not a lifetime.
-    """
+    """The expiry for a lifetime such as "90d", in milliseconds since 1970; 0 (never) for None."""
     if text is None:
         return 0
     found = LIFETIME.fullmatch(text)

@@ -26,22 +26,18 @@ from server.process.certificates import CertificateUnusableError, authorities_in
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 256 << 10
-"""Maximum size of a key set, in bytes."""
 MAX_KEYS = 64
 FETCH_SECONDS = 5.0
-"""Maximum seconds for reading a key set."""
 URL_SECONDS = 300.0
-"""The age in seconds at which keys from a URL are read again."""
 FILE_SECONDS = 2.0
-"""The age in seconds at which keys from a file are read again."""
+# Minimum seconds between two reads from a URL, even if tokens with unknown keys keep coming or the issuer is down.
 RETRY_SECONDS = 10.0
-"""Minimum seconds between two reads from a URL, even if tokens with unknown keys keep coming or the issuer is down."""
+# The age in seconds at which keys that cannot be renewed expire, so that no withdrawn key stays valid for ever.
 STALE_SECONDS = 86_400.0
-"""The age in seconds at which keys that cannot be renewed expire, so that no withdrawn key stays valid for ever."""
 
 
 class KeysUnusableError(Exception):
-    """The public keys of an issuer cannot be read or used. The text says why."""
+    pass
 
 
 class IssuerKeys:
@@ -58,13 +54,11 @@ class IssuerKeys:
         self._age = FILE_SECONDS if in_file else URL_SECONDS
         self._retry = FILE_SECONDS if in_file else RETRY_SECONDS
         self._failure = ""
-        """Why the last read failed; "" if it succeeded."""
 
     def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
-        """Return the key with this id for an algorithm; None if there is no such key or it has expired.
+        """The key for an id ("": the only one) and algorithm; None if unknown or expired.
 
-        The id "" means the only key for the algorithm. If the keys are old, this starts to read them again in the
-        background, and does not wait.
+        Old keys are read again in the background.
         """
         now = self._monotonic()
         if now - self._read_at > self._age:
@@ -106,11 +100,7 @@ class IssuerKeys:
 
 
 def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str], jwt.PyJWK]:
-    """Return the keys in a key set, by key id and algorithm, for the allowed algorithms only.
-
-    Keys of other kinds, such as symmetric ones, are ignored. Raises KeysUnusableError if `content` is no key set, or if
-    no key remains.
-    """
+    """The keys of a set by id and algorithm, the allowed ones only. Raises KeysUnusableError if there are none."""
     try:
         keys = json.loads(content)["keys"]
         found = [key for key in keys if isinstance(key, dict)]
@@ -139,10 +129,7 @@ def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
 
 
 async def content_of(issuer: Issuer) -> bytes:
-    """Fetch the key set of an issuer from its URL or file, on another thread, and return it unparsed.
-
-    Raises KeysUnusableError if it cannot be read within FETCH_SECONDS, or is too large.
-    """
+    """Fetch an issuer's key set, on another thread. Raises KeysUnusableError: too late, too large, or none."""
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             if issuer.table.jwks_file is not None:
@@ -155,10 +142,7 @@ async def content_of(issuer: Issuer) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of the file with a key set. Does blocking I/O.
-
-    Raises KeysUnusableError if the file cannot be read or is too large.
-    """
+    """The file with a key set. Blocks. Raises KeysUnusableError if it cannot be read or is too large."""
     try:
         content = read_believed(path, named=True, most=MAX_BYTES + 1)
     except NotPrivateError as error:
@@ -175,9 +159,9 @@ def _bounded(content: bytes) -> bytes:
 
 
 def _get(url: str, ca_bundle: Path | None) -> bytes:
-    """Download a URL without following redirects or using a proxy, and return the response's body. Blocks.
+    """Download a URL without redirects and proxies. Blocks.
 
-    Raises KeysUnusableError for a status other than 200 or too large a response; also requests' and urllib3's errors.
+    Raises KeysUnusableError for another status than 200 or a large response, and the errors of requests and urllib3.
     """
     try:
         verify = True if ca_bundle is None else str(authorities_in(ca_bundle) and ca_bundle)
@@ -197,7 +181,7 @@ def _get(url: str, ca_bundle: Path | None) -> bytes:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the cause of a failed request in a few words: the one of the innermost error, which requests wraps."""
+    """The innermost cause of a failed request, in a few words."""
     while (inner := getattr(error, "reason", None) or error.__cause__ or error.__context__) is not None:
         if not isinstance(inner, BaseException):
             break
@@ -205,10 +189,10 @@ def _reason(error: BaseException) -> str:
     return getattr(error, "verify_message", "") or getattr(error, "strerror", None) or type(error).__name__
 
 
+# The greatest length of a token. A longer token is refused before it is parsed.
 MAX_TOKEN_BYTES = 16 << 10
-"""The greatest length of a token. A longer token is refused before it is parsed."""
+# The latest expiry of a token, in seconds since 1970. A token that is valid longer is refused.
 LAST_SECOND = LATEST_MS // 1000
-"""The latest expiry of a token, in seconds since 1970. A token that is valid longer is refused."""
 OPTIONS: Any = {
     "require": ["exp", "iss", "aud"],
     "verify_iat": False,  # nbf says from when a token is valid; iat is for information only (RFC 7519)
@@ -233,7 +217,7 @@ class IssuedTokens:
         self._now = now
 
     def caller_of(self, text: bytes) -> Caller | None:
-        """Return the caller with this token; None if the token is invalid or its signing key is not known yet."""
+        """The caller with this token; None if the token is invalid or its signing key is not known yet."""
         found = self._read(text)
         if found is None:
             return None
@@ -256,10 +240,7 @@ class IssuedTokens:
         return _caller(issuer, claims, f"{algorithm}:{key_id}")
 
     async def caller_after_refresh(self, text: bytes) -> Caller | None:
-        """Fetch the issuer's keys if the one that signed this token is unknown, and return the token's caller.
-
-        Returns None for an invalid token, and also if the key was already known.
-        """
+        """Fetch the keys if the one that signed the token is unknown, and return its caller; None if it was known."""
         found = self._read(text)
         if found is None or found[1].find(*found[2:]) is not None:
             return None
@@ -267,15 +248,12 @@ class IssuedTokens:
         return self.caller_of(text)
 
     def accepts(self, caller: Caller) -> bool:
-        """Return whether the caller's token has not expired and the issuer has not withdrawn its signing key."""
+        """Whether the caller's token has not expired and the issuer has not withdrawn its signing key."""
         algorithm, _, key_id = caller.token.partition(":")
         return self._now() < caller.expires_at and self._keys[caller.issuer].find(key_id, algorithm) is not None
 
     def _read(self, text: bytes) -> tuple[Issuer, IssuerKeys, str, str] | None:
-        """Return a token's issuer, that issuer's keys, the key id and the algorithm. Does not verify the signature.
-
-        Returns None if the token is malformed, or if its issuer or algorithm is not in the settings.
-        """
+        """A token's issuer, keys, key id and algorithm, unverified; None if malformed or not in the settings."""
         if len(text) > MAX_TOKEN_BYTES or text.count(b".") != 2:
             return None
         try:
@@ -290,10 +268,10 @@ class IssuedTokens:
 
 
 def _unproven(part: bytes) -> dict[str, Any]:
-    """Decode the header or the claims of a token before its signature is verified. Raises ValueError or RecursionError.
+    """Decode header or claims before verification. Raises ValueError or RecursionError.
 
-    Only tokens that name a known key are parsed with PyJWT. As it handles each byte in Python, strangers could
-    otherwise keep the event loop busy with long tokens.
+    PyJWT handles each byte in Python: strangers could keep the event loop busy with long tokens, so only those of known
+    keys get there.
     """
     found = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     if not isinstance(found, dict):
@@ -302,10 +280,7 @@ def _unproven(part: bytes) -> dict[str, Any]:
 
 
 def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | None:
-    """Return the caller that verified claims identify; None if they identify no principal or grant no role.
-
-    `token` is what `Caller.token` will contain: the algorithm and the id of the signing key.
-    """
+    """The caller of verified claims; None without a principal or role. `token` is for `Caller.token`."""
     said, ends = claim(claims, issuer.table.principal_claim), claims["exp"]
     if not isinstance(said, str) or not isinstance(ends, int | float) or not 0 < ends <= LAST_SECOND:
         return None
@@ -328,7 +303,6 @@ def _role(issuer: Issuer, value: Any) -> Role | None:
 
 
 def claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a claim, given by name or by a path with dots like `realm_access.roles`; None if absent."""
     if name in claims:
         return claims[name]
     value: Any = claims

@@ -22,12 +22,11 @@ from actors.ports.sandbox import ALL_PERMISSIONS, Permissions
 from actors.ports.settings_checks import Text, is_loopback
 from actors.runtime.quotas import COSTS, Limits, Quota, QuotaSettings, fair_share
 
+# The principal of the operating system user that runs the server. It holds the local token and may do everything.
 LOCAL = "local"
-"""The principal of the operating system user that runs the server. It holds the local token and may do everything."""
 
 CERTIFICATE_NAME = re.compile(r"(uri|dns|email|cn):.+")
 SYSTEM = ("/proc/", "/sys/", "/dev/")
-"""A directory that a principal may use cannot be beneath one of these."""
 
 
 class Role(StrEnum):
@@ -38,7 +37,6 @@ class Role(StrEnum):
     USER = "user"
     """May use conversations: create, send, cancel, approve and delete."""
     OPERATOR = "operator"
-    """May use conversations, and read the audit trail of all principals."""
 
     def includes(self, other: Role) -> bool:
         order = tuple(Role)
@@ -53,7 +51,6 @@ class Principal(Struct, frozen=True):
     role: Role = Role.USER
     """The highest role that a token of this principal can have."""
     quotas: Limits = {}
-    """The principal's own quotas."""
 
 
 class Caller(Struct, frozen=True):
@@ -62,19 +59,11 @@ class Caller(Struct, frozen=True):
     principal: str
     role: Role
     token: str = ""
-    """The id of the principal's token, or of the key that signed an issuer's token, or BY_AUTHORIZER.
-
-    "" for the server's own user, and for a principal that is identified by its certificate alone.
-    """
     issuer: str = ""
     """The name of the issuer of the token; "" if no issuer's token was used."""
     expires_at: float = 0.0
-    """When the issuer's token or the authorizer's identity expires, in seconds since 1970; 0 for other callers."""
     secret: str = ""
-    """The beginning of the hash of the token's secret, which changes when the token is rotated.
-
-    It is not secret itself.
-    """
+    """The beginning of the hash of the token's secret, by which a rotation is noticed. Not secret."""
     certificate_ends: float = 0.0
     """When the caller's client certificate expires, in seconds since 1970; 0 without a certificate."""
 
@@ -93,8 +82,6 @@ Dollars = Annotated[float, Meta(ge=0, le=2**53, description="must be dollars, 0 
 
 
 class Quotas(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of quotas, by the names in `Quota`."""
-
     concurrent_runs: Count = UNSET
     concurrent_model_requests: Count = UNSET
     streams: Count = UNSET
@@ -112,14 +99,10 @@ class Quotas(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PrincipalDefaults(Struct, frozen=True, forbid_unknown_fields=True):
-    """The table [principal_defaults]."""
-
     quotas: Quotas = Quotas()
 
 
 class PrincipalTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table [principals.NAME], or the template in [issuers.NAME.template]."""
-
     roots: Annotated[tuple[Text, ...], Meta(description="must be a list of the directories that the principal uses")]
     modes: tuple[Mode, ...] = (Mode.RESTRICTED,)
     models: tuple[Text, ...] | None = None
@@ -129,20 +112,14 @@ class PrincipalTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def principals_from_tables(tables: Mapping[str, PrincipalTable]) -> dict[str, Principal]:
-    """Return the principals of the tables [principals.NAME] by name.
-
-    Raises ValueError with a text such as "principals.NAME.roots: why".
-    """
+    """Raises ValueError with a text such as "principals.NAME.roots: why"."""
     if LOCAL in tables:
         raise ValueError(f"principals.{LOCAL}: this is the server's own user; choose another name")
     return {name: principal_of(f"principals.{name}", name, table) for name, table in tables.items()}
 
 
 def principal_of(where: str, name: str, table: PrincipalTable) -> Principal:
-    """Return the principal that a table describes. `where` is the name of the table.
-
-    Raises ValueError with a text such as "WHERE.roots: why".
-    """
+    """The principal of the table `where`. Raises ValueError with a text such as "WHERE.roots: why"."""
     permissions = Permissions(
         modes=frozenset(table.modes),
         roots=tuple(_root(f"{where}.roots", root) for root in table.roots),
@@ -153,11 +130,7 @@ def principal_of(where: str, name: str, table: PrincipalTable) -> Principal:
 
 
 def principals_of(where: str, names: Mapping[str, str], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """Replace the names of principals in a table by the principals themselves.
-
-    The keys of `names` are kept: values of a claim in tokens, or names in certificates. Raises ValueError with the text
-    "WHERE: why" if a principal does not exist.
-    """
+    """Replace the names of principals in a table, by claim or certificate. Raises ValueError ("WHERE: why")."""
     for said, name in names.items():
         if name not in principals:
             known = ", ".join(sorted(principals)) or "none"
@@ -166,7 +139,7 @@ def principals_of(where: str, names: Mapping[str, str], principals: Mapping[str,
 
 
 def _root(where: str, root: str) -> str:
-    """Return a principal's directory with symbolic links resolved, so that none can be redirected later."""
+    """A principal's directory with symbolic links resolved, so that none can be redirected later."""
     real = os.path.realpath(root.replace("\0", ""))
     if not root.startswith("/") or "\0" in root or real == "/":
         raise ValueError(f"{where}: {root!r} must be an absolute path, and not /")
@@ -175,36 +148,28 @@ def _root(where: str, root: str) -> str:
     return real
 
 
+# The supported signature algorithms, all with public keys. The value is the type or the elliptic curve of the keys.
 ALGORITHMS = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
     "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519",
 }  # fmt: skip
-"""The supported signature algorithms, all with public keys. The value is the type or the elliptic curve of the keys."""
 USUAL_ALGORITHMS = ("RS256", "ES256")
 USUAL_ROLES = {role.value: role for role in Role}
 MAX_VALUE_CHARS = 255
-"""Maximum length of the value of a claim that names a principal."""
 PLACEHOLDER = "{principal}"
 """The placeholder in a template's directories for the value of the claim that names the principal."""
+# How many principals created from a template are cached, so that their directories are resolved only once.
 KNOWN_PRINCIPALS = 4_096
-"""How many principals created from a template are cached, so that their directories are resolved only once."""
 
 
 class Template:
-    """Creates principals for users of an issuer whom the settings do not name, all with the rights in one table.
-
-    Safe to use from any thread.
-    """
+    """Creates principals for users whom the settings do not name, with the rights of one table. Any thread."""
 
     def __init__(self, issuer: str, table: PrincipalTable) -> None:
-        """Take the table [issuers.NAME.template].
-
-        Raises ValueError with a text such as "issuers.NAME.template.roots: why".
-        """
+        """Raises ValueError with a text such as "issuers.NAME.template.roots: why"."""
         self._prefix, self._table = f"{issuer}:", table
         self._where = f"issuers.{issuer}.template"
         self.quotas = table.quotas.limits
-        """The quotas of every principal that is created from the template."""
         for root in table.roots:
             if "{" in root.replace(PLACEHOLDER, ""):
                 raise ValueError(f"{self._where}.roots: {root!r} has a brace that does not belong to {PLACEHOLDER}")
@@ -213,7 +178,6 @@ class Template:
         self.principal = functools.lru_cache(KNOWN_PRINCIPALS)(self._principal)
 
     def _principal(self, value: str) -> Principal | None:
-        """Return the principal for a value of the claim that names principals; None if the value cannot name one."""
         if not _names_somebody(value) or (self._personal and ("/" in value or value.startswith("."))):
             return None
         try:
@@ -226,13 +190,10 @@ class Template:
 
 
 class Texts(tuple[str, ...]):
-    """A list of texts, which may be written as one text."""
-
     __slots__ = ()
 
     @classmethod
     def of(cls, value: object) -> Texts:
-        """Convert a text or a list. Raises ValueError for other values."""
         found = [value] if isinstance(value, str) else value
         if not (isinstance(found, list) and found and all(isinstance(each, str) and each for each in found)):
             raise ValueError("needed, as a text or a list of texts")
@@ -240,12 +201,9 @@ class Texts(tuple[str, ...]):
 
 
 class IssuerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table [issuers.NAME]."""
-
     url: Text = field(name="issuer")
     """The exact value of the claim `iss` in the issuer's tokens."""
     audiences: Texts = field(name="audience")
-    """The accepted audiences. The claim `aud` must contain one of them."""
     jwks_url: str = ""
     """The URL of the issuer's keys; "" if they are in a file."""
     jwks_file: Path | None = None
@@ -256,9 +214,7 @@ class IssuerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """How far the issuer's clock and this machine's may differ, in seconds."""
     principal_claim: Text = "sub"
     principals: dict[str, str] = {}
-    """The names of principals by values of `principal_claim`."""
     role_claim: Text = ""
-    """The claim that limits the caller's role; "" if no claim does."""
     roles: dict[str, Role] = field(default_factory=USUAL_ROLES.copy)
     """The roles that the values of `role_claim` stand for."""
     template: PrincipalTable | None = None
@@ -280,8 +236,6 @@ class IssuerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Issuer(Struct, frozen=True):
-    """An issuer of JSON Web Tokens."""
-
     name: str
     table: IssuerTable
     principals: Mapping[str, Principal]
@@ -289,16 +243,13 @@ class Issuer(Struct, frozen=True):
     template: Template | None = None
 
     def principal(self, value: str) -> Principal | None:
-        """Return the principal that a value of `principal_claim` identifies; None if the value identifies none."""
+        """The principal that a value of `principal_claim` identifies; None if the value identifies none."""
         named = self.principals.get(value)
         return named if named is not None or self.template is None else self.template.principal(value)
 
 
 def issuers_from_tables(tables: Mapping[str, IssuerTable], principals: Mapping[str, Principal]) -> dict[str, Issuer]:
-    """Return the issuers of the tables [issuers.NAME] by name.
-
-    Raises ValueError with a text such as "issuers.NAME.issuer: why".
-    """
+    """Raises ValueError with a text such as "issuers.NAME.issuer: why"."""
     urls = [each.url for each in tables.values()]
     found: dict[str, Issuer] = {}
     for name, table in tables.items():
@@ -310,10 +261,7 @@ def issuers_from_tables(tables: Mapping[str, IssuerTable], principals: Mapping[s
 
 
 def client_certificates(names: Mapping[str, str], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """Return the principals of the table [client_certificates], by a name in the certificate.
-
-    Raises ValueError with the text "client_certificates: why".
-    """
+    """The principals by names in certificates. Raises ValueError ("client_certificates: why")."""
     for name in names:
         if not CERTIFICATE_NAME.fullmatch(name):
             raise ValueError(f"client_certificates: {name!r} must begin with uri:, dns:, email: or cn:, then a name")
@@ -340,11 +288,10 @@ def _url_fault(text: str) -> str:
 def quota_settings(
     together: Quotas, defaults: PrincipalDefaults, principals: Mapping[str, Principal], issuers: Mapping[str, Issuer]
 ) -> QuotaSettings:
-    """Combine the quotas in [quotas], [principal_defaults.quotas] and the tables of principals and issuers' templates.
+    """Combine the quotas of [quotas], defaults, principals and templates.
 
-    The quotas of a principal, or those of its issuer's template, override the defaults key by key. Only [quotas], the
-    limits of all callers together, applies to the server's own user. If there are principals or issuers, and no default
-    for concurrent model requests is set, each principal may have a share of those that [quotas] allows.
+    Key by key, a principal's or its template's override the defaults; only [quotas] applies to the server's own user.
+    Without a default for concurrent model requests, each principal may have a share of those of [quotas].
     """
     of_all, each = together.limits, defaults.quotas.limits
     if principals or issuers:

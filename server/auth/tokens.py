@@ -35,10 +35,7 @@ class TokenUnusableError(Exception):
 
 
 def read_or_create_token(path: Path) -> str:
-    """Return the token in the file `path`. A missing file is created with a new token, and only its owner can read it.
-
-    Raises TokenUnusableError if other users can read the file, or if it cannot be read or written.
-    """
+    """The token in a file, which is created if missing, for its owner only. Raises TokenUnusableError."""
     try:
         return _read(path)
     except FileNotFoundError:
@@ -50,9 +47,9 @@ def read_or_create_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file that an operator or another program has written.
+    """The token in a file that others have written.
 
-    Raises TokenUnusableError if the file is missing, has no token, or can be read by other users.
+    Raises TokenUnusableError: missing, empty, or readable to other users.
     """
     try:
         return _read(path, named=True)
@@ -67,9 +64,9 @@ def _unreadable(path: Path, error: OSError) -> TokenUnusableError:
 
 
 def open_secret(path: Path, *, named: bool = False) -> int:
-    """Open a file with secrets for reading, and return its descriptor. An operator's file is `named` in the settings.
+    """Open a file with secrets; an operator's is `named` in the settings.
 
-    Raises TokenUnusableError if other users can read it or may have written it, and OSError if it cannot be opened.
+    Raises TokenUnusableError if others can read it or may have written it, and OSError.
     """
     try:
         descriptor = open_believed(path, named=named)
@@ -108,10 +105,7 @@ MAX_FILE_BYTES = 16 << 20
 
 
 class PrivateFile:
-    """A JSON file that only its owner can read.
-
-    The methods do blocking I/O, and raise TokenUnusableError if that fails.
-    """
+    """A JSON file that only its owner can read. Blocks; raises TokenUnusableError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -121,10 +115,7 @@ class PrivateFile:
         return str(self.path)
 
     def read(self) -> bytes | None:
-        """Return the content; None if there is no file.
-
-        Raises TokenUnusableError if the file cannot be read, or if other users can read it or may have written it.
-        """
+        """None if there is no file. Raises TokenUnusableError, also if others can read it or may have written it."""
         try:
             with os.fdopen(open_secret(self.path), "rb") as file:
                 return file.read(MAX_FILE_BYTES)
@@ -134,7 +125,7 @@ class PrivateFile:
             raise TokenUnusableError(f"{self.path} cannot be read: {error.strerror}") from None
 
     def version(self) -> tuple[int, ...]:
-        """Return a value that changes whenever the file or its permissions change. Costs one system call."""
+        """A value that changes whenever the file or its permissions change. Costs one system call."""
         try:
             found = os.lstat(self.path)
         except OSError:
@@ -143,10 +134,7 @@ class PrivateFile:
 
     @contextmanager
     def changing(self) -> Generator[None]:
-        """Lock the file against changes by other programs while the `with` block runs.
-
-        Readers never wait for the lock.
-        """
+        """Lock the file against other programs' changes in the `with` block. Readers never wait."""
         lock = self.path.with_name(f"{self.path.name}.lock")
         try:
             held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -159,10 +147,7 @@ class PrivateFile:
             os.close(held)
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content by the result of `change(content)`, while holding the lock.
-
-        If the result is None, the file is left unchanged.
-        """
+        """Replace the content by `change(content)`, unless that is None, under the lock."""
         with self.changing():
             content = change(self.read())
             if content is not None:
@@ -175,28 +160,22 @@ class PrivateFile:
 
 log = logging.getLogger(__name__)
 
+# A revoked token is refused after this and REFRESH_SECONDS of `server.auth.authentication` at the latest.
 FOLLOW_SECONDS = 0.5
-"""Seconds between two reads of the tokens in the database.
-
-A revoked token is refused at the latest after this time plus REFRESH_SECONDS of `server.auth.authentication`.
-"""
+# Minimum seconds between two reads of the tokens, even if many calls with unknown tokens arrive.
 PAUSE_SECONDS = 0.05
-"""Minimum seconds between two reads of the tokens, even if many calls with unknown tokens arrive."""
 PATIENCE_SECONDS = 2.0
 """Maximum seconds that a call with an unknown token waits until the tokens have been read again."""
 
 
 class SharedTokens:
-    """Reads the tokens in the database periodically, on a thread of its own. Use in the event loop only.
+    """Reads the tokens in the database periodically, on a thread. Event loop only.
 
-    While the database does not answer, the last known tokens stay valid; calls that need the database fail anyway.
+    Without the database the last known ones stay valid; calls that need it fail anyway.
     """
 
     def __init__(self, tokens: PrincipalTokens) -> None:
-        """Read the tokens, and start the thread that reads them again.
-
-        Raises TokenUnusableError or StoreUnavailableError if they cannot be read.
-        """
+        """Read the tokens, and start the thread. Raises TokenUnusableError or StoreUnavailableError."""
         self._stored = tokens
         self._guard = threading.Lock()  # guards _tokens, _failure, _version and _waiting
         self._tokens, self._failure = tokens.read(), ""
@@ -207,12 +186,12 @@ class SharedTokens:
         self._thread.start()
 
     def version(self) -> object:
-        """Return a number that grows whenever a read has found changed tokens."""
+        """A number that grows whenever a read has found changed tokens."""
         with self._guard:
             return self._version
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens as of the last read. Raises TokenUnusableError if the database contains no valid list."""
+        """The tokens as of the last read. Raises TokenUnusableError if the database contains no valid list."""
         with self._guard:
             if self._failure:
                 raise TokenUnusableError(self._failure)
@@ -238,7 +217,7 @@ class SharedTokens:
             await asyncio.wait_for(done, PATIENCE_SECONDS)
 
     def close(self) -> None:
-        """End the thread once a read in progress has finished. Blocks until then. May be called more than once."""
+        """End the thread after a read in progress. Blocks. Idempotent."""
         self._closed.set()
         self._wanted.set()
         self._thread.join()
@@ -254,10 +233,7 @@ class SharedTokens:
                 tell()
 
     def _look(self) -> None:
-        """Read the tokens once, and keep the result for `read`.
-
-        If the database does not answer, keep the old result.
-        """
+        """Read the tokens once; keep the old ones if the database does not answer."""
         try:
             found, failure = self._stored.read(), ""
         except StoreUnavailableError:
@@ -274,38 +250,28 @@ T = TypeVar("T")
 
 PRINCIPALS_TOKENS = "tokens.json"
 """The name under which the list is stored: as a file in the data directory, or as a document in the database."""
+# The prefix of all tokens of principals, by which secret scanners recognise tokens in published files.
 PREFIX = "bedrock"
-"""The prefix of all tokens of principals, by which secret scanners recognise tokens in published files."""
 SECRET_BYTES = 32
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A token of a principal, without its secret."""
-
     id: str
     principal: str
     role: Role
     digest: str
-    """SHA-256 of the secret, in hexadecimal digits.
-
-    A slow hash is not needed, because the secret has 256 random bits.
-    """
+    """SHA-256 of the secret, in hexadecimal digits: a slow hash is not needed for 256 random bits."""
     created_at: int
-    """When the token was created, in milliseconds since 1970."""
     expires_at: int = 0
-    """When the token expires, in milliseconds since 1970; 0 for never."""
     note: str = ""
 
     def valid(self, now: int) -> bool:
-        """Return whether the token has not expired at the time `now`, in milliseconds since 1970."""
+        """Whether the token has not expired at the time `now`, in milliseconds since 1970."""
         return not self.expires_at or now < self.expires_at
 
 
 class TokenContent(Protocol):
-    """Where the list of tokens is stored: a file or a database.
-
-    The methods do blocking I/O, and raise TokenUnusableError or StoreError.
-    """
+    """Where the list of tokens is stored. Blocks; raises TokenUnusableError or StoreError."""
 
     @property
     def shown(self) -> str:
@@ -313,28 +279,22 @@ class TokenContent(Protocol):
         ...
 
     def read(self) -> bytes | None:
-        """Return the list as JSON; None if no list was ever written."""
+        """The list as JSON; None if no list was ever written."""
         ...
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the list by the result of `change(list)`; if the result is None, leave the list unchanged.
-
-        May call `change` more than once.
-        """
+        """Replace the list by `change(list)`, unless that is None. May call `change` more than once."""
         ...
 
 
 class PrincipalTokens:
-    """Reads and changes the list of tokens. The methods do blocking I/O, and raise TokenUnusableError if that fails."""
+    """Reads and changes the list of tokens. Blocks; raises TokenUnusableError."""
 
     def __init__(self, content: TokenContent) -> None:
         self._content = content
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens; () if no list was ever written.
-
-        Also raises StoreUnavailableError if the database does not answer.
-        """
+        """() if no list was ever written. Also raises StoreUnavailableError."""
         try:
             return self._decoded(self._content.read())
         except StoreUnavailableError:
@@ -357,7 +317,6 @@ class PrincipalTokens:
         return token, f"{PREFIX}_{token.id}_{secret}"
 
     def rotate(self, token_id: str) -> str | None:
-        """Give a token a new secret, and return its new text; None if there is no such token."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
 
         def rotated(tokens: list[Token]) -> bool:
@@ -409,18 +368,15 @@ class TokenFile(PrincipalTokens):
         super().__init__(self._file)
 
     def version(self) -> object:
-        """Return a value that changes whenever the file or its permissions change. Costs one system call."""
+        """A value that changes whenever the file or its permissions change. Costs one system call."""
         return self._file.version()
 
     async def read_again(self) -> None:
-        """Return at once, because `version` and `read` always look at the file."""
+        """`version` and `read` always look at the file."""
 
 
 def matching(tokens: dict[str, Token], text: bytes) -> Token | None:
-    """Return the token whose text, with the secret, is `text`; None if there is none. Compares in constant time.
-
-    `tokens` maps token ids to tokens.
-    """
+    """The token, of these by id, whose text is `text`, with the secret. Compares in constant time."""
     prefix, _, rest = text.partition(b"_")
     name, _, secret = rest.partition(b"_")
     token = tokens.get(name.decode("ascii", "replace")) if prefix == PREFIX.encode() else None
@@ -448,10 +404,7 @@ class _Table(Generic[Kept]):
         self._file = PrivateFile(path)
 
     def read(self) -> dict[str, Kept]:
-        """Return the values by server name; {} if there is no file.
-
-        Raises McpLoginsError if the file cannot be used.
-        """
+        """{} without a file. Raises McpLoginsError."""
         try:
             content = self._file.read()
             return {} if content is None else msgspec.json.decode(content, type=dict[str, self._kind])  # type: ignore[name-defined]
@@ -462,10 +415,7 @@ class _Table(Generic[Kept]):
 
     @contextmanager
     def _changing(self) -> Generator[dict[str, Kept]]:
-        """Yield the values for the `with` block to change, and write them to the file when the block ends.
-
-        Until then, other programs wait before they change the file. Raises McpLoginsError if the file cannot be used.
-        """
+        """Yield the values to change, which are written at the end; other programs wait. Raises McpLoginsError."""
         try:
             with self._file.changing():
                 values = self.read()
@@ -477,24 +427,18 @@ class _Table(Generic[Kept]):
             raise McpLoginsError(str(error)) from None
 
     def put(self, name: str, value: Kept) -> None:
-        """Store a value for a server, replacing an existing one. Raises McpLoginsError if the file cannot be used."""
+        """Store or replace a server's value. Raises McpLoginsError."""
         with self._changing() as values:
             values[name] = value
 
 
 class McpRegistrationFile(_Table[McpRegistration]):
-    """The OAuth client registrations at MCP servers, in a file.
-
-    A login takes its registration out of the file first, and stores it again only if the login succeeds.
-    """
+    """The OAuth client registrations at MCP servers. A login takes its own out, and stores it again if it succeeds."""
 
     _kind, _what = McpRegistration, "registrations"
 
     def pop(self, name: str) -> McpRegistration | None:
-        """Remove and return the registration for a server; None if there is none.
-
-        Raises McpLoginsError if the file cannot be used.
-        """
+        """Remove and return a server's registration, or None. Raises McpLoginsError."""
         with self._changing() as found:
             return found.pop(name, None)
 
@@ -505,14 +449,11 @@ class McpLoginFile(_Table[McpLogin]):
     _kind, _what = McpLogin, "logins"
 
     def version(self) -> tuple[int, ...]:
-        """Return a value that changes whenever the file changes."""
+        """Changes whenever the file does."""
         return self._file.version()
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
-        """Replace the stored login by `after` if it still equals `before`. Return whether it was replaced.
-
-        If `after` is None, the login is removed. Raises McpLoginsError if the file cannot be used.
-        """
+        """Replace the login (None removes it) if it still equals `before`; False if not. Raises McpLoginsError."""
         with self._changing() as logins:
             if logins.get(name) != before:
                 return False

@@ -51,19 +51,13 @@ _OF_THEIR_OWN: dict[str, ServingNode] = {
     f"{CONVERSATIONS}WaitRequestCycle": ServingNode.WATCHED,
 }
 
+# Methods for the role USER change a conversation, so its owner serves them; all others only read, which every node can.
 PLACES: dict[str, ServingNode] = {
     method: ServingNode.OWNER if role is Role.USER else ServingNode.HERE for method, role in NEEDED.items()
 } | _OF_THEIR_OWN
-"""The node that serves each method, by the method's full name.
-
-Methods that need the role USER change a conversation, so the owner of the conversation serves them. The other methods
-only read, which every node can do. _OF_THEIR_OWN contains the exceptions.
-"""
 
 
 class PassedStatusError(Exception):
-    """The node that owns the conversation has answered a forwarded call with a gRPC status other than OK."""
-
     def __init__(self, code: grpc.StatusCode, details: str, trailers: Metadata) -> None:
         super().__init__(details)
         self.code, self.details, self.trailers = code, details, trailers
@@ -71,10 +65,7 @@ class PassedStatusError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardedCall:
-    """A call to be forwarded to another node."""
-
     method: str
-    """The full name of the method, e.g. "/bedrock.v1.ConversationService/SendMessage"."""
     request: bytes
     metadata: Metadata
     lane: Lane
@@ -83,13 +74,10 @@ class ForwardedCall:
 
 
 async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Metadata]:
-    """Forward a unary call to a node, and return the response and its trailing metadata.
+    """Forward a unary call; the response and its trailing metadata.
 
-    Raises:
-        PassedStatusError: The owner answered with a status other than OK.
-        NotOwnerError: The node is not the owner; nothing was changed.
-        PeerLostError: There was no answer.
-        AnswerTimeoutError: The deadline of the call has passed.
+    Raises PassedStatusError (not OK), NotOwnerError (nothing was changed), PeerLostError (no answer) or
+    AnswerTimeoutError (the deadline).
     """
     async with peer.channel(call.lane) as channel:
         method: Any = channel.unary_unary(call.method)
@@ -105,20 +93,14 @@ async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Me
 
 
 def raise_unless_cut(peer: NodeConnections) -> NoReturn:
-    """Re-raise the current CancelledError, or raise PeerLostError if the call ended because its node was declared dead.
-
-    Call this only in an `except` block for a CancelledError.
-    """
+    """Re-raise the current CancelledError, or PeerLostError if the node was declared dead. In `except` blocks only."""
     if peer.cut and not is_cancelled():
         raise PeerLostError(sent=True) from None
     raise  # noqa: PLE0704 -- called in the handler of the exception
 
 
 def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
-    """Raise the exception of `forward` that corresponds to the gRPC error of a failed call to another node.
-
-    The trailing metadata shows whether a node or a proxy has answered: only nodes send a trailer with their address.
-    """
+    """Raise the exception of `forward` for a failed call; a trailer with an address shows that a node has answered."""
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
     if NOT_OWNER in names:
@@ -134,10 +116,10 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
 
 
 class ForwardedStream(Stream):
-    """Forwards a stream of messages from the conversation's owner to the client.
+    """Forwards a stream from the conversation's owner.
 
-    The owner's next message is read once the client has received the previous one. As with all streams, the server
-    limits their number, ends them if the client stops reading, and ends them at shutdown.
+    The next message is read once the client has the previous one. Limits, slow readers and shutdown are as for all
+    streams.
     """
 
     def __init__(
@@ -152,7 +134,6 @@ class ForwardedStream(Stream):
         self.trailers: Metadata = ()
 
     def close(self) -> None:
-        """Cancel the call to the node that owns the conversation. May be called more than once."""
         if self._calling is not None:
             self._calling.cancel()
 
@@ -161,10 +142,9 @@ class ForwardedStream(Stream):
             self.close()
 
     async def _open(self) -> None:
-        """Call the node that owns the conversation, and pass each message of its stream to the client.
+        """Call the owner, and pass on each message until the stream ends.
 
-        Returns when the stream ends. Raises the exceptions of `forward`, and Rejected (SHUTTING_DOWN) if this server
-        shuts down earlier.
+        Raises what `forward` raises, and Rejected (SHUTTING_DOWN).
         """
         call = self._call
         async with self._peer.channel(call.lane) as channel:
@@ -185,5 +165,5 @@ class ForwardedStream(Stream):
                 raise_unless_cut(self._peer)
 
     async def _go_on(self) -> bool:
-        """Return False, which ends the stream: `_open` has already forwarded all messages."""
+        """Ends the stream: `_open` has forwarded all messages."""
         return False

@@ -34,21 +34,18 @@ from server.streams.watch_conversations import FollowedNodes
 log = logging.getLogger(__name__)
 
 WATCH_LIST = "/bedrock.nodes.v1.Nodes/WatchList"
-"""The gRPC method by which a node receives the changes of another node's list. Clients cannot call it."""
+# How many seconds a client's new stream waits for the lists of other nodes, before it begins without some of them.
 READY_SECONDS = 2.0
-"""How many seconds a client's new stream waits for the lists of other nodes, before it begins without some of them."""
+# Seconds between two checks for new nodes, and between two attempts to connect to a node.
 LOOK_SECONDS = 1.0
-"""Seconds between two checks for new nodes, and between two attempts to connect to a node."""
+# Seconds to pause after sending changes, so that frequent changes are sent together.
 PAUSE_SECONDS = 0.05
-"""Seconds to pause after sending changes, so that frequent changes are sent together."""
 CHANGES_PER_FRAME = 64
 
 SELF = CommandOrigin(LOCAL, Role.OPERATOR.value)
 
 
 class NodeChange(msgspec.Struct, frozen=True, array_like=True):
-    """A change of the list of conversations, in the format that nodes exchange."""
-
     id: str
     record: ConversationRecord
     deleted: bool
@@ -59,10 +56,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[NodeChange, ...])
 
 
 class NodeListStream(Stream):
-    """Sends the list changes of this node's conversations to another node.
-
-    The first message is empty. It tells the other node that from now on no change is missed.
-    """
+    """Sends this node's list changes to another node; an empty message first, after which no change is missed."""
 
     def __init__(
         self, streams: Streams, feed: ListFeed, wakeups: Wakeups, write: Callable[[bytes], Awaitable[None]]
@@ -71,7 +65,6 @@ class NodeListStream(Stream):
         self._watch = feed.attach(lambda: wakeups.wake(self.wake))
 
     def close(self) -> None:
-        """Stop receiving changes. May be called more than once."""
         self._watch.close()
 
     async def _open(self) -> None:
@@ -96,8 +89,6 @@ def _frame(changes: Sequence[ListChange]) -> bytes:
 
 
 def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the handler of WATCH_LIST. The server calls it only for calls with the token that all nodes share."""
-
     async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
             await streams.attend(lambda: NodeListStream(streams, feed, wakeups, context.write))
@@ -127,10 +118,9 @@ class NodeLists:
 
     @asynccontextmanager
     async def followed(self) -> AsyncGenerator[FollowedNodes]:
-        """Receive the list changes of all other nodes while the `async with` block runs.
+        """Receive all nodes' list changes in the block, which begins once all send them, or after READY_SECONDS.
 
-        The block begins once every other node sends its changes, so that none is missed any more, or after
-        READY_SECONDS. The yielded object shows whether changes may have been missed since.
+        The yielded object shows whether changes may have been missed.
         """
         self._waiting += 1
         watcher = FollowedNodes()
@@ -209,24 +199,15 @@ class NodeLists:
         self._looking = None
 
 
+# The first call to another node: its incarnation, which tells a restarted node from its predecessor.
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
-"""The gRPC method of the first call to another node. The response is that node's incarnation.
-
-A node gets this number when it starts, so that a restarted node can be told from its predecessor.
-"""
+# A node is listed before it begins to listen, so it may leave greetings unanswered for so long without a warning.
 NEW_SECONDS = 5.0
-"""How many seconds a new node may leave greetings unanswered before a warning is logged.
-
-Such a delay is normal: a node is listed in the cluster before it begins to listen.
-"""
 ANSWER_SECONDS = 2.0
 
 
 def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the handler of GREET, which answers with this node's incarnation, the number it got when it started.
-
-    The server calls the handler only for calls that carry the token that all nodes share.
-    """
+    """Answers GREET with this node's incarnation, for calls with the token that all nodes share."""
 
     async def serve(_request: bytes, _context: Any) -> bytes:
         return str(cluster.me.incarnation).encode()
@@ -240,10 +221,6 @@ class Greetings:
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
         self._cluster, self._peers, self._marks = cluster, peers, marks
         self._seen: dict[int, float] = {}
-        """When each node that has not answered was first seen, in seconds of the event loop's clock.
-
-        The keys are incarnations: numbers that nodes get when they start.
-        """
         self._answered: set[int] = set()
 
     async def run(self) -> None:
@@ -291,3 +268,5 @@ def _tell(peer: NodeConnections, error: grpc.aio.AioRpcError) -> None:
         peer.refuses()
     else:
         log.debug("the node at %s does not answer: %s", peer.address, error.code().name)
+        # When each node that has not answered was first seen, in seconds of the event loop's clock. The keys are
+        # incarnations: numbers that nodes get when they start.

@@ -34,13 +34,10 @@ from server.contract import limits
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 TOKEN, ORIGIN = "bedrock-node-token", "bedrock-origin-bin"
+# Every response of a node has this trailer, with the address of the node that served the call.
 OWNER = "bedrock-owner"
-"""The trailer (gRPC metadata at the end of a response) with the address of the node that has served a call.
-
-Every response of a node has this trailer.
-"""
+# The trailer with which a node refuses a forwarded call, without any effect, as it does not own the conversation.
 NOT_OWNER = "bedrock-not-owner"
-"""The trailer with which a node refuses a forwarded call, without any effect, as it does not own the conversation."""
 MAX_ORIGIN_BYTES = 4_096
 MIN_TOKEN_CHARS = 32
 
@@ -49,8 +46,6 @@ _decoder = msgspec.msgpack.Decoder(CommandOrigin)
 
 
 class NodeMarks:
-    """Writes and checks the metadata of calls between nodes."""
-
     def __init__(self, token: str) -> None:
         """Keep the token that all nodes share. Raises ValueError if the token is too short, or not printable ASCII."""
         if len(token) < MIN_TOKEN_CHARS or not (token.isascii() and token.isprintable()) or token != token.strip():
@@ -58,18 +53,18 @@ class NodeMarks:
         self._token = token
 
     def on(self, origin: CommandOrigin) -> Metadata:
-        """Return the metadata of a call to another node: the token, the caller `origin` and any trace context."""
+        """The metadata of a call to another node: the token, the caller `origin` and any trace context."""
         marks = ((TOKEN, self._token), (ORIGIN, _encode(origin)))
         traced = trace_parent.get()
         return (*marks, ("traceparent", traced)) if traced else marks
 
     @staticmethod
     def among(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Return whether the metadata claims, rightly or not, that another node has sent the call."""
+        """Whether the metadata claims, rightly or not, that another node has sent the call."""
         return any(key in (TOKEN, ORIGIN) for key, _ in metadata)
 
     def origin(self, metadata: Iterable[tuple[str, str | bytes]]) -> CommandOrigin | None:
-        """Return the caller that a forwarded call's metadata names; None if token or caller are missing or invalid."""
+        """The caller that a forwarded call's metadata names; None if token or caller are missing or invalid."""
         found = [(key, value) for key, value in metadata if key in (TOKEN, ORIGIN)]
         tokens = [value for key, value in found if key == TOKEN]
         origins = [value for key, value in found if key == ORIGIN]
@@ -88,7 +83,6 @@ class NodeMarks:
 
 
 LOOK_SECONDS = 2.0
-"""Maximum seconds of each attempt to connect."""
 
 _SILENT = "nothing answers there: is its cluster.address one that other machines reach, and does a firewall let them?"
 _CLOSED = "connection refused: has the node stopped, or does it listen on another address than its cluster.address?"
@@ -101,17 +95,15 @@ _PASSED = "it was reached a moment later"
 
 
 class Obstacle(NamedTuple):
-    """The reason why a node cannot be reached."""
-
     text: str
     for_good: bool = False
     """Whether the node certainly stays unreachable until somebody changes a setting."""
 
 
 async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
-    """Connect to "host:port", without TLS and then with TLS, and return why a node there cannot be reached.
+    """Why a node at "host:port" cannot be reached, without TLS and with it.
 
-    `authorities` are the CA certificates of cluster.ca in PEM; None if nodes connect without TLS.
+    `authorities` are those of cluster.ca, or None.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -145,7 +137,7 @@ async def _tried(host: str, port: int, context: ssl.SSLContext | None) -> None:
 
 
 def _context(authorities: bytes | None) -> ssl.SSLContext:
-    """Return a TLS context for a test connection. If `authorities` is None, it trusts any certificate."""
+    """A TLS context for a test connection. If `authorities` is None, it trusts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if authorities is None:
@@ -157,18 +149,12 @@ def _context(authorities: bytes | None) -> ssl.SSLContext:
 
 log = logging.getLogger(__name__)
 
+# Without this limit, connecting to a dead host could hang for minutes.
 CONNECT_SECONDS = 2.0
-"""Maximum seconds for connecting, including TLS.
-
-Without this limit, connecting to a dead host could hang for minutes.
-"""
+# How many seconds a node that is not declared dead may be unreachable before calls to it are no longer repeated.
 HOPELESS_SECONDS = 20.0
-"""How many seconds a node that is not declared dead may be unreachable before calls to it are no longer repeated."""
+# Less than a server admits per connection, so that no stream has to wait until another one ends.
 LASTING_CALLS = limits.MAX_STREAMS_PER_CONNECTION * 3 // 4
-"""Maximum streams on one connection to another node.
-
-This is less than a server admits per connection, so that no stream has to wait until another one ends.
-"""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.use_local_subchannel_pool", 1),  # without this option, all kinds of calls would share one connection
@@ -184,19 +170,14 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class PeerLostError(Exception):
-    """The connection to a node was lost, or could not be made."""
-
     def __init__(self, *, sent: bool, hopeless: bool = False) -> None:
         super().__init__("the connection to the owner was lost" if sent else "the owner cannot be reached")
         self.sent = sent
-        """Whether the call may have reached the node."""
         self.hopeless = hopeless
         """Whether repeating the call is useless, because it will fail until somebody changes a setting."""
 
 
 class Lane(Enum):
-    """The kinds of calls to another node. Each kind has separate connections."""
-
     CALLS = "calls"
     URGENT = "urgent"
     LASTING = "lasting"
@@ -212,10 +193,9 @@ class NodeConnections:
         authorities: bytes | None = None,
         name: str = "",
     ) -> None:
-        """Prepare the connections; they are opened at the first call.
+        """Prepare the connections, which the first call opens.
 
-        `credentials` is for TLS; None for no TLS. `authorities` are the CA certificates in PEM, for diagnosing
-        failures. `name` is the node's name for the log.
+        `authorities`, in PEM, are for diagnosing failures, `name` for the log.
         """
         self.address = address
         self._called = f"the node {name} at {address}" if name else f"the node at {address}"
@@ -224,7 +204,6 @@ class NodeConnections:
         self._channels: dict[tuple[Lane, int], grpc.aio.Channel] = {}
         self._in_use: dict[tuple[Lane, int], int] = {}
         self.cut = False
-        """Whether the connections were closed and their calls ended, usually because the node was declared dead."""
         self._lost_since: float | None = None
         self._for_good = False
         """Whether a diagnosis found that the node stays unreachable until somebody changes a setting."""
@@ -235,10 +214,9 @@ class NodeConnections:
 
     @asynccontextmanager
     async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
-        """Yield a connected channel for one call of the kind `lane`. The call must end with the `async with` block.
+        """Yield a connected channel for one call, which ends with the block. Raises PeerLostError (`sent` is False).
 
-        With `quiet`, a failure to connect is not logged. Raises PeerLostError, whose `sent` is False, if no connection
-        can be made.
+        With `quiet`, a failure is not logged.
         """
         number = 0
         if lane is Lane.LASTING:
@@ -296,10 +274,7 @@ class NodeConnections:
             self._unreachable.failed(f"{self._called} cannot be reached {secured}: {why.text}")
 
     def refuses(self) -> None:
-        """Record that the node refuses this node's token.
-
-        Logs the first refusal only, until a call is accepted again.
-        """
+        """Record that the node refuses this node's token; log the first refusal until a call is accepted."""
         self._refused.failed(
             f"{self._called} refuses calls of this one, which has another token: cluster.token_file has to hold the "
             "same at both"
@@ -311,10 +286,7 @@ class NodeConnections:
             outages.worked()
 
     def misled(self) -> None:
-        """Record that another node than the expected one answers at this address.
-
-        Logs this only once, until the expected node answers.
-        """
+        """Record that another node answers at this address; log it once until the expected one does."""
         self._misled.failed(f"{self._called} is not what answers there: its cluster.address leads to another node")
 
     def _open(self) -> grpc.aio.Channel:
@@ -342,22 +314,16 @@ async def _until_ready(channel: grpc.aio.Channel, state: grpc.ChannelConnectivit
 
 
 def is_cancelled() -> bool:
-    """Return whether the current task was cancelled; False if a CancelledError only means that a connection closed."""
+    """Whether the current task was cancelled; False if a CancelledError only means that a connection closed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class Peers:
-    """The connections to all other nodes. Use in the event loop only.
-
-    A node that was restarted at the same address counts as a new node, with connections of its own.
-    """
+    """The connections to all other nodes. Event loop only. A restarted node counts as a new one."""
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None, authorities: bytes | None = None) -> None:
-        """Keep the settings for connections.
-
-        `credentials` is for TLS, and trusts `authorities`, the CA certificates in PEM; None for no TLS.
-        """
+        """`credentials` trust `authorities`, in PEM; None for no TLS."""
         self._credentials = credentials
         self._authorities = authorities
         self._peers: dict[int, NodeConnections] = {}
@@ -367,7 +333,7 @@ class Peers:
         return node.incarnation in self._peers
 
     def of(self, node: Node) -> NodeConnections:
-        """Return the connections to a node. They are opened at the first call."""
+        """The connections to a node. They are opened at the first call."""
         peer = self._peers.get(node.incarnation)
         if peer is None:
             peer = self._peers[node.incarnation] = NodeConnections(
@@ -376,10 +342,7 @@ class Peers:
         return peer
 
     def cut(self, incarnation: int) -> None:
-        """End all calls to the node with this incarnation, the number it got at its start, and close its connections.
-
-        Returns before the connections are closed.
-        """
+        """End all calls to the node with this incarnation; its connections are closed later."""
         if (peer := self._peers.pop(incarnation, None)) is not None:
             closing = asyncio.get_running_loop().create_task(peer.close())
             self._closing.add(closing)

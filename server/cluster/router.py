@@ -48,20 +48,14 @@ if TYPE_CHECKING:
 Behaviour: TypeAlias = Callable[[Any, Any], Any]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
+# Methods whose calls may be repeated without a request id, even if the first attempt was executed.
 REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
-"""Methods whose calls may be repeated without a request id, even if the first attempt was executed."""
+# How many seconds a call waits until its conversation is owned by a node that can be reached; then it fails.
 SEARCH_SECONDS = 5.0
-"""How many seconds a call waits until its conversation is owned by a node that can be reached; then it fails."""
+# A leaving node releases its conversations only after their runs have ended.
 LEAVING_SECONDS = 60.0
-"""How many seconds a call waits for an owner of its conversation while a node is leaving the cluster.
-
-This is longer than SEARCH_SECONDS, because a leaving node releases its conversations only after their runs have ended.
-"""
+# The second attempt follows without a pause; then each pause is twice as long as the one before.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
-"""The first and the longest pause between attempts to serve a call, in seconds.
-
-The second attempt follows the first one without a pause. After that, each pause is twice as long as the one before.
-"""
 THREADS = 4
 
 
@@ -78,10 +72,7 @@ class NodeAccess:
 
 
 class CallRouter:
-    """Finds the node that serves a call, and keeps the connections to other nodes.
-
-    Use in the event loop only, except `peer_died`.
-    """
+    """Finds the node that serves a call, and keeps the connections to others. Event loop only, but `peer_died`."""
 
     def __init__(
         self,
@@ -118,7 +109,7 @@ class CallRouter:
         return ((OWNER, self.cluster.me.address),)
 
     def routes(self, method: str) -> bool:
-        """Return whether calls of a method may have to be served by another node, such as the conversation's owner."""
+        """Whether calls of a method may have to be served by another node, such as the conversation's owner."""
         return PLACES.get(method, ServingNode.HERE) is not ServingNode.HERE
 
     @property
@@ -127,25 +118,20 @@ class CallRouter:
         return any(node.draining for node in self.cluster.nodes())
 
     def peer(self, node: Node) -> NodeConnections:
-        """Return the connections to a node. Closes the connections to nodes that no longer exist."""
         if node not in self.peers:
             self.peers.keep_only((node, *self.cluster.nodes()))
         return self.peers.of(node)
 
     def peer_died(self, node: Node) -> None:
-        """End the calls to a node that was declared dead, because its connections might never close.
-
-        Safe to call from any thread.
-        """
+        """End the calls to a node that was declared dead: its connections might never close. Any thread."""
         with suppress(RuntimeError):  # raised if the loop is closed; then the connections are closed, too
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
-        """Return the other node that serves calls about a conversation or directory; None if this node serves them.
+        """The other node that serves calls about a conversation or directory; None: this one.
 
-        `subject` is the id of the conversation, or the directory. Returns None, too, if the store does not answer, so
-        that a conversation that is active here can be cancelled. Raises Rejected (WORKSPACE_OFFLINE) if no node has the
-        directory.
+        None also if the store does not answer, so that what is active here can be cancelled. Raises Rejected
+        (WORKSPACE_OFFLINE).
         """
         find: Callable[[str], Node | None] = self._find.get(place, self.cluster.owner_of)
         if place not in self._find and (owner := self.cluster.remembered_owner(subject)) is not None:
@@ -156,7 +142,6 @@ class CallRouter:
             return None
 
     async def acquire(self, conversation_id: str) -> None:
-        """Make this node the owner of a conversation. Raises NotOwnerError if another node owns the conversation."""
         await self._owners(self._store.claim, conversation_id, self.cluster.on_taken)
 
     async def close(self) -> None:
@@ -174,10 +159,7 @@ class ForwardedMethod:
         self._claims = PLACES[method] is ServingNode.WATCHED
 
     def behaviour(self, _raw: bytes, _origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """Return the function that serves one call.
-
-        The arguments are unused: they only match the parameters of `RoutedMethod.behaviour`.
-        """
+        """The arguments match those of `RoutedMethod.behaviour`."""
         return self._serve
 
     async def _serve(self, request: Any, context: Any) -> Any:
@@ -185,11 +167,7 @@ class ForwardedMethod:
         return await served_here(self._router, self._behaviour, request, context, claims=self._claims)
 
     def trailers(self, error: Exception) -> Trailers:
-        """Return the trailers (metadata at the end of the response) of a failed call.
-
-        If this node does not own the conversation or is shutting down, they make the forwarding node look for the owner
-        again.
-        """
+        """Trailers that send the caller back to look for the owner, if this node is not it or shuts down."""
         leaves = isinstance(error, Rejected) and error.reason is Reason.SHUTTING_DOWN
         if leaves or isinstance(error, NotOwnerError):
             return ((NOT_OWNER, "1"),)
@@ -197,10 +175,9 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call on this node.
+    """Serve a call here; with `claims` or images this node becomes the owner.
 
-    If `claims` is True or the request has images, this node first becomes the owner of the conversation.
-    Raises NotOwnerError if another node owns the conversation, and the errors of the method.
+    Raises NotOwnerError, and the method's errors.
     """
     if claims or _has_images(request):  # images are stored before the actor claims the conversation
         conversation = await router.resolver.identify(conversation_in(request))
@@ -213,7 +190,7 @@ def _has_images(request: Any) -> bool:
 
 
 def directory_in(request: Any) -> str:
-    """Return the directory that a request is about: the one to browse, or that of the conversation to create."""
+    """The directory that a request is about: the one to browse, or that of the conversation to create."""
     return str(request.path if hasattr(request, "path") else request.conversation.working_directory)
 
 
@@ -221,18 +198,17 @@ def _has_id(request: Any) -> bool:
     return hasattr(request, "request_id") and bool(request.request_id)
 
 
+# The outcome that telemetry gets for an attempt to forward a call, by the error raised; "ended" for other errors.
 OUTCOMES = {
     PassedStatusError: "refused",
     NotOwnerError: "moved",
     PeerLostError: "lost",
     AnswerTimeoutError: "timed_out",
 }
-"""The outcome that telemetry gets for an attempt to forward a call, by the error raised; "ended" for other errors."""
 
 
 @contextmanager
 def _counted(telemetry: Telemetry) -> Generator[None]:
-    """Report to telemetry how one attempt to forward a call to another node ends."""
     outcome = "ended"
     try:
         yield
@@ -265,18 +241,18 @@ class RoutedMethod:
         self._lane = Lane.URGENT if name in URGENT else Lane.LASTING if self._claims else Lane.CALLS
 
     def behaviour(self, raw: bytes, origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """Return the function that serves one call: `raw` is its encoded request, and `origin` returns its caller."""
+        """The function that serves one call: `raw` is its encoded request, and `origin` returns its caller."""
         return partial(self._serve, raw, origin)
 
     def trailers(self, _error: Exception) -> Trailers:
-        """Return the trailers (metadata at the end of the response) of a call that failed on this node."""
+        """The trailers (metadata at the end of the response) of a call that failed on this node."""
         return self._router.trailers
 
     async def _serve(self, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any) -> Any:
-        """Serve a call, and try again as long as its conversation is moving to another node.
+        """Serve a call, and try again as long as its conversation is moving.
 
-        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE, SHUTTING_DOWN), the owner's gRPC status as
-        PassedStatusError, and the errors of the method.
+        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE, SHUTTING_DOWN), the owner's status as
+        PassedStatusError, and the method's errors.
         """
         context.set_trailing_metadata(self._router.trailers)
         try:
@@ -313,20 +289,14 @@ class RoutedMethod:
             request = self._decode(raw)  # the method may have changed the request
 
     def _moves_on(self, refused: Rejected) -> bool:
-        """Return whether another node will soon serve the call that this node refused because it is shutting down.
-
-        Returns False for streams: their clients resume them on another node.
-        """
+        """Whether another node will soon serve a call refused at shutdown; not streams, which clients resume."""
         stops = refused.reason is Reason.SHUTTING_DOWN and self._lane is not Lane.LASTING
         cluster = self._router.cluster
         me = cluster.me.incarnation
         return stops and any(node.incarnation != me and not node.draining for node in cluster.nodes())
 
     async def _subject(self, request: Any) -> str:
-        """Return what a request is about: the id of its conversation, or its directory.
-
-        Raises ConversationNotFoundError or the store's errors.
-        """
+        """The conversation or directory of a request. Raises ConversationNotFoundError or the store's errors."""
         if self._place is ServingNode.DIRECTORY:
             return directory_in(request)
         return await self._router.resolver.identify(conversation_in(request))

@@ -41,10 +41,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DOMAIN = "bedrock.dev"
+# Maximum length of a status message. It is sent in trailers (final metadata), for which clients accept 8 KiB.
 MAX_MESSAGE_CHARS = 500
-"""Maximum length of a status message. It is sent in trailers (final metadata), for which clients accept 8 KiB."""
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
+# Only refusals whose cause soon passes by itself: nobody knows how long a busy agent will work, and clients can wait
+# for its end with a stream.
 RETRY_SECONDS: dict[str, int] = {
     Reason.CANCELLING.value: 2,
     Reason.CONTINUATION_IN_PROGRESS.value: 5,
@@ -53,15 +55,9 @@ RETRY_SECONDS: dict[str, int] = {
     Reason.SERVER_EXHAUSTED.value: 1,
     Reason.SHUTTING_DOWN.value: 1,
 }
-"""Seconds after which clients may repeat a refused call, by the reason of the refusal.
-
-The table contains only refusals whose cause soon passes by itself. Refusals because an agent is busy are not included:
-nobody knows how long the agent will work, and clients can wait for the end of its work with a stream.
-"""
+# The error message for calls that only read, while the store does not answer.
 UNREAD = "the store cannot be read; retry"
-"""The error message for calls that only read, while the store does not answer."""
 OWNERLESS_SECONDS = 1
-"""Seconds after which a call may be repeated while no node of the cluster owns its conversation."""
 
 _Code = grpc.StatusCode
 
@@ -103,18 +99,16 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.TOOL_NOT_OFFERED: _Code.FAILED_PRECONDITION,
 }
 
+# For each reason with the code INVALID_ARGUMENT that concerns a single field: the name of that field.
 FIELDS = {
     Reason.MODEL_UNAVAILABLE: "model",
     Reason.WORKING_DIRECTORY_INVALID: "working_directory",
     Reason.IMAGE_INVALID: "images",
     Reason.GENERATION_UNSUPPORTED: "generation",
 }
-"""For each reason with the code INVALID_ARGUMENT that concerns a single field: the name of that field."""
 
 
 class MalformedRequestError(Exception):
-    """Fields of the request are invalid. Each violation is a pair: the field and the explanation."""
-
     reason = "INVALID_ARGUMENT"
 
     def __init__(self, *violations: tuple[str, str]) -> None:
@@ -131,8 +125,6 @@ class ConversationNotFoundError(Exception):
 
 
 class NestedFieldError(Exception):
-    """A value nested in the field `field` of the request was refused."""
-
     def __init__(self, field: str, refusal: Rejected | InvalidFieldError) -> None:
         super().__init__(str(refusal))
         self.field = field
@@ -149,7 +141,7 @@ class ImageRefusedError(MalformedRequestError):
 
 
 class UnauthenticatedError(Exception):
-    """The call had no valid token."""
+    pass
 
 
 class AuthorizerUnavailableError(Exception):
@@ -191,10 +183,7 @@ class ClientDisconnectedError(Exception):
 
 
 def status_of(error: BaseException, *, reading: bool = False) -> Status:
-    """Return the gRPC status for an exception, and log the details that clients must not see.
-
-    `reading` is True if the called method changes nothing.
-    """
+    """Log the details that clients must not see. `reading`: the method changes nothing."""
     match error:
         case Rejected():
             return _rejected(error, reading=reading)
@@ -258,7 +247,6 @@ _TEXTS: dict[type[BaseException], str] = {
 
 
 def _plain(error: BaseException) -> Status:
-    """Return the status of an error that has no reason of its own; the name of the status code is its reason."""
     code = _PLAIN.get(type(error))
     if code is None:
         return _exhausted(lacked) if (lacked := exhausted_resource(error)) else _internal(error)
@@ -266,7 +254,7 @@ def _plain(error: BaseException) -> Status:
 
 
 def _ownerless() -> Status:
-    """Return the status of a call whose conversation is owned by no node, or by one that cannot be reached now."""
+    """The status of a call whose conversation is owned by no node, or by one that cannot be reached now."""
     retry = details.RetryInfo(retry_delay=Duration(seconds=OWNERLESS_SECONDS))
     text = "the server that owns the conversation cannot be reached; retry the call, or resume the stream"
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
@@ -288,14 +276,14 @@ def _exhausted(text: str) -> Status:
 
 
 def _internal(error: BaseException) -> Status:
-    """Return the status of an internal error: the client gets a random number, under which the log has the details."""
+    """The status of an internal error: the client gets a random number, under which the log has the details."""
     number = secrets.token_hex(4)
     log.error("fault %s", number, exc_info=error)
     return make(_Code.INTERNAL, f"internal error {number}; see the server log", "INTERNAL", {"id": number})
 
 
+# The reasons of refusals for which the status contains the name of the active run.
 RUN_NAMED = {Reason.AGENT_BUSY, Reason.AWAITING_APPROVAL, Reason.CANCELLING, Reason.RUN_OVER}
-"""The reasons of refusals for which the status contains the name of the active run."""
 
 
 def _refusal(
@@ -346,7 +334,6 @@ def _bad_request(violations: Sequence[tuple[str, str]]) -> details.BadRequest:
 def make(
     code: grpc.StatusCode, text: str, reason: str, metadata: dict[str, str] | None = None, *more: Message
 ) -> Status:
-    """Return a status with an ErrorInfo, a RetryInfo if the reason is in RETRY_SECONDS, and the details in `more`."""
     status = Status(code=code.value[0], message=text[:MAX_MESSAGE_CHARS])
     info: list[Message] = [details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {})]
     if seconds := RETRY_SECONDS.get(reason):

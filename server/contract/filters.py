@@ -39,64 +39,45 @@ _KEYS = {"update_time": OrderKey.UPDATED, "create_time": OrderKey.CREATED, "titl
 
 
 def order_of(text: str) -> Order:
-    """Return the order that a text such as `title` or `create_time desc` names; the default order for an empty text.
-
-    The contract has a rule for this text, by which the request was checked.
-    """
+    """The order of a text such as `title` or `create_time desc`, which the contract has checked; the default for ""."""
     name, _, direction = text.strip().partition(" ")
     return Order(_KEYS[name], direction.strip() == "desc") if name else LATEST_FIRST
 
 
 MAX_DEPTH = 32
-"""How deep parentheses may be nested."""
 MAX_RESTRICTIONS = 100
 
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"[^\s()\"'.,=<>!:]+")
 _OPERATOR = re.compile(r"!=|<=|>=|[=<>:]")
+# Dots and colons are included: times, paths and names of models need no quotes.
 _VALUE = re.compile(r"[^\s()\"'=<>!,]+")
-"""Matches a value without quotes.
-
-It may contain dots and colons, so that times, paths and names of models need no quotes.
-"""
 _STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _WORDS = frozenset({"AND", "OR", "NOT"})
 
 
 class FilterError(Exception):
-    """The filter is invalid. The text says at which character, and why."""
-
     def __init__(self, at: int, text: str) -> None:
         super().__init__(f"at character {at + 1}: {text}")
 
 
 class Value(NamedTuple):
-    """The value on the right side of a restriction."""
-
     text: str
     at: int
-    """The index of the value's first character in the filter."""
     quoted: bool = False
 
 
 class Restriction(NamedTuple):
-    """One comparison in a filter: a field, an operator and a value."""
-
     path: tuple[str, ...]
     """The name of the field; for a field that is a map, followed by the key."""
     at: int
-    """The index of the restriction's first character in the filter."""
     operator: str
-    """`=`, `!=`, `<`, `<=`, `>`, `>=` or `:`."""
     value: Value
 
 
 def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
-    """Parse a filter into a condition that the store evaluates; `meaning` converts each restriction to a condition.
-
-    An empty filter becomes a condition that is always true. Raises FilterError if the filter is invalid.
-    """
+    """Parse a filter, whose restrictions `meaning` converts; always true for "". Raises FilterError."""
     parser = _Parser(text, meaning)
     if parser.at_end():
         return Every()
@@ -123,7 +104,6 @@ class _Parser:
         raise FilterError(self._at if at is None else at, text)
 
     def expression(self, depth: int) -> Condition:
-        """Parse a sequence such as `a b AND c`, up to a closing parenthesis or the end of the filter."""
         parts = [self._alternatives(depth)]
         while not self.at_end() and not self._sees(")"):
             self._word("AND")
@@ -216,8 +196,8 @@ class _Parser:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)")
 _NANOS_PER_MS = 1_000_000
+# A time in milliseconds that no conversation has. A comparison with this time is never true.
 _NEVER = -1
-"""A time in milliseconds that no conversation has. A comparison with this time is never true."""
 
 
 def _kind(state: type) -> str:
@@ -229,10 +209,7 @@ _BUSY = frozenset(_KINDS) - frozenset(map(_kind, INACTIVE))
 
 
 def meaning(restriction: Restriction) -> Condition:
-    """Convert a restriction, such as `title:"draft"`, to a condition that the store evaluates.
-
-    Raises FilterError if the field, the operator or the value is invalid.
-    """
+    """Convert a restriction, such as `title:"draft"`. Raises FilterError: field, operator or value."""
     name, *keys = restriction.path
     if name == "labels":
         return _label(restriction)
@@ -295,10 +272,7 @@ def _mode(restriction: Restriction) -> Condition:
 
 
 def _text(field: TextField) -> Callable[[Restriction], Condition]:
-    """Return the function that converts restrictions on a text field.
-
-    The operator `:` means "contains, ignoring case".
-    """
+    """Restrictions on a text field; `:` means "contains, ignoring case"."""
 
     def make(restriction: Restriction) -> Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -327,10 +301,7 @@ def _directory(restriction: Restriction) -> Condition:
 
 
 def _conversation(field: TextField) -> Callable[[Restriction], Condition]:
-    """Return the function that converts restrictions on a field whose value is the name of a conversation.
-
-    The returned function raises FilterError for an invalid name.
-    """
+    """Restrictions on a conversation's name, which must be valid, or else FilterError."""
 
     def make(restriction: Restriction) -> Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -358,11 +329,9 @@ def _time(field: TimeField) -> Callable[[Restriction], Condition]:
 
 
 def _milliseconds(value: Value, comparison: Comparison) -> int:
-    """Return the time in a filter as whole milliseconds since 1970, with fractions rounded to suit this comparison.
+    """A filter's time in whole milliseconds since 1970. Raises FilterError.
 
-    Stored times are whole milliseconds, so a fraction is rounded in the direction that does not change which of them
-    match. With `=`, a time with a fraction matches none, and the result is _NEVER. Raises FilterError if the value is
-    not a time.
+    A fraction is rounded so that the same stored times match; with `=` none does, and the result is _NEVER.
     """
     found = _TIME.fullmatch(value.text)
     try:
@@ -380,10 +349,7 @@ def _milliseconds(value: Value, comparison: Comparison) -> int:
 
 
 def _label(restriction: Restriction) -> Condition:
-    """Convert a restriction on labels: `labels:key`, `labels.key:*`, `labels.key = "value"` or `labels.key != "value"`.
-
-    Raises FilterError for any other form.
-    """
+    """`labels:key`, `labels.key:*`, `labels.key = "value"` or `labels.key != "value"`; else FilterError."""
     _, *keys = restriction.path
     operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
     if not keys and operator == ":" and not _is_any(value):
@@ -410,4 +376,3 @@ FIELDS: dict[str, Callable[[Restriction], Condition]] = {
     "parent": _conversation(TextField.PARENT),
     "forked_from": _conversation(TextField.FORKED_FROM),
 }
-"""For each field except labels, the function that converts restrictions on the field to conditions."""

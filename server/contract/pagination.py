@@ -19,33 +19,22 @@ Position = TypeVar("Position", bound=msgspec.Struct)
 _CHECK = 8
 
 _BEYOND = 1 << 63
-"""Revisions and other numbers of stored items are smaller than this. Only a forged page token contains larger ones."""
 
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:
-    """Return the maximum number of items on a page: the requested number `wanted`, limited to the greatest allowed.
-
-    `bounds` is (default, greatest). The default is used if `wanted` is 0.
-    """
+    """The number of items on a page: `wanted`, limited; 0 for the default. `bounds` is (default, greatest)."""
     default, greatest = bounds
     return min(wanted or default, greatest)
 
 
 def token_of(position: msgspec.Struct, *listing: object) -> str:
-    """Return the token of the page that begins at `position`.
-
-    `listing` contains the values of the request, such as its filter, that must be the same when the token is used.
-    """
+    """The token of the page at `position`. `listing` must be the same when it is used, such as the filter."""
     body = msgspec.json.encode(position)
     return base64.urlsafe_b64encode(_seal(body, listing) + body).decode()
 
 
 def position_of(token: str, kind: type[Position], *listing: object) -> Position | None:
-    """Return the position in a page token; None for an empty token, which means the first page.
-
-    Raises:
-        MalformedRequestError: The token was not made by `token_of` with the same `listing`.
-    """
+    """The position in a token; None for "". Raises MalformedRequestError for another `listing`."""
     if not token:
         return None
     try:
@@ -61,10 +50,7 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
 
 
 def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
-    """Return a checksum by which a page token is accepted only for the listing for which it was made.
-
-    The checksum needs no secret, because a forged token shows nothing that the caller could not list anyway.
-    """
+    """A checksum that binds a token to its listing. No secret: a forged one shows nothing that could not be listed."""
     return hashlib.sha256(repr(listing).encode() + body).digest()[:_CHECK]
 
 
@@ -90,13 +76,10 @@ def fill_page(
     kind: type[Position],
     *listing: object,
 ) -> str:
-    """Add the items of one page to `into`, and return the token of the next page; "" if this is the last page.
+    """Add a page's items to `into`; the next page's token, "" for none.
 
-    `entries` yields the items that follow the end of another page, None for the beginning, each with what would be the
-    end of a page after it. `listing` contains the values of the request that must be the same for all pages.
-
-    Raises:
-        MalformedRequestError: The page token was not made with the same `listing`.
+    `entries` yields the items after a position, None for the beginning, with theirs. `listing` must be the same for all
+    pages, or else MalformedRequestError is raised.
     """
     last = position_of(request.page_token, kind, *listing)
     page = Page(size_of(request.page_size, bounds), limits.PAGE_BYTES)
@@ -110,21 +93,15 @@ def fill_page(
 
 
 class _After(msgspec.Struct):
-    """The content of a page token: the page begins after the item with the key `key`."""
-
     key: str
 
 
 def page_of(
     items: Iterable[Item], key: Callable[[Item], str], request: Paged, bounds: tuple[int, int], *listing: object
 ) -> tuple[list[Item], str]:
-    """Return one page of items that are all in memory, and the token of the next page; "" if this is the last page.
+    """A page of items in memory, in the order of their keys, and the next page's token, "" for none.
 
-    The items must be in the order of their keys. `listing` contains the values of the request, such as its filter, that
-    must be the same for all pages.
-
-    Raises:
-        MalformedRequestError: The page token was not made with the same `listing`.
+    `listing` must be the same for all pages, or else MalformedRequestError is raised.
     """
 
     def entries(last: _After | None) -> Iterator[tuple[Item, _After]]:
@@ -135,8 +112,6 @@ def page_of(
 
 
 class Page:
-    """Counts the items and bytes of a page while it is filled."""
-
     def __init__(self, items: int, limit_bytes: int) -> None:
         self._items = items
         self._bytes = limit_bytes

@@ -15,28 +15,24 @@ _CHILD = {
 }
 _OPERATOR_RULE = re.compile(r"approvalRules/([^\x00-\x1f\x7f]{1,256})")
 _MODEL = re.compile(r"models/([!-~]{1,200})")
+# The parent in a list request that stands for all conversations of the caller (Google's AIP-159).
 ALL_CONVERSATIONS = "conversations/-"
-"""The parent in a list request that stands for all conversations of the caller (Google's AIP-159)."""
 _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
 
 
 def name_in(request: Any) -> str:
-    """Return the resource name in a request, as the caller wrote it; "" if the request names no resource."""
+    """The resource name in a request, as the caller wrote it; "" if the request names no resource."""
     about = getattr(request, "conversation", request)
     name = about if isinstance(about, str) else getattr(about, "name", "") or getattr(about, "parent", "")
     return str(name)
 
 
 def conversation_in(request: Any) -> str:
-    """Return the name of the conversation that a request is about, or that contains the resource in the request.
-
-    Returns "" if the request names no resource.
-    """
+    """The name of the conversation that a request is about, or whose resource it names; "" for none."""
     return "/".join(name_in(request).split("/")[:2])
 
 
 def conversation(conversation_id: str) -> str:
-    """Return the resource name of a conversation; "" for an empty id."""
     return f"conversations/{conversation_id}" if conversation_id else ""
 
 
@@ -57,20 +53,13 @@ def attachment(conversation_id: str, attachment_id: str) -> str:
 
 
 def approval_rule(conversation_id: str, rule_id: str) -> str:
-    """Return the resource name of an approval rule; "" for an empty rule id.
-
-    With an empty `conversation_id`, the rule is one of the operator's, which apply to all conversations.
-    """
+    """The name of a rule, which without a conversation is the operator's; "" for an empty rule id."""
     if not rule_id:
         return ""
     return f"conversations/{conversation_id}/approvalRules/{rule_id}" if conversation_id else f"approvalRules/{rule_id}"
 
 
 def cycle(conversation_id: str, run: str) -> str:
-    """Return the resource name of a request cycle (the work from a user's message to the end of the answer).
-
-    Returns "" for an empty id.
-    """
     return f"conversations/{conversation_id}/requestCycles/{run}" if run else ""
 
 
@@ -83,25 +72,19 @@ def tool(name: str) -> str:
 
 
 def parse_conversation(name: str) -> str | None:
-    """Return the id or slug in the resource name of a conversation; None if `name` is not such a name."""
+    """The id or slug in the resource name of a conversation; None if `name` is not such a name."""
     found = _CONVERSATION.fullmatch(name)
     return found.group(1) if found else None
 
 
 def parse_child(name: str, kind: str) -> tuple[str, str] | None:
-    """Return the ids in the name of a resource in a conversation: the conversation's id or slug, and the resource's id.
-
-    Returns None if `name` is not the name of a resource of this kind.
-    """
+    """The conversation's id or slug and the resource's id; None if `name` is not of this kind."""
     found = _CHILD[kind].fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return (found.group(1), found.group(2)) if found else None
 
 
 def parse_approval_rule(name: str) -> tuple[str, str] | None:
-    """Return the ids in the name of an approval rule: the conversation's id or slug, and the rule's id.
-
-    The first is "" for a rule of the operator. Returns None if `name` is not the name of an approval rule.
-    """
+    """The conversation's id or slug, "" for the operator, and the rule's id; None for another name."""
     found = _OPERATOR_RULE.fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return ("", found.group(1)) if found else parse_child(name, "approvalRules")
 

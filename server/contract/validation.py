@@ -38,6 +38,7 @@ _IDIOMS = {
 _CALLS = {*dir(v1.ConversationServiceServicer), *dir(v1.CatalogServiceServicer)}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MATCHES = re.compile(r"(!?)this(?:\.(\w+))?\.matches\('(.*)'\)")
+# The contract's CEL expressions that are more than a pattern, by their ids: the server has no engine for CEL.
 _EXPRESSIONS: dict[str, Callable[[Any], object]] = {
     "action.required": lambda this: this.action,
     "content.declined": lambda this: not (this.decline and this.HasField("content")),
@@ -52,7 +53,6 @@ _EXPRESSIONS: dict[str, Callable[[Any], object]] = {
     "timeout.least": lambda this: _number(this) == 0 or _number(this) >= 10**9,
     "working_directory.required": lambda this: this.working_directory,
 }
-"""The contract's CEL expressions that are more than a pattern, by their ids: the server has no engine for CEL."""
 
 
 class MessageRules(NamedTuple):
@@ -93,10 +93,10 @@ class FieldRules:
         yield from found or ([(self._name, "is required")] if absent and self._required else [])
 
     def of_the_value(self, value: Any) -> Iterator[Violation]:
-        """Yield what is wrong with a value of the field, even if it is empty.
+        """Yield what is wrong with a value, even if it is empty.
 
-        Elements of lists and settings of conversations are named one by one. What is wrong within any other message is
-        a violation of the field, and the text begins with the part.
+        Elements of lists and settings of conversations are named one by one; what is within other messages is the
+        field's, with the part in the text.
         """
         for check in self.checks:
             if found := check(value):
@@ -116,7 +116,7 @@ class FieldRules:
 
 @cache
 def rules_of(kind: Descriptor) -> MessageRules:
-    """Return the contract's rules for the messages of a type. Raises ValueError for an option that is unknown here."""
+    """The contract's rules for the messages of a type. Raises ValueError for an option that is unknown here."""
     rules = _rules(kind, MessageOptions, validate_pb2.message)
     choices = (_choice(each) for each in kind.oneofs if _rules(each, OneofOptions, validate_pb2.oneof).required)
     fields = {field.name: judged for field in kind.fields if (judged := FieldRules(field)).judges}
@@ -124,7 +124,7 @@ def rules_of(kind: Descriptor) -> MessageRules:
 
 
 def _rules(of: Any, kind: Any, extension: Any) -> Any:
-    """Return the rules in options, read once more: the stubs know no option of protovalidate, and keep all unread."""
+    """The rules in options, read once more: the stubs know no option of protovalidate, and keep all unread."""
     rules = kind.FromString(of.GetOptions().SerializeToString()).Extensions[extension]
     for option, _ in rules.ListFields():
         if option.name not in {"cel", "ignore", "required"} and option.containing_oneof is None:
@@ -153,7 +153,7 @@ def _choice(oneof: OneofDescriptor) -> Check:
 
 
 def _searcher(pattern: str) -> Callable[[str], object]:
-    """Return the search for a pattern of RE2, where `$` is the end of the text, not of its last line."""
+    """The search for a pattern of RE2, where `$` is the end of the text, not of its last line."""
     return re.compile(re.sub(r"\$$", r"\\Z", pattern)).search
 
 
@@ -169,7 +169,7 @@ def _must(holds: Callable[[Any], object], text: str) -> Check:
 
 
 def _pattern(pattern: str, *_: Any) -> Check:
-    """Return a check by a pattern, with a text for people: what must not be in it, or the form of a resource's name."""
+    """A check by a pattern, with a text for people: what must not be in it, or the form of a resource's name."""
     search, form = _searcher(pattern), _RESOURCE.sub(r"\1s/{\1}", pattern.strip("^$"))
     if pattern in _IDIOMS:
         return _must(search, _IDIOMS[pattern])
@@ -189,7 +189,7 @@ def _excerpt(value: Any) -> str:
 
 
 def _one_of(_: Any, bounds: Any, enum: EnumDescriptor | None) -> Check:
-    """Return a check of an enum: proto3 itself takes any number."""
+    """A check of an enum: proto3 itself takes any number."""
     if enum is None or not bounds.defined_only:
         _refuse("defined_only and not_in are for enums, both together")
     allowed = {number: value.name for number, value in enum.values_by_number.items() if number not in bounds.not_in}
@@ -211,6 +211,7 @@ def _each(of: Callable[[Any], Iterable[Any]], what: str) -> Maker:
     return make
 
 
+# Protovalidate's standard rules that the contract uses, by their names.
 _STANDARD: dict[str, Maker] = {
     "pattern": _pattern,
     "uuid": lambda *_: _must(_UUID.fullmatch, "be a UUID, like 123e4567-e89b-12d3-a456-426614174000"),
@@ -227,17 +228,13 @@ _STANDARD: dict[str, Maker] = {
     "keys": _each(iter, "keys"),
     "values": _each(lambda value: value.values(), "values"),
 }
-"""Protovalidate's standard rules that the contract uses, by their names."""
 
 
 ALL = "*"
 
 
 def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str]) -> list[str]:
-    """Return the paths of the fields that an update request sets.
-
-    `settable` are the fields that a request without a mask, or with the mask `*`, may set.
-    """
+    """The paths that an update sets; without a mask, or with `*`, it may be all `settable`."""
     named = list(request.update_mask.paths)
     if not named:
         given = {field.name for field, _ in request.conversation.ListFields()}
@@ -246,19 +243,19 @@ def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str
 
 
 def key_of_label(path: str) -> str:
-    """Return the key in a path such as `labels.key`. A key with a dot must be in backticks; any other key may be."""
+    """The key in a path such as `labels.key`. A key with a dot must be in backticks; any other key may be."""
     key = path.partition(".")[2]
     return key[1:-1] if len(key) > 1 and key[0] == key[-1] == "`" else key
 
 
 _BEHAVIOR: Any = field_behavior
 _SETTINGS = rules_of(v1.Conversation.DESCRIPTOR).fields
+# The names of the fields of a conversation that UpdateConversation may set; a mode has a call of its own.
 UPDATABLE = tuple(
     field.name
     for field in v1.Conversation.DESCRIPTOR.fields
     if list(field.GetOptions().Extensions[_BEHAVIOR]) == [OPTIONAL] and field.name not in {"mode", "etag"}
 )
-"""The names of the fields of a conversation that UpdateConversation may set; a mode has a call of its own."""
 
 for _name in dir(v1):
     if _name.endswith("Request"):
@@ -285,9 +282,9 @@ def _violations(request: Message) -> Iterator[Violation]:
 
 
 def _update(request: v1.UpdateConversationRequest) -> Iterator[Violation]:
-    """Yield the violations in the fields that an update sets: no option can express what a mask selects.
+    """Violations in the fields that an update sets: no option can express what a mask selects.
 
-    Other fields are ignored, so that a client may send a whole conversation in order to change a single field.
+    Others are ignored, so a client may send a whole conversation to change one field.
     """
     wanted, whole = request.conversation, rules_of(request.DESCRIPTOR).fields["conversation"]
     yield from ((f"conversation.{path}", text) for path, text in filter(None, (each(wanted) for each in whole.checks)))

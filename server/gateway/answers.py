@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from google.rpc.status_pb2 import Status
 
 JSON = "application/json"
+# The HTTP status of a cancelled call, which no client is left to see.
 CLIENT_CLOSED_REQUEST = 499
-"""The HTTP status of a cancelled call, which no client is left to see."""
+# The HTTP status of each gRPC status, as google/rpc/code.proto has them.
 HTTP_STATUS = {
     grpc.StatusCode.CANCELLED: CLIENT_CLOSED_REQUEST,
     grpc.StatusCode.UNKNOWN: 500,
@@ -43,17 +44,16 @@ HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DATA_LOSS: 500,
 }
-"""The HTTP status of each gRPC status, as google/rpc/code.proto has them."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+# What each field of the contract is called in JSON.
 _NAMES = {
     field.name: field.json_name
     for kind in vars(v1).values()
     if isinstance(kind, type) and issubclass(kind, Message)
     for field in kind.DESCRIPTOR.fields
 }
-"""What each field of the contract is called in JSON."""
+# The line breaks that JSON does not escape: some clients of event streams split lines at them.
 _BREAKS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-"""The line breaks that JSON does not escape: some clients of event streams split lines at them."""
 
 
 class HttpError(Exception):
@@ -79,24 +79,24 @@ class StatusError(Exception):
 
 
 def as_json(message: Message) -> Any:
-    """Return a message as protobuf's JSON: fields in camelCase, without those that are not set."""
+    """A message as protobuf's JSON: fields in camelCase, without those that are not set."""
     return MessageToDict(message)
 
 
 def encoded(value: Any) -> bytes:
-    """Return JSON as bytes on one line, for every notion of a line."""
+    """JSON as bytes on one line, for every notion of a line."""
     return on_one_line(msgspec.json.encode(value))
 
 
 def on_one_line(text: bytes) -> bytes:
-    """Return JSON that has no line feeds without the other line breaks."""
+    """JSON that has no line feeds without the other line breaks."""
     for found, escaped in _BREAKS.items():
         text = text.replace(found.encode(), escaped.encode())
     return text
 
 
 def status_for(error: Exception) -> Status:
-    """Return the status of an error: that of the server, or one of the gateway's own."""
+    """The status of an error: that of the server, or one of the gateway's own."""
     if isinstance(error, HttpError):
         return make(error.code, str(error), error.code.name)
     if isinstance(error, StatusError):
@@ -112,7 +112,7 @@ def status_for(error: Exception) -> Status:
 
 
 def _as_sent(status: Status) -> Status:
-    """Return the status of the server with the names that fields have in JSON."""
+    """The status of the server with the names that fields have in JSON."""
     for detail in status.details:
         if detail.Unpack(wrong := details.BadRequest()):
             for each in wrong.field_violations:
@@ -130,7 +130,7 @@ def _in_json(text: str) -> str:
 
 
 def as_error(error: Exception, status: Status | None = None) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status of an error, and its JSON. `status` is that of `status_for`, if it was asked already."""
+    """The HTTP status of an error, and its JSON. `status` is that of `status_for`, if it was asked already."""
     status = status or status_for(error)
     code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
     number = error.status if isinstance(error, HttpError) else HTTP_STATUS[code]
@@ -139,7 +139,6 @@ def as_error(error: Exception, status: Status | None = None) -> tuple[int, dict[
 
 
 def error_response(error: Exception) -> Response:
-    """Return the HTTP response for an error."""
     status = status_for(error)
     number, told = as_error(error, status)
     headers = dict(error.headers) if isinstance(error, HttpError) else {}

@@ -97,7 +97,7 @@ def gateway(
 
 
 def _checked(listen: str, options: Mapping[str, Any]) -> Listen:
-    """Return the address to listen on. Raises ConfigError if it is none, or is open to others without TLS."""
+    """The address to listen on. Raises ConfigError if it is none, or is open to others without TLS."""
     try:
         where = PortListen.of(listen)
     except ValueError:
@@ -112,7 +112,7 @@ def _checked(listen: str, options: Mapping[str, Any]) -> Listen:
 
 
 def _target(upstream: str) -> tuple[bool, str]:
-    """Return whether the server is called with TLS, and its address as gRPC takes it. Raises ConfigError."""
+    """Whether the server is called with TLS, and its address as gRPC takes it. Raises ConfigError."""
     if upstream.startswith("unix:"):
         return False, upstream
     scheme, _, address = upstream.rpartition("://")
@@ -136,7 +136,7 @@ def _conversation(text: str) -> v1.Conversation:
 
 
 def _local(data_dir: Path | None) -> str:
-    """Return the address of the Unix socket of the server on this machine. Raises ConfigError if none runs."""
+    """The address of the Unix socket of the server on this machine. Raises ConfigError if none runs."""
     try:
         return ((data_dir or data_directory()) / ADDRESS_FILE).read_text().strip()
     except (OSError, ValueError):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _INSTALLED = Path(__file__).with_name("page")
+# The files of the page: in a wheel beside this module, in a checkout where they are written.
 PAGE = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "clients" / "console"
-"""The files of the page: in a wheel beside this module, in a checkout where they are written."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -45,8 +45,8 @@ HEADERS = {
     b"cache-control": b"no-cache",  # a page of another version would not fit its modules
 }
 LINK_SECONDS = 60.0
+# How many are kept; the oldest go first.
 MAX_LINKS, MAX_SESSIONS = 100, 1_000
-"""How many are kept; the oldest go first."""
 MAX_BODY_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
 SAFE = frozenset({"GET", "HEAD"})
@@ -67,7 +67,7 @@ class Links:
         return code
 
     def redeem(self, code: str) -> str:
-        """Return the token of a link, which is used up then; "" if there is no such link any more."""
+        """The token of a link, which is used up then; "" if there is no such link any more."""
         token, until = self._tokens.pop(code, ("", 0.0))
         return token if self._clock() < until else ""
 
@@ -82,7 +82,7 @@ class SignIn(msgspec.Struct, forbid_unknown_fields=True):
 class Console:
     """An ASGI application in front of another: the page, signing in, and calls with a cookie.
 
-    `known` asks the server whether it knows the caller of a request, and raises AioRpcError if it does not.
+    `known` raises AioRpcError if the server does not know the caller of a request.
     """
 
     def __init__(self, app: ASGIApp, known: Callable[[Request], Awaitable[None]], links: Links) -> None:
@@ -139,7 +139,7 @@ class Console:
             raise HttpError(404, "file not found", grpc.StatusCode.NOT_FOUND) from None
 
     async def _sign_in(self, http: Request) -> Response:
-        """Return a response with the cookie of a new session, if the token or the link is right."""
+        """A response with the cookie of a new session, if the token or the link is right."""
         _check_origin(http.scope, http)
         try:
             given = msgspec.json.decode(await body_of(http, MAX_BODY_BYTES, BODY_SECONDS), type=SignIn)
@@ -159,7 +159,7 @@ class Console:
         return Response(status_code=204, headers={"Set-Cookie": _set(http, session)})
 
     def _with_token(self, scope: Scope) -> Scope:
-        """Return a request with the token of its session. Raises HttpError if another page than the console asks."""
+        """A request with the token of its session. Raises HttpError if another page than the console asks."""
         http = Request(scope)
         if "authorization" in http.headers or (token := self._sessions.get(_cookie(http))) is None:
             return scope
@@ -183,7 +183,7 @@ def _check_origin(scope: Scope, http: Request) -> None:
 
 
 def _schemes(scope: Scope) -> set[str]:
-    """Return the schemes that a page of this origin can have: behind a proxy that encrypts, this process sees http."""
+    """The schemes that a page of this origin can have: behind a proxy that encrypts, this process sees http."""
     return {scope["scheme"], "https"}
 
 
@@ -197,7 +197,7 @@ def _bearer(http: Request) -> str:
 
 
 def _name(http: Request) -> str:
-    """Return the name of the cookie, with the port: browsers keep cookies by host, and each gateway has its own."""
+    """The name of the cookie, with the port: browsers keep cookies by host, and each gateway has its own."""
     port = http.headers.get("host", "").rpartition(":")[2]
     return f"{'__Host-' if _secure(http) else ''}bedrock{f'-{port}' if port.isdecimal() else ''}"
 

@@ -35,18 +35,17 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
+# The longest time without a byte: then a comment is sent, which keeps proxies from closing the connection.
 COMMENT_SECONDS = 15.0
-"""The longest time without a byte: then a comment is sent, which keeps proxies from closing the connection."""
 COMMENT = b":\n"  # no blank line, which some clients take for an empty event
 EMPTY = b"{}"
+# How many responses, and of which size at most, are converted once for all clients that watch the same.
 REMEMBERED, REMEMBERED_BYTES = 256, 16 * 1024
-"""How many responses, and of which size at most, are converted once for all clients that watch the same."""
+# What is handed to the connection at once, so that of a large event no more than this waits for a slow reader.
 PIECE_BYTES = 64 * 1024
-"""What is handed to the connection at once, so that of a large event no more than this waits for a slow reader."""
 LAST_EVENT = "last-event-id"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _OVER = frozenset({v1.QueuedMessage.FATE_RETURNED, v1.QueuedMessage.FATE_WITHDRAWN})
-"""What can become of a queued message that no run will begin with."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +62,18 @@ class Sent:
 
 
 def as_event(sent: Sent) -> bytes:
-    """Return an event in the format of server-sent events."""
+    """An event in the format of server-sent events."""
     head = f"id: {sent.id}\n" if sent.id else ""
     return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), sent.kind.encode(), sent.data)
 
 
 def as_line(sent: Sent) -> bytes:
-    """Return an event as a line of JSON."""
     named = sent.ours and sent.kind != "error"
     return b'{"%s":%s}\n' % (sent.kind.encode(), sent.data) if named else sent.data + b"\n"
 
 
 def wanted(http: Request) -> str:
-    """Return which of the two formats the client accepts; "" if it names neither."""
+    """Which of the two formats the client accepts; "" if it names neither."""
     accepted = http.headers.get("accept", "").lower()
     return next((kind for kind in (LINES, EVENTS) if kind in accepted), "")
 
@@ -87,7 +85,7 @@ def resumed(request: Message, http: Request) -> None:
 
 
 def last_event(text: str) -> int:
-    """Return the revision in the header Last-Event-ID. Raises MalformedRequestError."""
+    """The revision in the header Last-Event-ID. Raises MalformedRequestError."""
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise MalformedRequestError((LAST_EVENT, "must be the id of an event, which is a number"))
     return int(text)
@@ -113,7 +111,7 @@ def _converted(route: Route, response: bytes) -> tuple[Sent, ...]:
 
 
 def sent(message: Any) -> Sent:
-    """Return an event of the contract as it is sent over HTTP."""
+    """An event of the contract as it is sent over HTTP."""
     if "event" not in message.DESCRIPTOR.oneofs_by_name:
         return Sent("message", encoded(as_json(message)))
     chosen = message.WhichOneof("event") or ""
@@ -127,9 +125,9 @@ def sent(message: Any) -> Sent:
 async def of_one_message(
     upstream: Upstream, subscribe: Route, response: v1.SendMessageResponse, http: Request
 ) -> AsyncGenerator[Sent]:
-    """Yield the response of SendMessage, and all that happens until the run of the message has stopped.
+    """Yield the response of SendMessage, and all that happens until its run has stopped.
 
-    A follow-up waits for its run; if the message leaves the queue without one, the events end there.
+    A follow-up waits for its run; the events end if the message leaves the queue without one.
     """
     yield Sent("response", encoded(as_json(response)), ours=True)
     ours, run = response.message.name, response.run
@@ -155,7 +153,6 @@ END = Sent("end", EMPTY, ours=True)
 
 
 def failure(error: Exception) -> Sent:
-    """Return the event with which a stream ends that an error has ended."""
     return Sent("error", encoded(as_error(error)[1]), ours=True)
 
 
@@ -167,9 +164,9 @@ async def begun(
     end: Sent | None = END,
     failed: Callable[[Exception], Sent] = failure,
 ) -> Response:
-    """Return the response of a stream once its first event is there, until when an error is an HTTP status.
+    """The response of a stream once its first event is there; an earlier error is an HTTP status.
 
-    It ends with `end`, if there is one, or with the event of an error, which is one once `stopping` is set.
+    It ends with `end`, or with an error's event, which it also has once `stopping` is set.
     """
     first = await first_of(stream)
     content = _written(first or END, stream, kind, stopping, end=end, failed=failed)
@@ -177,7 +174,7 @@ async def begun(
 
 
 async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
-    """Return the first item of a stream, None if there is none. If it fails or is cancelled, the stream is closed."""
+    """The first item of a stream, None if there is none. If it fails or is cancelled, the stream is closed."""
     try:
         return await anext(stream, None)
     except BaseException:
@@ -266,12 +263,12 @@ DOWNLOAD, EXPORT = "DownloadAttachment", "ExportConversation"
 
 
 def is_bytes(route: Route) -> bool:
-    """Return whether the responses of a call are the pieces of one file."""
+    """Whether the responses of a call are the pieces of one file."""
     return route.name in {DOWNLOAD, EXPORT}
 
 
 async def file_response(route: Route, name: str, responses: AsyncGenerator[Any]) -> Response:
-    """Return the response with a file once its first piece is there. `name` is that of the resource."""
+    """The response with a file once its first piece is there. `name` is that of the resource."""
     first: Any = await first_of(responses) or route.response()
     of = name.rpartition("/")[2]
     if route.name == EXPORT:
@@ -313,8 +310,8 @@ def _safe(name: str) -> str:
 
 PATH = "/v1/conversations:subscribe"
 MAX_FOLLOWED = 100
+# How many events of each stream wait for a slow reader; the server holds back the rest.
 WAITING = 16
-"""How many events of each stream wait for a slow reader; the server holds back the rest."""
 
 
 class Followed(msgspec.Struct, forbid_unknown_fields=True):
@@ -325,7 +322,7 @@ class Followed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def requests(body: bytes, subscribe: Route, watch: Route) -> list[tuple[bytes, Route, Message]]:
-    """Return what is followed, each with how its lines begin. Raises MalformedRequestError."""
+    """What is followed, each with how its lines begin. Raises MalformedRequestError."""
     try:
         given = msgspec.json.decode(body, type=Followed)
     except msgspec.MsgspecError as error:

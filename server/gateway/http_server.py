@@ -42,11 +42,10 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 60
 STOP_SECONDS = 2
+# Connections may use at most one in this number of the files that the process may open.
 CONNECTIONS_SHARE = 2
-"""Connections may use at most one in this number of the files that the process may open."""
 HEADERS = [("X-Content-Type-Options", "nosniff")]
 SANDBOX = (b"content-security-policy", b"default-src 'none'; sandbox")
-"""What every response but the console says to browsers, so that no content of a conversation is ever run as a page."""
 
 
 class Gateway(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +57,6 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     secret: str = ""
-    """What the server knows this gateway by, over its Unix socket; "" if clients' certificates stand for nobody."""
     tls: CertificateFiles | None = None
     behind_proxy: bool = False
     new_thread: v1.Conversation | None = None
@@ -66,7 +64,7 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def application(settings: Gateway, transcoder: Transcoder, links: Links | None = None) -> ASGIApp:
-    """Return the ASGI application. `links` are those that a browser can sign in with at its start."""
+    """The ASGI application. `links` are those that a browser can sign in with at its start."""
     app: ASGIApp = transcoder
     if settings.origins:
         app = CORSMiddleware(
@@ -157,25 +155,24 @@ def _read_stdin(server: _Server, links: Links) -> None:
     loop.add_reader(0, readable)
 
 
+# Seconds within which the head of a request must arrive completely, or the rest of a body that was refused.
 HEAD_SECONDS = 10.0
-"""Seconds within which the head of a request must arrive completely, or the rest of a body that was refused."""
 MAX_HEAD_BYTES = 32 * 1024
+# The headers with which a request that has one of them twice would say two things.
 SINGLE = (
     b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"idempotency-key",
     b"last-event-id", b"origin", b"traceparent", b"x-server-timeout",
 )  # fmt: skip
-"""The headers with which a request that has one of them twice would say two things."""
+# Seconds after which the connection of a client is closed that reads nothing, as the server does.
 STALL_SECONDS = 60.0
-"""Seconds after which the connection of a client is closed that reads nothing, as the server does."""
 
 
 class Guard:
-    """An ASGI application in front of another, which checks the headers Host and Origin.
+    """An ASGI application in front of another, which checks Host and Origin.
 
     A page whose name resolves to this machine (DNS rebinding) is recognised by its name in Host: names must be allowed,
-    addresses are none that a page could take. `origins` are the origins of pages that may call, such as
-    `https://app.example`; those of the gateway itself always may. `behind_proxy` means that the last address in
-    X-Forwarded-For is the client's.
+    addresses are none that a page could take. `origins` are those of pages that may call, besides the gateway's own.
+    `behind_proxy`: the last address in X-Forwarded-For is the client's.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str], *, behind_proxy: bool) -> None:
@@ -237,15 +234,15 @@ def _forbidden(text: str) -> HttpError:
 
 
 def _last(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
-    """Return the last value of a header, the last one of a list in it; "" if there is none."""
+    """The last value of a header, the last one of a list in it; "" if there is none."""
     found = [value for key, value in headers if key == name]
     return found[-1].decode("latin-1").rpartition(",")[2].strip() if found else ""
 
 
 class GuardedConnection(H11Protocol):
-    """A connection of HTTP that is closed if its client neither completes a request nor reads the response.
+    """A connection that is closed if its client neither completes a request nor reads the response.
 
-    `max_connections` is the number of connections of this process; further ones are closed at once.
+    Beyond `max_connections` of this process, further ones are closed at once.
     """
 
     max_connections = 1_000
@@ -253,7 +250,6 @@ class GuardedConnection(H11Protocol):
     _stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and (shown := tls.getpeercert(binary_form=True)):
@@ -295,13 +291,11 @@ class GuardedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Begin to wait until the client reads."""
         super().pause_writing()
         if self._stall is None:
             self._stall = self.loop.call_later(STALL_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on writing, as the client has read."""
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None

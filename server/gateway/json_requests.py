@@ -41,10 +41,7 @@ TOO_DEEP = "the JSON in the body is nested too deeply"
 
 
 def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
-    """Return the request for a route. `name` is the value of the field in the path.
-
-    Raises MalformedRequestError, which names the field.
-    """
+    """The request for a route; `name` is in the path. Raises MalformedRequestError, which names the field."""
     given = _body(route, body)
     for key, value in _query(query):
         _place(route, given, key, value)
@@ -81,7 +78,7 @@ def _body_key(route: Route) -> str:
 
 
 def decoded(body: bytes) -> Any:
-    """Return the JSON in a body. Raises MalformedRequestError if it is none, or has a key twice."""
+    """The JSON in a body. Raises MalformedRequestError if it is none, or has a key twice."""
     try:
         return json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
     except UnicodeDecodeError:
@@ -117,7 +114,6 @@ def _query(query: str) -> Iterable[tuple[str, str]]:
 
 
 def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
-    """Put a parameter of the query where it belongs in the request's JSON."""
     if route.body == ALL:
         _refuse(path, "belongs in the body, not in the URL")
     kind, place = route.method.input_type, given
@@ -206,7 +202,6 @@ def _check_value(field: FieldDescriptor, value: Any, where: str) -> None:
 
 
 def _wanted(field: FieldDescriptor, value: Any) -> str | None:
-    """Return what a value of a scalar field must be; None if it is that."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if (bounds := _BITS.get(field.cpp_type)) is not None:
         whole = (number and value == value // 1) or (isinstance(value, str) and _DECIMAL.fullmatch(value))
@@ -230,10 +225,7 @@ def _wanted(field: FieldDescriptor, value: Any) -> str | None:
 
 
 def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Remove the field masks from the JSON, and yield their fields and paths.
-
-    `json_format` would change the letters of a label's key in a path, or refuse it.
-    """
+    """Remove and yield the field masks: `json_format` would change a label's key in a path, or refuse it."""
     kind = route.method.input_type
     updated = kind.fields_by_name[route.body].message_type if route.body in kind.fields_by_name else None
     for key in tuple(given):
@@ -247,7 +239,7 @@ def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]
 
 
 def _path(kind: Descriptor | None, path: str) -> str:
-    """Return a path of a field mask with the contract's names. What follows the name of a map is a key, and stays."""
+    """A path of a field mask with the contract's names. What follows the name of a map is a key, and stays."""
     name, dot, rest = path.partition(".")
     field = _field(kind, name) if kind is not None and not kind.GetOptions().map_entry else None
     return path if field is None else f"{field.name}{dot}{_path(field.message_type, rest) if dot else ''}"

@@ -36,13 +36,11 @@ _HTTP: Any = annotations_pb2.http
 _PART = re.compile(r"\{(?P<field>[\w.]+)=(?P<name>[\w*/]+)\}|\*\*|\*|[^{*]+")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SLASH = re.compile(r"(%2[Ff])")
+# The body of a call whose whole request, but for the path, is the body.
 ALL = "*"
-"""The body of a call whose whole request, but for the path, is the body."""
 
 
 class NoRouteError(Exception):
-    """There is nothing at the path of an HTTP request; `allowed` are the methods with which there would be."""
-
     def __init__(self, allowed: Iterable[str] = (), text: str = "there is nothing at this path") -> None:
         super().__init__(text)
         self.allowed = sorted(allowed)
@@ -50,24 +48,17 @@ class NoRouteError(Exception):
 
 @dataclass(frozen=True)
 class Route:
-    """One binding of a call to an HTTP method and a path."""
-
     method: MethodDescriptor
     verb: str
-    """The HTTP method."""
     path: str
-    """The template, such as `/v1/{name=conversations/*}:send`."""
     body: str
-    """The field of the request that the body has; `*` for all fields, "" for none."""
 
     @property
     def name(self) -> str:
-        """The name of the call, such as `SendMessage`."""
         return self.method.name
 
     @cached_property
     def rpc(self) -> str:
-        """The path of the call in gRPC."""
         return f"/{self.method.containing_service.full_name}/{self.method.name}"
 
     @cached_property
@@ -80,12 +71,11 @@ class Route:
 
     @cached_property
     def field(self) -> str:
-        """The field that the path contains, such as `name` or `conversation.name`; "" if it contains none."""
         return next((part["field"] for part in _PART.finditer(self.path) if part["field"]), "")
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the path without the custom verb; the field's value is the group, if there is a field."""
+        """Matches the path without the custom verb; a group is the field's value."""
         return re.compile("".join(_expressions(self.path.partition(":")[0])))
 
 
@@ -115,11 +105,10 @@ class Routes:
         return (route for routes in self._by_verb.values() for route in routes)
 
     def find(self, verb: str, path: str) -> tuple[Route, str]:
-        """Return the route of an HTTP method and a path, and the value of the field in the path.
+        """The route of a method and path, and the value of its field.
 
-        A colon begins a custom verb if there is such a verb, or letters follow it where verbs are; in other places it
-        belongs to an id, and an escaped one always does. Raises NoRouteError, or MalformedRequestError if the escapes
-        in the path are no text.
+        A colon begins a custom verb if there is such a verb, or letters follow it where verbs are; elsewhere, or
+        escaped, it belongs to an id. Raises NoRouteError, or MalformedRequestError for escapes that are no text.
         """
         before, _, custom = path.rpartition(":")
         if not before or custom not in self._by_verb:
@@ -139,7 +128,6 @@ class Routes:
 
 
 def contract() -> Routes:
-    """Return the routes of both services."""
     files = (conversation_service_pb2.DESCRIPTOR, catalog_service_pb2.DESCRIPTOR)
     return Routes(method for file in files for service in file.services_by_name.values() for method in service.methods)
 
@@ -163,8 +151,8 @@ def _unescaped(text: str) -> str:
         raise MalformedRequestError(("", "the path is not UTF-8")) from None
 
 
+# How many calls share a connection. The server accepts twice as many, so none waits for another one's end.
 CALLS_PER_CONNECTION = limits.MAX_STREAMS_PER_CONNECTION // 2
-"""How many calls share a connection. The server accepts twice as many, so none waits for another one's end."""
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.http2.bdp_probe", 0),  # a window that grows would hold more for a reader that does not read
@@ -176,17 +164,17 @@ OPTIONS = (
 )
 PASSED_ON = ("authorization", "traceparent")
 TIMEOUT = "x-server-timeout"
+# The key in the ASGI scope's state of the certificate that a client has shown, in DER, which TLS has verified.
 CERTIFICATE = "certificate"
-"""The key in the ASGI scope's state of the certificate that a client has shown, in DER, which TLS has verified."""
+# The longest deadline; gRPC takes one in some thousand years for one that has passed.
 MOST_SECONDS = 86_400.0
-"""The longest deadline; gRPC takes one in some thousand years for one that has passed."""
 
 
 class Upstream:
-    """The connections to the server. Use in the event loop only.
+    """The connections to the server at gRPC's `target`. Event loop only.
 
-    `target` is gRPC's address of the server, `authorities` a PEM file's content for TLS, None for no TLS. `secret` is
-    what the server believes this gateway by, over the Unix socket, when it passes on the certificates of its clients.
+    `authorities` are PEM for TLS, None for no TLS. By `secret` the server believes this gateway its clients'
+    certificates.
     """
 
     def __init__(self, target: str, authorities: bytes | None = None, *, tls: bool = False, secret: str = "") -> None:
@@ -202,12 +190,10 @@ class Upstream:
         self._used: dict[grpc.aio.Channel, int] = {}
 
     async def close(self) -> None:
-        """Close all connections; calls on them end."""
         for channel in self._used:
             await channel.close()
 
     async def unary(self, route: Route, request: Message, http: Request) -> Any:
-        """Return the response of a call. Raises AioRpcError."""
         async with self._channel() as channel:
             call: Any = channel.unary_unary(
                 route.rpc,
@@ -219,10 +205,7 @@ class Upstream:
     async def stream(
         self, route: Route, request: Message, http: Request, *, encoded: bool = False
     ) -> AsyncGenerator[Any]:
-        """Yield the responses of a call, each read once the one before is done with; encoded ones on demand.
-
-        Raises AioRpcError.
-        """
+        """Yield the responses, each read once the one before is done with; bytes if `encoded`. Raises AioRpcError."""
         async with self._channel() as channel:
             method: Any = channel.unary_stream(
                 route.rpc,
@@ -274,7 +257,7 @@ class Upstream:
 
 
 def _timeout(http: Request) -> float | None:
-    """Return the deadline of a call in seconds, by the header X-Server-Timeout; None for none."""
+    """The deadline of a call in seconds, by the header X-Server-Timeout; None for none."""
     if (text := http.headers.get(TIMEOUT)) is None:
         return None
     try:

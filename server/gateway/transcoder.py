@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 OPENAPI = Path(__file__).with_name("openapi.json")
 log = logging.getLogger(__name__)
 
+# Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON.
 MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
-"""Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON."""
+# How much of a body is read, and for how long, before the server is asked whether the token is valid.
 STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
-"""How much of a body is read, and for how long, before the server is asked whether the token is valid."""
+# How long the server may take to say so; then the call is refused.
 CHECK_SECONDS = 5.0
-"""How long the server may take to say so; then the call is refused."""
+# The errors of that check after which the caller is still a stranger; any other one is about a known caller.
 UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-"""The errors of that check after which the caller is still a stranger; any other one is about a known caller."""
 AG_UI = "/ag-ui/v1/run"
 NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
 IDEMPOTENCY = "idempotency-key"
+# A string as structured headers have it (RFC 8941), which the header Idempotency-Key is.
 _QUOTED = re.compile(r'"([^"\\]*)"')
-"""A string as structured headers have it (RFC 8941), which the header Idempotency-Key is."""
 NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -93,7 +93,7 @@ class Transcoder:
             await response(scope, receive, send)
 
     async def _served(self, http: Request) -> Response | None:
-        """Return the response; None if the client has disconnected before there was one."""
+        """The response; None if the client has disconnected before there was one."""
         path = http.scope["raw_path"].decode("ascii", "replace")
         if path == AG_UI:
             return await self._ag_ui(http)
@@ -148,7 +148,7 @@ class Transcoder:
             raise HttpError(503, text, grpc.StatusCode.UNAVAILABLE) from None
 
     async def _answer(self, route: Route, name: str, request: Message, http: Request) -> Response:
-        """Return the response of a call, as soon as it is there or has begun."""
+        """The response of a call, as soon as it is there or has begun."""
         if not route.method.server_streaming:
             response = await self._upstream.unary(route, request, http)
             if route.name == "SendMessage" and (kind := wanted(http)):
@@ -177,9 +177,9 @@ def _no_route(http: Request, error: NoRouteError) -> HttpError:
 async def body_of(
     http: Request, most_bytes: int, seconds: float, check_stranger: Callable[[], Awaitable[None]] | None = None
 ) -> bytes:
-    """Read the body of a request. Raises HttpError if it is larger or slower, ClientDisconnect, or as `check_stranger`.
+    """Read a body. Raises HttpError (larger or slower), ClientDisconnect, or as `check_stranger`.
 
-    `check_stranger` is called once, when the body turns out to be large or slow; None if strangers may send it.
+    That is called once, if the body is large or slow; None if strangers may send it.
     """
     announced, too_large = http.headers.get("content-length", "0"), f"the body is larger than {most_bytes} bytes"
     if announced.isdecimal() and int(announced) > most_bytes:

@@ -15,8 +15,8 @@ from bedrock.local_server import NotPrivateError, read_believed
 
 log = logging.getLogger(__name__)
 
+# The metadata of a certificate that a client of the HTTP gateway has shown: the gateway's secret, then DER.
 SHOWN_TO_GATEWAY = "bedrock-client-certificate-bin"
-"""The metadata of a certificate that a client of the HTTP gateway has shown: the gateway's secret, then DER."""
 
 
 class CertificateUnusableError(Exception):
@@ -30,10 +30,9 @@ class _Version(NamedTuple):
 
 
 class CertificateFiles:
-    """A certificate with its chain, and its key, in two PEM files. Safe to use from any thread.
+    """A certificate with its chain, and its key, in PEM files. Any thread.
 
-    `client_ca` is a PEM file with the certificates of authorities, one of which must have signed the certificate of
-    each client; None if clients need no certificate.
+    `client_ca` has the authorities that must have signed clients' certificates; None if they need none.
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
@@ -46,14 +45,14 @@ class CertificateFiles:
         self._first = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return gRPC credentials. Each new connection uses the current content of the files."""
+        """GRPC credentials. Each new connection uses the current content of the files."""
         changed: Any = self._changed  # may return None, which the type stubs do not allow
         return grpc.dynamic_ssl_server_credentials(
             self._first, changed, require_client_authentication=self._client_ca is not None
         )
 
     def context(self) -> ssl.SSLContext:
-        """Return a context for Python's TLS. Each new connection uses the current content of the files."""
+        """A context for Python's TLS. Each new connection uses the current content of the files."""
         first = self._context
 
         def renew(connection: ssl.SSLObject, *_: object) -> None:
@@ -64,10 +63,9 @@ class CertificateFiles:
         return first
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the renewed certificate; None if the files have not changed or cannot be used.
+        """The renewed certificate; None if the files are unchanged or unusable. Called by gRPC for each connection.
 
-        Called for each new connection, by gRPC on its own thread. A renewal writes two files, one after the other.
-        Until they fit together, the previous certificate remains in use, and the log says so once.
+        A renewal writes two files. Until they fit together, the previous certificate remains, which the log says once.
         """
         with self._lock:
             try:
@@ -113,10 +111,7 @@ class CertificateFiles:
 
 
 def authorities_in(path: Path) -> bytes:
-    """Return the content of a PEM file after checking that it contains certificates.
-
-    Raises CertificateUnusableError if there are none or others may write to it, and OSError if it cannot be read.
-    """
+    """A PEM file of certificates. Raises CertificateUnusableError, also if others may write to it, and OSError."""
     content = _content(path)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "ignore"))
@@ -137,10 +132,9 @@ def _unreadable(error: OSError) -> CertificateUnusableError:
 
 
 def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -> str:
-    """Return why a client that trusts `authorities` (PEM) would reject a certificate; "" if the client would accept it.
+    """Why a client at `host` that trusts `authorities` would reject a certificate; "" if it would not.
 
-    The client is assumed to connect to `host`. Raises CertificateUnusableError if the certificate and its key cannot be
-    used at all.
+    Raises CertificateUnusableError.
     """
     of_server, of_client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:

@@ -22,18 +22,13 @@ from typing import Any, NamedTuple
 
 from server.settings.setting_values import Listen
 
+# Only the used part takes memory. 256 KiB is too little: decoding JSON nested as deeply as Python allows would overflow
+# it.
 STACK_BYTES = 1024 * 1024
-"""Stack size of each thread in bytes. Only the used part takes memory.
-
-256 KiB is too little: decoding JSON nested as deeply as Python allows would overflow the stack and end the process.
-"""
 MAX_OPEN_FILES = 65_536
 FUTEX_SLOTS = 16_384
+# With Python's default of 700, a request to a model and its answer take 0.3 ms longer.
 NEW_OBJECTS = 10_000
-"""How many new container objects start a garbage collection.
-
-With Python's default of 700, a request to a model and its answer take 0.3 ms longer.
-"""
 _PR_SET_DUMPABLE = 4
 _PR_FUTEX_HASH = 78
 _PR_FUTEX_HASH_SET_SLOTS = 1
@@ -41,10 +36,7 @@ _libc: Any = ctypes.CDLL(None, use_errno=True)
 
 
 def tune_process() -> None:
-    """Set the stack size of threads, the limit of open files and kernel options.
-
-    Call this before threads are started.
-    """
+    """Set the stack size, the limit of open files and kernel options, before threads are started."""
     threading.stack_size(STACK_BYTES)
     raise_open_files()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -55,10 +47,9 @@ def tune_process() -> None:
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files to the machine's maximum, at most `MAX_OPEN_FILES`.
+    """Raise the limit of open files to the machine's, at most `MAX_OPEN_FILES`.
 
-    Shells and service managers start programs with a limit of 1,024, but a thousand model requests need 2,000 files.
-    The limit of the programs that tools run stays the same.
+    Usual is 1,024, but a thousand model requests need 2,000 files. Tools keep their limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -69,10 +60,9 @@ def raise_open_files() -> None:
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """Pause garbage collection while modules are imported, and exclude their objects from later collections.
+    """Pause garbage collection during imports, and exclude their objects, which live as long as the process.
 
-    These objects live as long as the process. Traversing the growing number of them again and again would take up to a
-    tenth of the time of the imports.
+    Traversing them takes up to a tenth of the time of imports.
     """
     gc.disable()
     try:
@@ -84,10 +74,9 @@ def collection_paused() -> Generator[None]:
 
 @contextmanager
 def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None]:
-    """Run this thread, and the threads that it starts, only on those of `cpus` that exist; on all CPUs if None.
+    """Run this thread, and those that it starts, on `cpus`, None for all; yield those allowed before.
 
-    Yields the CPUs that were allowed before, so that child processes can use them again; None if there is no
-    restriction. Raises ValueError if this process may use none of `cpus`.
+    Raises ValueError if this process may use none of them.
     """
     if cpus is None:
         yield None
@@ -103,11 +92,10 @@ def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None
 
 
 def spare_what_stays() -> None:
-    """Exclude the present objects from garbage collection, and collect more rarely. Call this once the server is ready.
+    """Exclude present objects from garbage collection, and collect more rarely, once the server is ready.
 
-    These objects live as long as the process, and traversing them would stop all threads for some 20 ms in every full
-    collection. Later objects are rarely in reference cycles: reference counting frees most of them before a collection
-    looks at them, unless collections come too early.
+    Traversing them stops all threads for some 20 ms in every full collection. Reference counting frees most later ones
+    before a collection, unless that comes too early.
     """
     gc.collect()
     gc.freeze()
@@ -120,32 +108,24 @@ def _hide_memory() -> None:
 
 
 def _spread_futexes() -> None:
-    """Give this process more hash slots for waiting threads: with the kernel's default of 16, waking thousands is slow.
-
-    Older kernels return an error, which is ignored.
-    """
+    """More hash slots for waiting threads: with the kernel's 16, waking thousands is slow. Older kernels refuse."""
     _libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
 
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
+# Above the lowest resident memory since the last trimming, which takes some milliseconds.
 RISE_BYTES = 8 << 20
-"""The heap is trimmed when resident memory is this many bytes above its lowest value since the last trimming.
-
-Trimming takes some milliseconds.
-"""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 _malloc_trim = getattr(_libc, "malloc_trim", None)
 
 
 class MallocTrimmer:
-    """Trims the heap when this process has grown. A thread checks the size every LOOK_SECONDS.
+    """Trims the heap when this process has grown. A thread looks every LOOK_SECONDS.
 
-    Args:
-        resident: Returns the resident memory in bytes; 0 if unknown.
-        give_back: Makes the C library return free memory to the system.
+    `resident` returns bytes, 0 if unknown; `give_back` makes the C library return memory.
     """
 
     def __init__(self, resident: Callable[[], int], give_back: Callable[[], object]) -> None:
@@ -155,7 +135,6 @@ class MallocTrimmer:
         self._thread = threading.Thread(target=self._run, name="bedrock-freed-memory", daemon=True)
 
     def start(self) -> None:
-        """Start the thread that checks periodically."""
         self._thread.start()
 
     def look(self) -> bool:
@@ -172,7 +151,6 @@ class MallocTrimmer:
         return True
 
     def close(self) -> None:
-        """Wait for a check that is in progress, and end the thread. May be called more than once."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -183,12 +161,12 @@ class MallocTrimmer:
 
 
 def heap_trimmer() -> MallocTrimmer | None:
-    """Return a trimmer for this process; None if the C library is not glibc: only glibc needs trimming."""
+    """A trimmer for this process; None if the C library is not glibc: only glibc needs trimming."""
     return MallocTrimmer(_resident, trim) if _malloc_trim is not None and _RESIDENT.exists() else None
 
 
 def trim() -> None:
-    """Return the free memory of this process to the system now. Does nothing unless the C library is glibc."""
+    """Return free memory to the system now, if the C library is glibc."""
     if _malloc_trim is not None:
         _malloc_trim(0)
 
@@ -198,28 +176,26 @@ def _resident() -> int:
 
 
 BACKLOG = 1_024
+# The tables and states of sockets that are connected.
 _CONNECTED = frozenset({("unix", "03"), ("tcp", "01"), ("tcp6", "01")})
-"""The tables and states of sockets that are connected."""
+# The tables and states of sockets that listen on a port.
 _LISTENS = frozenset({("tcp", "0A"), ("tcp6", "0A")})
-"""The tables and states of sockets that listen on a port."""
 
 
 class _Socket(NamedTuple):
     kind: tuple[str, str]
-    """The table, and the state as the kernel writes it."""
     where: str
     """The path of a Unix socket, or the port of a TCP socket in hexadecimal digits."""
     inode: str
 
 
 def connections(addresses: Iterable[Listen]) -> int:
-    """Return how many connections are open to the addresses of this process."""
     wanted = {each.path or f"{each.port:04X}" for each in addresses}
     return sum(each.where in wanted and each.kind in _CONNECTED for each in _sockets())
 
 
 def listener(port: int) -> str:
-    """Return the process that listens on a TCP port, as "process 17 (nginx)"; "" if it cannot be found out."""
+    """The process that listens on a TCP port, as "process 17 (nginx)"; "" if it cannot be found out."""
     wanted = f"{port:04X}"
     links = {f"socket:[{each.inode}]" for each in _sockets() if each.where == wanted and each.kind in _LISTENS}
     for process in Path("/proc").glob("[0-9]*"):
@@ -230,9 +206,9 @@ def listener(port: int) -> str:
 
 
 class CannotListenError(Exception):
-    """The program cannot listen on an address. The message is one line: the address, why, and what helps.
+    """The program cannot listen on an address: the one line says why, and what helps.
 
-    `purpose` is what the address is for, such as " for metrics", if it is not for the program's first service.
+    `purpose` is such as " for metrics", but for the first service.
     """
 
     def __init__(self, where: Listen, why: str, purpose: str = "") -> None:
@@ -241,10 +217,7 @@ class CannotListenError(Exception):
 
 @contextmanager
 def listening(where: Listen, option: str, purpose: str = "", more: str = "") -> Generator[None]:
-    """Convert an OSError about a host and port to CannotListenError.
-
-    `option` names them on the command line; `more` is what else can be done if they are in use.
-    """
+    """Convert an OSError to CannotListenError; `option` names the address, `more` is what else can be done."""
     try:
         yield
     except OSError as error:
@@ -257,7 +230,7 @@ def listening(where: Listen, option: str, purpose: str = "", more: str = "") -> 
 
 
 def bound(where: Listen, option: str = "--listen", purpose: str = "") -> socket.socket:
-    """Return a socket that listens on a host and a port. Raises CannotListenError; see `listening`."""
+    """A socket that listens on a host and a port. Raises CannotListenError; see `listening`."""
     family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
     with listening(where, option, purpose):
         return socket.create_server((where.host, where.port), family=family, backlog=BACKLOG)
@@ -279,11 +252,7 @@ STOPPING = "STOPPING=1"
 
 
 def notify(*lines: str) -> None:
-    """Send lines such as READY to the service manager. Does nothing if no service manager has started the server.
-
-    Safe to call from any thread; never blocks. A failure is only logged, because the server works without its service
-    manager.
-    """
+    """Send lines such as READY to the service manager, if any. Any thread; never blocks; a failure is only logged."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

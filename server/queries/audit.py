@@ -28,7 +28,6 @@ _OUTCOMES = {number: outcome for outcome, number in OUTCOME.items()}
 
 
 def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
-    """Return the store's filter for a request that lists audit entries."""
     return AuditFilter(
         since=_milliseconds(request.start_time) if request.HasField("start_time") else 0,
         until=_milliseconds(request.end_time) if request.HasField("end_time") else None,
@@ -39,12 +38,11 @@ def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
 
 
 def _milliseconds(time: Timestamp) -> int:
-    """Return a timestamp in milliseconds since 1970. Its field `nanos` may be a second or more."""
     return time.seconds * 1_000 + time.nanos // 10**6
 
 
 def audit_entry(entry: AuditEntry) -> v1.AuditEntry:
-    """Return an audit entry as an API message."""
+    """An audit entry as an API message."""
     origin = entry.origin
     return v1.AuditEntry(
         time=timestamp(entry.at),
@@ -74,17 +72,15 @@ def _decision(decision: CallDecision) -> v1.AuditEntry.Decision:
 
 
 def _value(kind: Any, prefix: str, name: str) -> Any:
-    """Return the value with this name, in lower case; UNSPECIFIED for one that a later version has written."""
+    """The value with this name, in lower case; UNSPECIFIED for one that a later version has written."""
     return dict(kind.items()).get(f"{prefix}_{name.upper()}", 0)
 
 
+# How many rows of a conversation's log are read at a time.
 ROWS = 50
-"""How many rows of a conversation's log are read at a time."""
 
 
 class _Step(msgspec.Struct):
-    """The position of a page of a log: behind this step."""
-
     step: int
 
 
@@ -93,7 +89,6 @@ class _Typed(msgspec.Struct):
 
 
 def transition(row: StoredTransition) -> v1.Transition:
-    """Return a row of a log as an API message."""
     try:
         kind = msgspec.json.decode(row.event, type=_Typed).type
     except msgspec.DecodeError:
@@ -111,13 +106,13 @@ def transition(row: StoredTransition) -> v1.Transition:
 
 
 class AuditReader(StoreReader, AuditStore, Protocol):
-    """The methods of the store that this module uses."""
+    pass
 
 
 class StoredAudits:
-    """Serves the calls about a conversation's log and the audit trail.
+    """Serves the calls about a log and the audit trail.
 
-    Use `replay` in the event loop. The other methods block, maybe for minutes: they are called by `ReadPool.long`.
+    `replay` is for the event loop; the others block, maybe for minutes, on `ReadPool.long`.
     """
 
     def __init__(self, store: AuditReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
@@ -126,9 +121,9 @@ class StoredAudits:
         self._stall_seconds = stall_seconds
 
     def verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
-        """Check a conversation's stored rows against each other and its hash chain, and return any contradictions.
+        """Check stored rows against each other and the hash chain. Damage is reported.
 
-        Damage is reported in the response, not raised. Raises ConversationNotFoundError or StoreUnavailableError.
+        Raises ConversationNotFoundError or StoreUnavailableError.
         """
         try:
             record = self._store.load(conversation_id)
@@ -141,7 +136,6 @@ class StoredAudits:
         return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
 
     def transitions(self, record: ConversationRecord, request: v1.ListTransitionsRequest) -> v1.ListTransitionsResponse:
-        """Return a page of a conversation's log. Raises MalformedRequestError for a wrong page token, or StoreError."""
         listing = ("transitions", record.id, request.after_step, request.descending)
         rows = self._newest_first if request.descending else self._oldest_first
         answer = v1.ListTransitionsResponse()
@@ -173,7 +167,6 @@ class StoredAudits:
             before = begin + 1
 
     def entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
-        """Return a page of the audit trail. Raises MalformedRequestError for a wrong page token, or StoreError."""
         wanted = audit_filter(request)
         answer, chunk = v1.ListAuditEntriesResponse(), size_of(request.page_size, limits.AUDIT_PAGE) + 1
 
@@ -192,10 +185,9 @@ class StoredAudits:
         request: v1.ReplayConversationRequest,
         write: Callable[[v1.ReplayConversationResponse], Awaitable[None]],
     ) -> None:
-        """Replay the log of a conversation, up to its end or the requested revision, and send each step by `write`.
+        """Replay a log up to its end or a revision, and send each step by `write`.
 
-        Raises ConversationNotFoundError, RevisionTooOldError if the beginning of the log was pruned (removed as too
-        old), SlowReaderError or StoreError.
+        Raises ConversationNotFoundError, RevisionTooOldError (pruned), SlowReaderError or StoreError.
         """
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
@@ -221,10 +213,7 @@ class _Run:
         self._revision = 0
 
     def next(self) -> list[v1.ReplayConversationResponse]:
-        """Return the next steps; [] at the end.
-
-        Raises RevisionTooOldError if the next step was pruned (removed as too old).
-        """
+        """The next steps; [] at the end. Raises RevisionTooOldError (pruned)."""
         try:
             rows = self._rows(ROWS)
         except StoreDamagedError:
@@ -250,9 +239,9 @@ class _Run:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:
-        """Return one step that reports the next row as unreadable; [] after the end or an earlier report of this kind.
+        """One step that reports the next row as unreadable; [] if reported, or at the end.
 
-        Nothing after an unreadable row can be replayed.
+        Nothing after it can be replayed.
         """
         if self._step >= self._record.step:
             return []
@@ -275,5 +264,5 @@ class _Run:
 
 
 def _fitting(json: bytes) -> str:
-    """Return the JSON as text; "" if it is too long for a response."""
+    """The JSON as text; "" if it is too long for a response."""
     return json.decode(errors="replace") if len(json) <= limits.REPLAY_JSON_BYTES else ""

@@ -56,19 +56,12 @@ class AttachmentDownloads:
         request: v1.DownloadAttachmentRequest,
         write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
     ) -> None:
-        """Send the whole image in chunks, by calls of `write`.
-
-        Raises ConversationNotFoundError if there is no such image, SlowReaderError if the client stops reading, and
-        StoreError if the image cannot be read.
-        """
+        """Send an image in chunks by `write`. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         for piece in _pieces(await self._found(conversation_id, request.name)):
             await send(write, piece, self._stall_seconds)
 
     async def described(self, conversation_id: str, name: str) -> v1.Attachment:
-        """Return the type and the size of an attachment.
-
-        Raises ConversationNotFoundError if there is no such attachment, or StoreError.
-        """
+        """An attachment's type and size. Raises ConversationNotFoundError or StoreError."""
         found = await self._found(conversation_id, name)
         return v1.Attachment(
             name=names.attachment(conversation_id, found.id),
@@ -97,12 +90,9 @@ def _pieces(attachment: Attachment) -> list[v1.DownloadAttachmentResponse]:
 
 
 PAGE = 100
-"""How many messages or events are read at a time."""
 
 
 class ConversationExports:
-    """Serves ExportConversation. Use in the event loop only; reads run on other threads."""
-
     def __init__(
         self,
         store: StoreReader,
@@ -134,10 +124,7 @@ class ConversationExports:
 
 
 def _pages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the lines of the export in pages: the conversation, its messages and its events, all as of `record`.
-
-    No database snapshot is needed, because stored messages and events never change.
-    """
+    """Yield the lines of the export as of `record`. No snapshot is needed: messages and events never change."""
     shown = in_full(conversion, record)
     yield [_line("conversation", shown, system_prompt=record.system_prompt)]
     yield from _messages(store, conversion, record)
@@ -152,10 +139,7 @@ def _messages(store: StoreReader, conversion: ConversionContext, record: Convers
 
 
 def _events(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the lines of the conversation's events, in pages.
-
-    Events that were pruned (removed as too old), even during the export, are left out.
-    """
+    """Yield the lines of the events, but those pruned meanwhile."""
     after = 0
     while after < record.last_seq:
         try:
@@ -170,10 +154,7 @@ def _events(store: StoreReader, conversion: ConversionContext, record: Conversat
 
 
 def _settings(stored: StoredEvent) -> dict[str, list[str]]:
-    """Return the names of the settings that an event has changed; {} for other events.
-
-    Only the names can be exported, because the log does not keep the new values.
-    """
+    """The names of the settings that an event has changed: the log does not keep the values."""
     notification = stored.notification
     return {"settings": list(notification.fields)} if isinstance(notification, ConversationUpdated) else {}
 

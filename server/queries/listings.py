@@ -54,11 +54,9 @@ from server.wire.messages import ConversionContext, queued
 def selection_of(
     store: ConversationReader, principal: str, text: str, order_by: str, *, parent: str | None = None
 ) -> Selection:
-    """Return the selection of conversations for a filter (`text`) and an order, which must be valid.
+    """The selection for a valid filter and order; with `parent`, of its sub-agents only.
 
-    If `parent`, the id of a conversation, is given, only its sub-agents are selected; otherwise the filter alone
-    decides. Paths and names of conversations in the filter are resolved now, because a path may contain a symbolic
-    link, and a name may contain a slug.
+    Paths and names are resolved now: a path may have a link, a name a slug.
     """
     where = rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)
@@ -101,10 +99,9 @@ class NotBrowsableError(MalformedRequestError):
 def browse_directory(
     workspace: Workspace, request: v1.BrowseDirectoryRequest, within: Sequence[str] | None = None
 ) -> v1.BrowseDirectoryResponse:
-    """List a directory. The path "" means the home directory of the server's user, or the first directory of `within`.
+    """List a directory; "" is the home directory, or the first of `within`, beneath which all must be.
 
-    Only the directories in `within`, and those beneath them, can be listed; None allows all. Raises
-    MalformedRequestError for another path, and for a wrong page token.
+    Raises MalformedRequestError, also for a page token.
     """
     try:
         listing = workspace.list_directory(request.path, within)
@@ -121,21 +118,17 @@ def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
     return f"{0 if entry.directory else 1}{entry.name}"
 
 
+# How many rows are read at a time. If a page reaches its limit of bytes, the rows read beyond it are wasted.
 CHUNK = 100
-"""How many rows are read at a time. If a page reaches its limit of bytes, the rows read beyond it are wasted."""
+# The most reads for one page: enough for the largest page, but limited for filters that match few conversations.
 READS = 20
-"""The most reads for one page: enough for the largest page, but limited for filters that match few conversations."""
 
 
 class _Messages(Struct):
-    """The content of a page token: the next page begins after this message, in the requested order."""
-
     sequence: int
 
 
 class _Rules(Struct):
-    """The content of a page token: the next page begins with the rule at this index."""
-
     place: int
 
 
@@ -152,10 +145,7 @@ class Listings:
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
     ) -> v1.ListConversationsResponse:
-        """Return a page of conversations; if `parent` is given, only sub-agents of the conversation with this id.
-
-        Raises MalformedRequestError for a wrong page token.
-        """
+        """A page of conversations, or of the sub-agents of `parent`. Raises MalformedRequestError (page token)."""
         listing = ("conversations", principal, parent, request.filter, request.order_by)
         place = position_of(request.page_token, ListPosition, *listing)
         selection = selection_of(self._store, principal, request.filter, request.order_by, parent=parent)
@@ -183,10 +173,9 @@ class Listings:
         return answer
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """Return a page of messages, and the revision that the conversation had before they were read.
+        """A page of messages, and the revision before they were read, after which a subscriber misses nothing.
 
-        A client that subscribes to events after this revision misses nothing. Raises ConversationNotFoundError, and
-        MalformedRequestError for a wrong page token.
+        Raises ConversationNotFoundError or MalformedRequestError (page token).
         """
         record = self._store.load(conversation_id)
         if record is None:
@@ -218,10 +207,7 @@ class Listings:
         return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
 
     def message(self, name: str, conversation_id: str, message_id: str) -> v1.Message:
-        """Return a message of the history or of the queue.
-
-        Raises ConversationNotFoundError if there is no such message.
-        """
+        """A message of the history or the queue. Raises ConversationNotFoundError."""
         # The record, with the queue, is read first: a message that leaves the queue in between is found in the history.
         record = self._store.load(conversation_id)
         stored = self._store.message(conversation_id, message_id)
@@ -235,7 +221,7 @@ class Listings:
     def approval_rules(
         self, request: v1.ListApprovalRulesRequest, record: ConversationRecord
     ) -> v1.ListApprovalRulesResponse:
-        """Return a page of the operator's approval rules, followed by those of the conversation. Does not block."""
+        """A page of the operator's approval rules, followed by those of the conversation. Does not block."""
         rules, answer = (*self._operator_rules, *record.approval_rules), v1.ListApprovalRulesResponse()
 
         def entries(last: _Rules | None) -> Iterator[tuple[v1.ApprovalRule, _Rules]]:
@@ -248,10 +234,7 @@ class Listings:
         return answer
 
     def approval_rule(self, name: str, rule_id: str, record: ConversationRecord | None) -> v1.ApprovalRule:
-        """Return an approval rule of a conversation; if `record` is None, of the operator. Does not block.
-
-        Raises UnknownApprovalRuleError if there is no such rule.
-        """
+        """A rule of a conversation, or of the operator (None). Does not block. Raises UnknownApprovalRuleError."""
         for rule in record.approval_rules if record else self._operator_rules:
             if rule.id == rule_id:
                 return approval_rule(record.id if record else "", rule)
@@ -266,20 +249,13 @@ QUESTIONS_IN = StateIs(frozenset({str(ToolExecuting.__struct_config__.tag)}))
 
 
 class _Position(Struct):
-    """The content of a page token: the next page begins after this approval or question."""
-
     entered: int
-    """When the conversation entered its present state, in milliseconds since 1970."""
     id: str
-    """The id of the conversation."""
     call: int
     """For an approval, the index of its tool call in the model's answer; for a question, its number."""
 
     def is_after(self, last: _Position | None) -> bool:
-        """Return whether this item comes after `last`, the end of the previous page; True if `last` is None.
-
-        `call` matters only for items of the same conversation, because the store has skipped earlier conversations.
-        """
+        """Whether this item comes after the previous page; `call` orders the items of one conversation."""
         return last is None or (last.entered, last.id) != (self.entered, self.id) or self.call > last.call
 
 
@@ -307,10 +283,9 @@ def list_approvals(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
-    """Return a page of pending approvals.
+    """A page of pending approvals, of one conversation or (None) all of the principal.
 
-    If `conversation_id` is None, they are from all conversations of the principal. The response names the conversations
-    that could not be read. Raises MalformedRequestError for a wrong page token.
+    The response names unreadable conversations. Raises MalformedRequestError (page token).
     """
     answer = v1.ListApprovalsResponse()
     wanted = _List("approvals", APPROVALS_IN, principal, conversation_id)
@@ -325,10 +300,9 @@ def list_questions(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListQuestionsResponse:
-    """Return a page of tools' open questions.
+    """A page of open questions, of one conversation or (None) all of the principal.
 
-    If `conversation_id` is None, they are from all conversations of the principal. The response names the conversations
-    that could not be read. Raises MalformedRequestError for a wrong page token.
+    The response names unreadable conversations. Raises MalformedRequestError (page token).
     """
     answer = v1.ListQuestionsResponse()
     wanted = _List("questions", QUESTIONS_IN, principal, conversation_id)
@@ -339,7 +313,6 @@ def list_questions(
 def find_approval(
     store: ConversationReader, conversion: ConversionContext, request: v1.GetApprovalRequest, conversation_id: str
 ) -> v1.PendingApproval:
-    """Return a pending approval. Raises ConversationNotFoundError if it does not exist or was decided."""
     record = store.load(conversation_id)
     if record is not None:
         _, tool_use_id = names.parse_child(request.name, "approvals") or ("", "")
@@ -353,7 +326,7 @@ def find_approval(
 def find_question(
     store: ConversationReader, conversion: ConversionContext, request: v1.GetQuestionRequest, conversation_id: str
 ) -> v1.Question:
-    """Return an unanswered question of a running tool. Raises ConversationNotFoundError if there is none."""
+    """An unanswered question of a running tool. Raises ConversationNotFoundError if there is none."""
     record, (_, wanted) = store.load(conversation_id), names.parse_child(request.name, "questions") or ("", "")
     if record is not None:
         for question in pending_questions(conversation_id, summary_of(conversion, record.id, record.state)):
@@ -365,11 +338,7 @@ def find_question(
 def _waiting(
     store: ConversationReader, wanted: _List, last: _Position | None, unreadable: MutableSequence[str]
 ) -> Iterator[ConversationRecord]:
-    """Yield the conversations that may have approvals or questions after `last`, the end of the previous page.
-
-    The previous page may have ended within the first of these conversations. The names of conversations that cannot be
-    read are added to `unreadable`.
-    """
+    """Yield the conversations that may have items after `last`, which may be within the first; note unreadable ones."""
     only = wanted.conversation_id
     record = store.load(only or (last.id if last else ""))
     if record is not None and (only or last is None or record.state_updated_at == last.entered):
@@ -426,10 +395,7 @@ def _questions(conversion: ConversionContext, record: ConversationRecord) -> Ite
 
 
 class _Place(Struct):
-    """The content of a page token: the next page begins after this message, in the requested order."""
-
     revision: int = 0
-    """The revision at which the message left the queue; 0 while the message waits."""
     at: int = 0
     message_id: str = ""
     """The id of a message that still waits, for which `at` is the time of acceptance; "" if it has left the queue."""
@@ -439,10 +405,9 @@ _Waiting = tuple[QueuedInput, str, str]
 
 
 def waiting(record: ConversationRecord) -> list[_Waiting]:
-    """Return (input, delivery, run id) for each waiting message, the oldest first; the run id of a follow-up is "".
+    """(input, delivery, run id) of waiting messages, the oldest first; "" for follow-ups' runs.
 
-    Steers, which join the present run, and follow-ups, which start a new one, are merged by time. The steers stay in
-    the order in which they were accepted, even if the clock was set back, and so do the follow-ups.
+    Steers and follow-ups are merged by time, but stay in their own order even if the clock was set back.
     """
     ledger = record.state.ledger
     run = run_id(record.id, ledger.run) if ledger.live else ""
@@ -452,11 +417,7 @@ def waiting(record: ConversationRecord) -> list[_Waiting]:
 
 
 def _after(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
-    """Return the waiting messages after the position `last`.
-
-    If the message at this position no longer waits, return the messages that were accepted at the same time or later,
-    or, if `descending`, at the same time or earlier.
-    """
+    """The messages after `last`, or if that one has left, those accepted at its time or later (or earlier)."""
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
             return entries[index + 1 :]
@@ -466,9 +427,9 @@ def _after(entries: Sequence[_Waiting], last: _Place, *, descending: bool = Fals
 
 
 def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-    """Return a page of the queue. Raises ConversationNotFoundError, and MalformedRequestError for a wrong page token.
+    """A page of the queue. Raises ConversationNotFoundError or MalformedRequestError (page token).
 
-    A message that leaves the queue between the reads of two pages is on one of the pages, and may be on both.
+    A message that leaves the queue between two pages is on one, maybe both.
     """
     record = store.load(conversation_id)
     if record is None:
@@ -516,7 +477,6 @@ def _backwards(
 
 
 def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
-    """Convert a message that waits in the queue to an API message."""
     return queued(conversation_id, QueueChanged(queued_input, delivery, Fate.QUEUED), run=run)
 
 

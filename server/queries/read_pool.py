@@ -24,10 +24,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 8
+# A quarter of the threads stays free for other principals when one principal has many reads.
 RESERVED_SHARE = 4
-"""A quarter of the threads stays free for other principals when one principal has many reads."""
+# Half of the threads may run long reads, and half of those threads may run long reads of one principal.
 LONG_SHARE = 2
-"""Half of the threads may run long reads, and half of those threads may run long reads of one principal."""
 
 
 class ReadPool:
@@ -43,10 +43,7 @@ class ReadPool:
         self._start_all(threads)
 
     def _start_all(self, threads: int) -> None:
-        """Start every thread now, because the system may refuse to start one later.
-
-        Raises RuntimeError if the system refuses to start one now.
-        """
+        """Start every thread now, because the system may refuse later. Raises RuntimeError."""
         together = threading.Barrier(threads + 1)
         try:
             for _ in range(threads):
@@ -118,8 +115,8 @@ def _ignore(running: asyncio.Future[T]) -> None:
         running.exception()
 
 
+# How many conversations' principals are cached. With a cached principal, a command needs no read of the store.
 OWNERS = 10_000
-"""How many conversations' principals are cached. With a cached principal, a command needs no read of the store."""
 
 
 class NameResolver:
@@ -131,10 +128,7 @@ class NameResolver:
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """Read the stored record of one of the caller's conversations.
-
-        Raises ConversationNotFoundError if there is none, or if the conversation belongs to another principal.
-        """
+        """Raises ConversationNotFoundError, also for another principal's conversation."""
         record = await self._reads(self._find, names.parse_conversation(name) or "", caller.get().principal)
         if record is None or record.principal != caller.get().principal:
             raise ConversationNotFoundError(name)
@@ -143,10 +137,9 @@ class NameResolver:
         return record
 
     async def identify(self, name: str) -> str:
-        """Return the id of a conversation of the caller. Raises ConversationNotFoundError if there is none.
+        """The id of a conversation of the caller, perhaps cached: its actor notices a deletion.
 
-        The id may come from the cache although the conversation has been deleted; the conversation's actor notices
-        the deletion.
+        Raises ConversationNotFoundError.
         """
         key = names.parse_conversation(name) or ""
         if self._owners.get(key) == caller.get().principal:
@@ -155,17 +148,14 @@ class NameResolver:
         return (await self.record(name)).id
 
     async def locate(self, name: str) -> str:
-        """Return the id of a conversation of the caller, even if its stored record is damaged.
-
-        Raises ConversationNotFoundError if there is none.
-        """
+        """The id of a conversation of the caller, even if its record is damaged. Raises ConversationNotFoundError."""
         conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get().principal)
         if conversation_id is None:
             raise ConversationNotFoundError(name)
         return conversation_id
 
     def _locate(self, key: str, principal: str) -> str | None:
-        """Return the id of a conversation of `principal`; None if there is none. `key` is the id or a slug. Blocks."""
+        """The id of a conversation of `principal`; None if there is none. `key` is the id or a slug. Blocks."""
         slug = "" if has_form_of_id(key) else key
         for conversation_id in (key, self._store.find_slug(principal, slug) if slug else None):
             if conversation_id and self._store.owner(conversation_id) == principal:
@@ -173,9 +163,9 @@ class NameResolver:
         return None
 
     def _find(self, key: str, principal: str) -> ConversationRecord | None:
-        """Return the record with the id `key`, else the one with the slug `key` of `principal`, else None. Blocks.
+        """The record with the id or, for `principal`, the slug `key`. Blocks.
 
-        A record with this id may belong to another principal. No slug has the form of an id.
+        That with the id may be another's. No slug has the form of an id.
         """
         found = self._store.load(key)
         if found is not None or has_form_of_id(key):
@@ -184,10 +174,7 @@ class NameResolver:
         return None if conversation_id is None else self._store.load(conversation_id)
 
     def _remember(self, record: ConversationRecord) -> None:
-        """Cache the id and the principal of a conversation, which never change.
-
-        If the cache is full, drop the oldest entry.
-        """
+        """Cache id and principal, which never change; a full cache drops the oldest."""
         self._owners[record.id] = record.principal
         if len(self._owners) > OWNERS:
             del self._owners[next(iter(self._owners))]

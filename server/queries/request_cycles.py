@@ -29,22 +29,15 @@ from server.wire.messages import ConversionContext, json_value, message, timesta
 
 
 class _Place(Struct):
-    """The content of a page token: the next page begins after this run, in the requested order."""
-
     revision: int = 0
-    """The revision at which the run ended; 0 for a run in progress."""
     sequence: int = 0
-    """The sequence number of the run's last message."""
 
 
 class _Span(Struct):
-    """A run, and the sequence numbers of its messages: greater than `after`, and up to `through`."""
-
     run: str
     after: int
     through: int
     ended: StoppedRun | None = None
-    """The outcome of the run; None while the run is in progress."""
 
     @property
     def place(self) -> _Place:
@@ -54,9 +47,9 @@ class _Span(Struct):
 def list_cycles(
     store: StoreReader, conversion: ConversionContext, request: v1.ListRequestCyclesRequest, conversation_id: str
 ) -> v1.ListRequestCyclesResponse:
-    """Return a page of request cycles; a run in progress is the newest one.
+    """A page of cycles, with a run in progress as the newest.
 
-    Raises ConversationNotFoundError, and MalformedRequestError for a wrong page token.
+    Raises ConversationNotFoundError or MalformedRequestError.
     """
     record = store.load(conversation_id)
     if record is None:
@@ -82,7 +75,7 @@ def find_cycle(
     run: str,
     request: v1.GetRequestCycleRequest | v1.WaitRequestCycleRequest,
 ) -> v1.RequestCycle:
-    """Return the request cycle of a run. Raises ConversationNotFoundError if the conversation has no such run."""
+    """The request cycle of a run. Raises ConversationNotFoundError if the conversation has no such run."""
     record = store.load(conversation_id)
     if record is None:
         raise ConversationNotFoundError(request.name)
@@ -168,7 +161,6 @@ def _under_way(record: ConversationRecord, after: int) -> Iterator[_Span]:
 
 
 View: TypeAlias = v1.ListRequestCyclesRequest.View.ValueType
-"""Which parts of a request cycle a client asks for, such as steps or events."""
 
 _STEPS = (
     v1.ListRequestCyclesRequest.VIEW_UNSPECIFIED,
@@ -178,18 +170,12 @@ _STEPS = (
 _ROUNDS = (v1.ListRequestCyclesRequest.VIEW_ROUNDS, v1.ListRequestCyclesRequest.VIEW_FULL)
 _EVENTS = (v1.ListRequestCyclesRequest.VIEW_EVENTS,)
 
+# Tried one after the other until the cycle fits into a response.
 SHORTENED = (16_384, 1_024, 64)
-"""The lengths in characters to which the texts of a cycle are cut if it is too large for a response.
-
-They are tried one after the other until the cycle fits.
-"""
 
 
 def fit(cycle: v1.RequestCycle, limit_bytes: int) -> v1.RequestCycle:
-    """Cut the texts of a request cycle, in place, until it fits into a response, and return it.
-
-    Clients get the full texts by ListMessages.
-    """
+    """Cut the texts of a cycle, in place, until it fits into a response. ListMessages has the full ones."""
     for characters in SHORTENED:
         if cycle.ByteSize() <= limit_bytes:
             break
@@ -231,8 +217,6 @@ def _cut(text: str, characters: int) -> str:
 
 
 class CycleView:
-    """Builds the API message of a request cycle from the cycle and the stored messages whose ids it contains."""
-
     def __init__(
         self,
         conversion: ConversionContext,
@@ -252,7 +236,7 @@ class CycleView:
         }
 
     def show(self, view: View) -> v1.RequestCycle:
-        """Return the request cycle as an API message, with the parts that the view includes."""
+        """The request cycle as an API message, with the parts that the view includes."""
         cycle, stop = self._cycle, self._cycle.stop
         run = self._messages[cycle.root.id].run
         follow_up = cycle.kind is cycles.CycleDelivery.FOLLOW_UP

@@ -54,8 +54,6 @@ _TIERS = {
 
 
 class CatalogService(v1.CatalogServiceServicer):
-    """Serves the calls of the CatalogService. Use in the event loop only."""
-
     def __init__(
         self,
         services: Services,
@@ -66,10 +64,7 @@ class CatalogService(v1.CatalogServiceServicer):
         engine_version: str,
         ends_when_unused: bool,
     ) -> None:
-        """Build the answers that stay the same while the server runs.
-
-        `shared` means that several nodes share a database, `ends_when_unused` that the server stops without clients.
-        """
+        """`shared`: several nodes share a database. `ends_when_unused`: the server stops without clients."""
         report = services.sandbox.report
         self._services = services
         self._models = services.models
@@ -166,11 +161,7 @@ class CatalogService(v1.CatalogServiceServicer):
 
 
 def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
-    """Return a node as a message of the API.
-
-    Unless nodes share a database (`shared`), the name and the address are left out, because the address is only a
-    placeholder.
-    """
+    """Without a shared database, name and address, a placeholder, are left out."""
     answering = node.incarnation == me
     return v1.Node(
         incarnation=node.incarnation,
@@ -200,7 +191,6 @@ def _name(shown: v1.Model | v1.Tool) -> str:
 
 
 def mcp_server_without_place(status: McpServerStatus) -> v1.McpServer:
-    """Return an MCP server as an API message without its program, URL and errors, which only operators may see."""
     server = mcp_server(status)
     server.ClearField("transport")
     server.ClearField("error")
@@ -208,7 +198,6 @@ def mcp_server_without_place(status: McpServerStatus) -> v1.McpServer:
 
 
 def model(info: ModelInfo, default: str) -> v1.Model:
-    """Return a model, with its limits and abilities, as an API message."""
     return v1.Model(
         name=names.model(info.name),
         display_name=info.display_name,
@@ -228,7 +217,7 @@ def model(info: ModelInfo, default: str) -> v1.Model:
 
 
 def tools(toolbox: Toolbox) -> list[v1.Tool]:
-    """Return all built-in tools, ordered by name. Each names its audience: top-level agents, sub-agents or both."""
+    """All built-in tools, ordered by name. Each names its audience: top-level agents, sub-agents or both."""
     for_people = {spec.name: spec for spec in toolbox.specs(sub_agent=False)}
     for_agents = {spec.name: spec for spec in toolbox.specs(sub_agent=True)}
     both = for_people | for_agents
@@ -236,7 +225,6 @@ def tools(toolbox: Toolbox) -> list[v1.Tool]:
 
 
 def _mcp_tool(server: McpServerStatus, spec: ToolSpec) -> v1.Tool:
-    """Return, as an API message, a tool of an MCP server, with the modes of conversations in which it may run."""
     tool = _tool(spec, True, False)
     if spec.traits.writes:
         tool.modes[:] = [v1.MODE_UNRESTRICTED] if server.url else [v1.MODE_WORKSPACE, v1.MODE_UNRESTRICTED]
@@ -309,7 +297,7 @@ def _seconds(value: float) -> Duration:
 
 @cache
 def version() -> str:
-    """Return the version of the installed application; "0" if it is not installed."""
+    """The version of the installed application; "0" if it is not installed."""
     from importlib import metadata  # noqa: PLC0415 -- takes 20 ms, for which the start need not wait
 
     try:

@@ -46,10 +46,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Conversations(Protocol):
-    """The conversations of this server.
-
-    `Supervisor` of actors.conversation.supervisor implements this. No method blocks.
-    """
+    """The conversations of this server, as `Supervisor` has them. No method blocks."""
 
     def create(self, request: requests.CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
         """Create a conversation or a fork, or return the one that an earlier call with the same request id created."""
@@ -57,9 +54,7 @@ class Conversations(Protocol):
 
     def ask(
         self, conversation_id: str, request: requests.ConversationCommand, *, deadline: float | None = None
-    ) -> Future[Any]:
-        """Send a command to a conversation. The future gets the result; if the command is refused, an exception."""
-        ...
+    ) -> Future[Any]: ...
 
     def wake(self, ids: tuple[str, ...]) -> None:
         """Have conversations record what ended with their former owner. Returns at once."""
@@ -67,10 +62,7 @@ class Conversations(Protocol):
 
 
 class ConversationService(v1.ConversationServiceServicer):
-    """Serves the calls of the ConversationService. Use in the event loop only.
-
-    The methods raise exceptions, which the interceptor converts to gRPC statuses.
-    """
+    """Serves the calls of the ConversationService, and raises what the interceptor converts. Event loop only."""
 
     def __init__(
         self,
@@ -244,7 +236,6 @@ class ConversationService(v1.ConversationServiceServicer):
         return results.spawn_sub_agents(self._conversion, conversation_id, answer)
 
     def _with_warning(self, record: ConversationRecord) -> v1.Conversation:
-        """Return the API message of a conversation, and log which client tools its mode does not offer to the agent."""
         shown = self._encoded.message(record)
         if names := ", ".join(tool.name for tool in shown.unoffered_tools):
             log.warning(
@@ -253,10 +244,7 @@ class ConversationService(v1.ConversationServiceServicer):
         return shown
 
     async def _child(self, name: str, kind: str) -> tuple[str, str]:
-        """Return the conversation's and the resource's id from a resource name such as `conversations/abc/messages/m`.
-
-        The conversation must exist, the resource need not. Raises ConversationNotFoundError.
-        """
+        """The ids in `conversations/abc/messages/m`. Raises ConversationNotFoundError for the first one."""
         parsed = names.parse_child(name, kind)
         if parsed is None:
             raise ConversationNotFoundError(name)
@@ -268,10 +256,10 @@ class ConversationService(v1.ConversationServiceServicer):
     async def _ask_id(
         self, context: Context, name: str, conversation_id: str, request: requests.ConversationCommand
     ) -> Any:
-        """Send a command to the actor of a conversation, and return the result.
+        """Ask the actor of a conversation.
 
-        The command that cancels a run has no deadline in the actor, so that it takes effect even after the call has
-        timed out. Raises ConversationNotFoundError, AnswerTimeoutError, or what the actor raises.
+        A cancel has no deadline in the actor, so it takes effect even after a time-out. Raises
+        ConversationNotFoundError, AnswerTimeoutError, or what the actor raises.
         """
         seconds = _seconds(context)
         deadline = (
@@ -283,10 +271,7 @@ class ConversationService(v1.ConversationServiceServicer):
             raise ConversationNotFoundError(name) from None
 
     async def _answer(self, future: Future[T], seconds: float) -> T:
-        """Wait for an actor's answer without blocking the event loop.
-
-        Raises the exception with which the actor answers, or AnswerTimeoutError after `seconds`.
-        """
+        """Wait for an actor's answer. Raises what it raises, or AnswerTimeoutError after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(future)
@@ -403,10 +388,7 @@ class ConversationService(v1.ConversationServiceServicer):
         await self._exports.serve(conversation_id, request, context.write)
 
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
-        """Serve a stream of events.
-
-        Each response is encoded once, and the bytes are sent to all clients that need it.
-        """
+        # Each response is encoded once, and its bytes are sent to all clients that need it.
         conversation_id = await self._resolver.identify(request.name)
         await self._watchers.serve(conversation_id, request, context.write)
 

@@ -45,12 +45,11 @@ from server.streams.watch_conversations import ConversationListStreams, Followed
 from server.wire.conversation_messages import EncodedConversations
 from server.wire.messages import ConversionContext
 
+# Maximum seconds within which a request must arrive. The request is short, and is sent together with the call.
 REQUEST_SECONDS = 2.0
-"""Maximum seconds within which a request must arrive. The request is short, and is sent together with the call."""
 MAX_REQUESTS = 32
-"""Maximum number of calls whose requests have not arrived yet."""
+# Maximum seconds of a Watch call. After that, clients start another one, as they do after a lost connection.
 WATCH_SECONDS = 600.0
-"""Maximum seconds of a Watch call. After that, clients start another one, as they do after a lost connection."""
 MAX_WATCHES = 256
 
 _Status = health_pb2.HealthCheckResponse
@@ -67,7 +66,7 @@ class Health:
         self._watches = _Places(MAX_WATCHES)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the service, for registration with a server of grpc.aio."""
+        """The service, for registration with a server of grpc.aio."""
         encode = _Status.SerializeToString
         methods = {
             "Check": reading_handler(self._check, encode, response_streaming=False),
@@ -105,7 +104,7 @@ class Health:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the watch has reached its time limit: watch again")
 
     async def _service(self, context: Context) -> str:
-        """Return the service name in the request; end the call if the request is invalid or does not arrive in time."""
+        """The service name in the request; end the call if the request is invalid or does not arrive in time."""
         try:
             async with self._requests.acquire(REQUEST_SECONDS):
                 raw = await read_request(context, None)
@@ -117,22 +116,15 @@ class Health:
 
 
 class _Places:
-    """Limits the number of concurrent calls: if the maximum is reached, a new call ends the oldest one.
-
-    So strangers cannot keep others out by holding many calls open.
-    """
+    """Limits concurrent calls: beyond the maximum, a new one ends the oldest, so strangers block none."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken: dict[asyncio.Timeout, None] = {}
-        """The timeouts of the running calls, the oldest call first."""
 
     @asynccontextmanager
     async def acquire(self, seconds: float) -> AsyncGenerator[None]:
-        """Count the call as running while the `with` block runs, at most `seconds`.
-
-        Raises TimeoutError after that time, or when a new call ends this one because there are too many.
-        """
+        """Count a call in the block. Raises TimeoutError after `seconds`, or when a new call ends this one."""
         if len(self._taken) >= self._most:
             oldest = next(iter(self._taken))
             del self._taken[oldest]
@@ -150,39 +142,35 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def registry_of(server: grpc.aio.Server) -> grpc.aio.Server:
-    """Return an object to pass to the generated registration functions in place of the server."""
+    """An object to pass to the generated registration functions in place of the server."""
     return cast("grpc.aio.Server", MethodRegistry(server))
 
 
 class MethodRegistry:
-    """Stands in for the server in generated registration code, and registers only the urgent methods individually.
+    """Registers only the urgent methods individually, in place of the server.
 
-    grpc.aio has a queue for each registered method, and one for all other methods. It waits on all of these queues for
-    every single call. If all methods were registered, as generated code does, each call would be a quarter slower.
+    grpc.aio has a queue for each registered method and one for all others, and waits on all of them for every call:
+    with all registered, as in generated code, each call would be a quarter slower.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Pass handlers of whole services to the server. Generated code calls this."""
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
-        """Register only the urgent methods, so that gRPC keeps a separate queue for the calls of each.
-
-        The other methods are served by the handlers that `add_generic_rpc_handlers` has added.
-        """
+        """Register only the urgent methods, so that gRPC keeps queues for them; handlers of services serve the rest."""
         urgent = {name: handler for name, handler in method_handlers.items() if name in URGENT}
         if urgent:
             self._server.add_registered_method_handlers(service_name, urgent)
 
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
+# Maximum seconds that the shutdown waits for streams to send their remaining events.
 STREAM_END_SECONDS = 2.0
-"""Maximum seconds that the shutdown waits for streams to send their remaining events."""
+# Maximum seconds that the shutdown waits for other calls to end, after the streams have ended.
 GRACE_SECONDS = 2.0
-"""Maximum seconds that the shutdown waits for other calls to end, after the streams have ended."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # otherwise a second server on the same port would get half of the calls
@@ -197,19 +185,15 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server_max_unrequested_time_in_server", 120),  # in seconds; longer than clients wait for a response
     ("grpc.server_handshake_timeout_ms", 10_000),  # ends connections that do not complete their TLS handshake
 )
+# Options that close connections without a call after a minute; clients reconnect by themselves.
 IDLE = (("grpc.max_connection_idle_ms", 60_000),)
-"""Options that close connections without a call after a minute; clients reconnect by themselves."""
+# A call that is reset at once counts as open until the server has looked at it, so this limits what a flood of such
+# calls takes. It also refuses some calls of an honest burst, which can be repeated.
 FOR_STRANGERS = (("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),)
-"""Options for addresses that strangers can reach.
-
-A call that is reset at once counts as open until the server has looked at it, so this limits the resources that a flood
-of such calls takes. The limit also refuses some calls of an honest burst on one connection; these have not begun, and
-can be repeated.
-"""
+# Options for addresses that strangers cannot reach: all calls of a burst of any size are accepted.
 FOR_FRIENDS = (("grpc.http.overload_protection", 0),)
-"""Options for addresses that strangers cannot reach: all calls of a burst of any size are accepted."""
+# The connections of one address may use at most one in this number of the files that the process may open.
 CONNECTIONS_SHARE = 2
-"""The connections of one address may use at most one in this number of the files that the process may open."""
 
 
 class GrpcServer:
@@ -230,11 +214,11 @@ class GrpcServer:
         access: NodeAccess | None = None,
         ends_when_unused: bool = False,
     ) -> None:
-        """Create the services and register them; nothing is served before `start`.
+        """Create and register the services; nothing is served before `start`.
 
-        With `behind_proxy`, the `x-forwarded-for` of a proxy is trusted. `reachable` means that an address can be
-        reached from a network. `access` is for calls to and from other nodes; None if no other server shares the store.
-        `ends_when_unused` means that the server stops without clients, so they keep connections without a call, too.
+        `behind_proxy`: `x-forwarded-for` is trusted. `reachable`: strangers can reach an address. `access` is for calls
+        among nodes, None for one server. `ends_when_unused`: clients keep connections without a call, because the
+        server stops without them.
         """
         watching = watching or WatchSettings()
         store = services.store
@@ -287,10 +271,6 @@ class GrpcServer:
             _add_reflection(self._server)
 
     def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed]:
-        """Offer this node's list of conversations to other nodes.
-
-        Returns a function that returns a context manager, which receives the lists of the other nodes.
-        """
         if (router := self._router) is None:
             return lambda: nullcontext(FollowedNodes())
         router.for_nodes[GREET] = greeting_handler(router.cluster)
@@ -298,10 +278,7 @@ class GrpcServer:
         return NodeLists(router.cluster, router.peers, router.marks, hub.conversation_list).followed
 
     def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
-        """Listen on an address, and return it; port 0 is replaced by the chosen port. Raises CannotListenError.
-
-        `credentials` are for TLS; a Unix socket needs none, because only its owner can connect to it.
-        """
+        """Listen, with TLS if there are `credentials`; port 0 becomes the chosen one. Raises CannotListenError."""
         _probe(where)
         if where.path:
             credentials = grpc.local_server_credentials(grpc.LocalConnectionType.UDS)
@@ -318,7 +295,6 @@ class GrpcServer:
         return where if where.path else Listen(where.host, port)
 
     async def start(self) -> None:
-        """Begin to accept calls, and report SERVING to the health service's clients."""
         self._health.report(serving=True)
         await self._server.start()
         if (router := self._router) is not None:
@@ -330,10 +306,7 @@ class GrpcServer:
         self._health.report(serving=False)
 
     async def stop(self) -> None:
-        """End the streams with the status UNAVAILABLE, then the other calls, then the server's threads.
-
-        Takes a limited time.
-        """
+        """End the streams with UNAVAILABLE, then the other calls, then the threads, in a limited time."""
         if self._greeting is not None:
             self._greeting.cancel()
         self.watchers.shut_down()
@@ -353,10 +326,9 @@ def _options(reachable: bool, ends_when_unused: bool) -> tuple[tuple[str, int], 
 
 
 def max_connections() -> int:
-    """Return the maximum number of connections to each address. Further connections are closed at once.
+    """The maximum of connections to each address; further ones are closed at once.
 
-    The other open files of the process are reserved for conversations, tools and other addresses. So strangers who use
-    up the connections of one address block neither other addresses nor running conversations.
+    So strangers who use up one address block neither others nor running conversations.
     """
     return max(1, machine.max_open_files() // CONNECTIONS_SHARE)
 
@@ -384,7 +356,7 @@ def _sources(services: Services, hub: EventHub, conversations: Conversations, re
 
 
 def conversion_context(services: Services) -> ConversionContext:
-    """Return the facts about tools, models, background jobs and MCP servers that conversions to API messages need."""
+    """The facts about tools, models, background jobs and MCP servers that conversions to API messages need."""
     specs = (*services.toolbox.specs(sub_agent=False), *services.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
     return ConversionContext(
@@ -419,10 +391,7 @@ def _probe(where: Listen) -> None:
 
 
 def _probe_path(where: Listen) -> None:
-    """Raise CannotListenError if a server listens at the path of a Unix socket, or if the path cannot be used.
-
-    gRPC itself would take the path away from a server that listens there.
-    """
+    """Raise CannotListenError if the path is unusable, or of a running server, from which gRPC would take it."""
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
         raise CannotListenError(where, "the file there is not a socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
@@ -436,3 +405,4 @@ def _probe_path(where: Listen) -> None:
             raise CannotListenError(where, "another server does")
     if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
         raise CannotListenError(where, "its directory is missing or cannot be written")
+        # The timeouts of the running calls, the oldest call first.

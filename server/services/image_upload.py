@@ -20,7 +20,6 @@ from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError
 from server.queries.read_pool import ReadPool
 
 THREADS = 2
-"""How many images are processed at the same time. Further images wait, at most until the deadline of their call."""
 
 
 def any_model(_conversation_id: str) -> None:
@@ -36,10 +35,9 @@ class ImageUploads:
         reserve_bytes: Callable[[str, int], None] = lambda _principal, _more: None,
         check_model: Callable[[str], None] = any_model,
     ) -> None:
-        """Start the threads that process images.
+        """Start the threads. `reserve_bytes` and `check_model` may block.
 
-        `reserve_bytes` counts bytes that a principal stores; it raises QuotaExceededError if they are too many, and may
-        block. `check_model` raises Rejected if the model of a conversation takes no images, and may block.
+        They raise QuotaExceededError for too many bytes, and Rejected if a conversation's model takes no images.
         """
         self._images = images
         self._reserve_bytes = reserve_bytes
@@ -49,19 +47,11 @@ class ImageUploads:
     async def upload(
         self, conversation_id: str, request: v1.SendMessageRequest | v1.SubmitToolResultRequest, seconds: float
     ) -> tuple[Image, ...]:
-        """Store the images of a message or of a tool's result, and return references to them.
+        """Store the images of a message or result, and return references.
 
-        In the request, the images' bytes are replaced by the ids of the stored images, which are hashes of their
-        contents, so that the hash of a repeated request is the same.
-
-        Raises:
-            ImageRefusedError: An image is invalid; the error names the first such image.
-            ConversationNotFoundError: The conversation was deleted during the upload.
-            AnswerTimeoutError: The images took longer than `seconds`.
-            QuotaExceededError: An image is larger than what is left of the caller's storage quota. Images of a repeated
-                call are already stored, and do not count again.
-            Rejected: The message has a new image, and the conversation's model takes none.
-            ImagesUnavailableError, StoreError: Images cannot be decoded, or cannot be stored, at present.
+        Their bytes in the request are replaced by ids, hashes of the contents, so that a repeated request has the same
+        hash and counts no bytes again. Raises ImageRefusedError (the first invalid image), ConversationNotFoundError,
+        AnswerTimeoutError, QuotaExceededError, Rejected (the model takes none), ImagesUnavailableError or StoreError.
         """
         for index, picture in enumerate(pictures := list(request.images)):
             _check(index, picture)
@@ -106,10 +96,7 @@ class ImageUploads:
         cancel: CancelToken,
         check_model: Callable[[str], None],
     ) -> Image:
-        """Store an image if it is new, and return a reference to it. A new image counts towards the principal's quota.
-
-        Blocks; called on an upload thread.
-        """
+        """Store an image, within the quota if it is new. Blocks, on an upload thread."""
         image = self._images.stored(conversation_id, data)
         if image is None:
             check_model(conversation_id)
@@ -118,7 +105,6 @@ class ImageUploads:
         return image
 
     def close(self) -> None:
-        """Wait for running uploads, and end the threads."""
         self._threads.close()
 
 

@@ -57,13 +57,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 async def read_request(context: Context, seconds: float | None) -> bytes:
-    """Return the bytes of the request. Use in the event loop only.
+    """Read the request within `seconds`, None: within the call's deadline.
 
-    `seconds` is the time limit; None for the deadline of the call.
-
-    Raises:
-        RequestTimeoutError: The request was not complete within `seconds`.
-        MalformedRequestError: The client has ended the call without a request.
+    Raises RequestTimeoutError, or MalformedRequestError if the client ends the call without one.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -77,9 +73,9 @@ async def read_request(context: Context, seconds: float | None) -> bytes:
 
 
 def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *, response_streaming: bool) -> Handler:
-    """Return a gRPC handler that calls `behaviour`, a coroutine function, before the request is read.
+    """A handler that calls `behaviour` before the request is read.
 
-    `behaviour` gets an iterator of requests, which it must not use, and the context, which it passes to `read_request`.
+    It must not use the iterator of requests, and passes the context to `read_request`.
     """
     if response_streaming:
         return grpc.stream_stream_rpc_method_handler(behaviour, None, serialize)
@@ -87,18 +83,14 @@ def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *,
 
 
 def peer_of(context: Context) -> str:
-    """Return the address at the other end of the connection, such as `ipv4:192.0.2.1:50000` or `unix:`.
-
-    Over the Unix socket, which only the server's own user can reach, the HTTP gateway reports its client's address.
-    """
+    """The peer's address, such as `ipv4:192.0.2.1:50000`; over the Unix socket the gateway reports its client's."""
     return forwarded_peer_of(context) if (peer := context.peer()).startswith("unix:") else peer
 
 
 def forwarded_peer_of(context: Context) -> str:
-    """Return the client's address as the proxy reports it, such as `ipv4:192.0.2.1`; without a report, the proxy's own.
+    """The client's address as the proxy reports it, or else the proxy's own.
 
-    A proxy appends the address that it sees to the header `x-forwarded-for`. Earlier entries may be forged by a
-    client.
+    A proxy appends what it sees to `x-forwarded-for`; a client may forge earlier entries.
     """
     found = [value for key, value in context.invocation_metadata() or () if key == "x-forwarded-for"]
     last = str(found[-1]).rpartition(",")[2].strip() if found else ""
@@ -111,27 +103,21 @@ def forwarded_peer_of(context: Context) -> str:
 
 log = logging.getLogger(__name__)
 
+# Orchestrators such as Kubernetes have no token; the service limits its own resources.
 OPEN_PREFIX = "/grpc.health.v1.Health/"
-"""Prefix of the methods of the health service.
-
-They need no token, because orchestrators such as Kubernetes have none; the service limits its own resources.
-"""
 OURS = "/bedrock.v1."
+# Methods that wait are measured as streams, so that they do not distort the latencies of other calls.
 WAITS = "Wait"
-"""Prefix of the names of methods that wait for a long time.
-
-They are measured as streams, so that they do not distort the latencies of other calls.
-"""
+# Methods that do not count towards a principal's quota of calls. A cancel, above all, must never be refused.
 UNCOUNTED = ("CancelConversation", "GetQuotas")
-"""Methods that do not count towards a principal's quota of calls. A cancel, above all, must never be refused."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+# The statuses of calls that failed. A call with any other error status was refused; the audit trail records it.
 FAILURES = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-"""The statuses of calls that failed. A call with any other error status was refused; the audit trail records it."""
 MAX_REQUEST_ID = 36
+# Matches the address without the port, as gRPC reports it (`ipv6:%5B::1%5D:5000`) or a proxy (`ipv6:2001:db8::1`).
 ADDRESS = re.compile(r"ipv4:[0-9.]+|ipv6:(?:%5B[^%]*(?:%25[^%]*)?%5D|\[[^]]*\]|[0-9a-f:.]+)")
-"""Matches the address without the port, as gRPC reports it (`ipv6:%5B::1%5D:5000`) or a proxy (`ipv6:2001:db8::1`)."""
+# Maximum seconds that the server waits for a client to read the error that ends its call.
 ABORT_SECONDS = 5.0
-"""Maximum seconds that the server waits for a client to read the error that ends its call."""
 
 forwarded_origin: ContextVar[CommandOrigin | None] = ContextVar("forwarded_origin", default=None)
 """The client that called, if another node of the cluster has forwarded the present call; otherwise None."""
@@ -152,10 +138,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         behind_proxy: bool = False,
         router: CallRouter | None = None,
     ) -> None:
-        """Keep the objects that authenticate, count, measure and forward calls.
-
-        `router` forwards calls to the nodes that own the conversations; None without a cluster.
-        """
+        """`router` forwards calls to the owners of conversations; None without a cluster."""
         self._client_of = forwarded_peer_of if behind_proxy else peer_of
         self._authentication = authentication
         self._quotas = quotas
@@ -214,11 +197,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
-        """Return the handler of a call that claims to come from another node of the cluster.
+        """The handler of a call that claims to come from a node, refused without the token that all share.
 
-        The handler refuses the call without the token that all nodes share. The other node has authenticated the client
-        and counted the call, and ends the call if the client's own token becomes invalid, so this node does none of
-        these.
+        That node authenticates the client, counts the call, and ends it with the client's token.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
@@ -247,10 +228,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _refusing(self, method: str, *, stranger: bool = False) -> Handler:
-        """Return a handler that refuses a call of this method without reading the request.
-
-        `stranger` means that the caller claims to be a node, but does not have the token that all nodes share.
-        """
+        """Refuse a call without reading the request; a `stranger` claims to be a node."""
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
             status = status_of(UnauthenticatedError())
@@ -266,7 +244,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
 
 def address_of(peer: str) -> str:
-    """Return the address of a peer without its port: `ipv4:192.0.2.1` for `ipv4:192.0.2.1:5000`."""
     if found := ADDRESS.match(peer):
         return found[0]
     return peer.partition(":")[0] + ":"
@@ -293,7 +270,6 @@ async def abort(context: Context, status: Status, trailers: Trailers = ()) -> No
 
 
 def as_bytes(response: Message | bytes) -> bytes:
-    """Serialise a response. A response of type bytes was encoded once for many clients, and is returned unchanged."""
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
@@ -318,18 +294,10 @@ class GuardedMethod:
         further: Authentication | None = None,
         route: RoutedMethod | ForwardedMethod | None = None,
     ) -> None:
-        """Keep the method's handler, and the objects that check, count and forward its calls.
+        """`live` ends calls whose token is revoked, `note` records refusals, `client_of` returns the client's address.
 
-        Args:
-            method: The full name of the method.
-            handler: gRPC's handler of the method, which this class wraps.
-            live: Ends calls whose token is revoked while they run.
-            telemetry: Receives a report of each call.
-            quotas: Counts the calls and streams of principals.
-            note: Records a refusal for the audit trail.
-            client_of: Returns the address of the client.
-            further: Identifies callers by certificates and the authorizer; None if tokens alone identify callers.
-            route: Finds the node that serves the call; None if this node serves all calls.
+        `further` identifies callers by certificates and the authorizer, `route` finds the node that serves a call; None
+        without these.
         """
         self._method = method
         self._name = _name_of(method)
@@ -376,9 +344,9 @@ class GuardedMethod:
         return response
 
     async def _answer(self, context: Context, call: _Observed) -> Any:
-        """Identify the caller, check role and quotas, then read, check and execute the request; return the response.
+        """Identify the caller, check role and quotas, only then read, check and execute the request.
 
-        The request is read only after role and quotas allow the call. Raises the error that refuses or fails the call.
+        Raises the error that refuses or fails the call.
         """
         who = caller.get() if self._further is None else await looked_further(self._further, context)
         check_role(self._method, who.role)
@@ -415,9 +383,9 @@ async def _within_time(aborting: Awaitable[NoReturn]) -> None:
 
 
 async def looked_further(authentication: Authentication, context: Context) -> Caller:
-    """Return the caller whom token, certificate and authorizer identify, and set the context variable `caller`.
+    """The caller of token, certificate and authorizer, also set as `caller`.
 
-    Raises UnauthenticatedError if they identify nobody, or AuthorizerUnavailableError.
+    Raises UnauthenticatedError or AuthorizerUnavailableError.
     """
     metadata: Any = context.invocation_metadata() or ()
     by_gateway = authentication.shown_to_gateway(metadata) if context.peer().startswith("unix:") else {}
@@ -430,10 +398,7 @@ async def looked_further(authentication: Authentication, context: Context) -> Ca
 
 
 async def _authorize(authentication: Authentication, who: Caller, method: str, request: Any) -> None:
-    """Ask the operator's authorizer whether the call is allowed. Does nothing without an authorizer.
-
-    Raises Rejected if the call is forbidden, or AuthorizerUnavailableError.
-    """
+    """Ask the operator's authorizer, if any. Raises Rejected or AuthorizerUnavailableError."""
     if authentication.authorizer is None or who.principal == LOCAL:
         return
     refusal = await authentication.authorizer.refusal(who.principal, who.role, method, name_in(request))
@@ -465,10 +430,7 @@ class _Observed:
         self._request_id = getattr(request, "request_id", "")
 
     def origin(self) -> CommandOrigin:
-        """Return the caller, as far as known, and its address.
-
-        For a call that another node has forwarded, they are the client and its address, as that node reports them.
-        """
+        """The caller and its address, of a forwarded call as the other node reports them."""
         if (forwarded := forwarded_origin.get()) is not None:
             return forwarded
         who, address = caller.get(None), address_of(self._peer())

@@ -73,10 +73,7 @@ ADDRESS = "must be host:port, with the port that others reach"
 
 
 class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings in the table [cluster]."""
-
     address: Annotated[str, Meta(description=ADDRESS)]
-    """The address, host:port, at which other nodes call this one."""
     token_file: Annotated[Path, Meta(description="must be a file with the token that all servers share")]
     """The file with the secret token that all nodes share."""
     name: Annotated[str, Meta(min_length=1, max_length=100, description="must be a text of 1 to 100 characters")] = (
@@ -91,10 +88,7 @@ class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
         tuple[_Path, ...],
         Meta(max_length=100, description="must be a list of 100 directories at most"),
     ] = ()
-    """Directories that this server has, but not every other node.
-
-    Conversations in these directories are served here.
-    """
+    """Directories that this server has, but not every other node; conversations there are served here."""
 
     def __post_init__(self) -> None:
         host, port = host_and_port(self.address) or ("", 0)
@@ -115,8 +109,6 @@ def _workspace(path: str) -> str:
 
 
 class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings in the table [authorizer]."""
-
     name: Annotated[
         str,
         Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z", description="must be package.module:Class"),
@@ -127,15 +119,12 @@ class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     )
     """The time limit of each call of a method, in seconds."""
     options: dict[str, Any] = {}
-    """The keyword arguments for the constructor of the class."""
 
 
 RuleText = Annotated[str, Meta(pattern=r"\S", description="must be a text")]
 
 
 class ApprovalRuleTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table [[approval_rules]]: an action, and exactly one text that says what it is about."""
-
     action: Action
     tool: RuleText = ""
     command: RuleText = ""
@@ -163,18 +152,12 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default_model: str = ""
     """The default model of conversations; "" for the default model of the first provider."""
     small_model: str = ""
-    """The model for small requests beside the conversation, for example for its title.
-
-    "none" means no such requests, "" a small model of the conversation's provider.
-    """
+    """For small requests beside the conversation; "none" for no such, "" for one of the conversation's provider."""
     titles: bool = True
-    """Whether a conversation without a title gets one from its first message."""
     drain_seconds: Seconds = 10.0
     """How many seconds runs may continue during a graceful shutdown."""
     idle_seconds: Seconds = 30.0
-    """How many seconds an idle conversation keeps its threads."""
     max_streams: Count = 10_000
-    """The maximum number of streams that are open at the same time."""
     retention_events_days: Days = 0.0
     """How many days events are kept; 0 for no limit. Messages are always kept."""
     retention_events_min: Count = 10_000
@@ -182,31 +165,21 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retention_archived_days: Days = 0.0
     """How many days archived conversations are kept; 0 for no limit."""
     retention_audit_days: Days = 90.0
-    """How many days refused calls and deletions stay in the audit trail; 0 for no time limit.
-
-    In either case, only the latest 100,000 of these entries are kept.
-    """
+    """How many days refused calls and deletions stay in the audit trail, at most 100,000; 0 for no limit of time."""
     reflection: bool = False
     """Whether the server offers gRPC reflection, by which tools like grpcurl list its methods."""
     tls_certificate: Path | None = None
     """The PEM file with the certificate and its chain, for the address in `listen`; None for no TLS."""
     tls_key: Path | None = None
     insecure_behind_proxy: bool = False
-    """Whether a proxy or a mesh in front of the server encrypts and restricts access, so that the server needs no TLS.
-
-    The client's address is then taken from a header that the proxy sends.
-    """
+    """Whether a proxy encrypts and restricts access, whose header has the client's address."""
     metrics_listen: PortListen | None = None
     """The address at which Prometheus gets metrics by HTTP; None if no metrics are served."""
     otlp_endpoint: Url = ""
-    """The URL of a collector for traces and metrics, by OTLP over gRPC; "" for no collector."""
     otlp_contents: tuple[Content, ...] = ()
     """The names of those span attributes with conversation contents that the operator allows the collector to get."""
     sandbox: Annotated[str, one_of(SANDBOXES)] = "auto"
-    """How strictly the machine must be able to restrict tools: "A", "B", "none", or "auto" for the best it can do.
-
-    A uses namespaces, B only Landlock and seccomp.
-    """
+    """"A" demands namespaces, "B" only Landlock and seccomp; "auto" is the best that the machine can do."""
     workspace_protected: tuple[NamesBelow, ...] = WORKSPACE_PROTECTED
     """The names of files and directories that tools in workspace mode cannot change, besides .git."""
     deny_read: tuple[AnyPath, ...] = DENY_READ
@@ -224,8 +197,6 @@ _Origin: TypeAlias = Annotated[
 
 
 class NewThread(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings in the table [http.new_thread]: the conversation that AG-UI makes for a thread that is not there."""
-
     working_directory: _Path
     mode: Mode
     """What tools may do; of the front end's tools, "restricted" offers only those that are declared read-only."""
@@ -238,8 +209,6 @@ class NewThread(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings in the table [http]: who may call over HTTP. Clients send a token in any case."""
-
     allow_hosts: tuple[_HostName, ...] = ()
     """The names by which clients reach this machine; its addresses and localhost need not be named."""
     allow_origins: tuple[_Origin, ...] = ()
@@ -251,13 +220,12 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """All that the settings file can contain.
 
-    The properties may raise ValueError with a text such as "principals.NAME.roots: why".
+    Properties raise ValueError with a text such as "principals.NAME.roots: why".
     """
 
     providers: Annotated[dict[str, dict[str, Any]], Meta(description="must be tables, [providers.NAME]")] = {}
     """The model providers, by name, as `actors.adapters.llm.provider` reads them."""
     models: Annotated[dict[str, Any], Meta(description='must be tables, [models."name"]')] = {}
-    """Context windows and prices of models, by prefix of the model's name."""
     mcp_servers: Annotated[tuple[dict[str, Any], ...], Meta(description="must be tables, [[mcp_servers]]")] = ()
     """The MCP servers, as `actors.adapters.mcp.server_settings` reads them."""
     mcp_from_clients: dict[str, Any] = {}
@@ -283,7 +251,6 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, d
 
     @cached_property
     def issuers(self) -> Mapping[str, Issuer]:
-        """The services that sign tokens of principals, by name."""
         return issuers_from_tables(self.issuer_tables, self.principals)
 
     @cached_property
@@ -292,7 +259,6 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, d
 
     @cached_property
     def quotas(self) -> QuotaSettings:
-        """The quotas of each principal, and of all principals together."""
         return quota_settings(self.quotas_together, self.principal_defaults, self.principals, self.issuers)
 
 
@@ -306,17 +272,16 @@ class Config(Settings, frozen=True, kw_only=True):
     environ: Mapping[str, str] = {}
     """The environment variables, in which API keys of well-known providers are looked up."""
     origins: Mapping[str, str] = {}
-    """Where each given setting comes from: a flag, an environment variable, or a key of the settings file."""
 
     def __repr__(self) -> str:
         return f"Config(file={self.file!r})"
 
     def refusal(self, text: str) -> ConfigError:
-        """Return the error for a setting that was read, but cannot be used. `text` is "NAME: REASON"."""
+        """The error for a setting that was read, but cannot be used. `text` is "NAME: REASON"."""
         return refusal(text, self.origins)
 
     def without_extra(self, setting: str, extra: str) -> ConfigError:
-        """Return the error for a setting that needs an extra of the package that is not installed."""
+        """The error for a setting that needs an extra of the package that is not installed."""
         return self.refusal(f"{setting}: needs the extra `{extra}`: `pip install ./clients '.[{extra}]'` in a checkout")
 
     def check_extra(self, setting: str, extra: str, *modules: str) -> None:
@@ -336,7 +301,6 @@ class Config(Settings, frozen=True, kw_only=True):
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """The addresses to listen on besides the Unix socket in the data directory."""
         if self.listen is None:
             return self.listen_tables
         proxied = self.insecure_behind_proxy
@@ -364,22 +328,20 @@ class Config(Settings, frozen=True, kw_only=True):
 
     @property
     def tls(self) -> bool:
-        """Whether the address in `listen` uses TLS."""
         return self.tls_certificate is not None
 
 
 def refusal(text: str, origins: Mapping[str, str]) -> ConfigError:
-    """Return the error for the text "NAME.path: why", with the origin of the setting instead of its name."""
+    """The error for the text "NAME.path: why", with the origin of the setting instead of its name."""
     name = re.split(r"\W", text, maxsplit=1)[0]
     return ConfigError(origins.get(name, name) + text[len(name) :])
 
 
 def check_consistency(config: Config, tables: tuple[Listener, ...]) -> None:
-    """Check that settings do not contradict each other, and that tokens cross no network without TLS.
+    """Check that settings do not contradict each other, nor send tokens over a network without TLS.
 
-    `tables` are the tables [[listen]] of the settings file, which a flag or a variable may replace.
-
-    Raises ConfigError, or ValueError with a text such as "cluster.ca: why".
+    `tables` are the file's [[listen]], which a flag or a variable may replace. Raises ConfigError, or ValueError
+    ("cluster.ca: why").
     """
     if config.certificate_names and not any(each.client_ca for each in tables):
         raise ValueError("client_certificates: no [[listen]] has a client_ca, so clients are not asked for one")
@@ -420,7 +382,7 @@ def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
 
 
 def shown_database(url: str) -> str:
-    """Return the URL of a database without its password and parameters, which may contain secrets."""
+    """The URL of a database without its password and parameters, which may contain secrets."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -430,20 +392,17 @@ def shown_database(url: str) -> str:
 
 
 SETTINGS = Options.__struct_fields__
-"""The names of all settings that a flag, an environment variable or the settings file can contain."""
 TYPES = {each.name: described(each.type)[0] for each in inspect.type_info(Options).fields}  # type: ignore[attr-defined]
 NO_VALUE = {"listen": "none", "http_listen": "none", "metrics_listen": "none", "cpus": "all"}
-"""The words that stand for None."""
 NO_TEXT = {"database": "none", "otlp_endpoint": "none"}
-"""The words that stand for the default, ""."""
 CHOICES = {"log_level": LOG_LEVELS, "sandbox": SANDBOXES}
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
-    """Read the settings from all sources, and merge them. Raises ConfigError if a setting is invalid.
+    """Read and merge the settings of all sources. Raises ConfigError.
 
-    `flags` contains only the flags that were given; `file` is the argument of --config, or None.
+    `flags` are the given ones; `file` is the argument of --config.
     """
     source = settings_file(file, environ)
     values = read_settings(source)
@@ -473,10 +432,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a setting as its type has it: a text, such as a variable has, may stand for any value.
-
-    Raises ValueError if the value of `data_dir` is no absolute path, or a text has bytes that are none.
-    """
+    """A setting as its type has it; a text, as in a variable, may stand for any value. Raises ValueError."""
     word = str(value).lower()
     if word == NO_VALUE.get(name):
         return None
@@ -504,10 +460,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def settings_file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the settings file: `chosen`, else the one that BEDROCK_CONFIG names, else the default file if it exists.
-
-    Returns None if there is none. Raises ConfigError if BEDROCK_CONFIG is no usable path.
-    """
+    """`chosen`, else that of BEDROCK_CONFIG, else the default one if it exists. Raises ConfigError."""
     if chosen is not None:
         return chosen
     if text := environ.get("BEDROCK_CONFIG"):
@@ -521,10 +474,7 @@ def settings_file(chosen: Path | None, environ: Mapping[str, str]) -> Path | Non
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:
-    """Return the content of the settings file; {} for None.
-
-    Raises ConfigError if the file cannot be read or parsed, or if other users own or can change it.
-    """
+    """The settings file; {} for None. Raises ConfigError, also if other users own or can change it."""
     if path is None:
         return {}
     try:

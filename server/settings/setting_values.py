@@ -16,7 +16,6 @@ class ConfigError(Exception):
 
 
 MAX_CPUS = 8_192
-"""The largest number of CPUs that a Linux kernel supports."""
 
 
 class Listen(str):
@@ -28,14 +27,13 @@ class Listen(str):
     """The path of a Unix socket; "" for host and port."""
 
     def __new__(cls, host: str = "", port: int = 0, path: str = "") -> Listen:
-        """Return the address of a host (without brackets) and a port, or of a Unix socket."""
         made = super().__new__(cls, f"unix:{path}" if path else f"{f'[{host}]' if ':' in host else host}:{port}")
         made.host, made.port, made.path = host, port, path
         return made
 
     @classmethod
     def of(cls, value: object) -> Listen:
-        """Return the address that a text names. Raises ValueError if it is none."""
+        """The address that a text names. Raises ValueError if it is none."""
         text = str(value)
         if text.startswith("unix:"):
             path = text.removeprefix("unix:").removeprefix("//")
@@ -57,7 +55,7 @@ class PortListen(Listen):
 
     @classmethod
     def of(cls, value: object) -> Listen:
-        """Return the address that a text names. Raises ValueError if it is none."""
+        """The address that a text names. Raises ValueError if it is none."""
         text = str(value)
         if (found := host_and_port(f"127.0.0.1:{text}" if text.isdecimal() else text)) is None:
             raise ValueError("must be a port, host:port, or none")
@@ -65,11 +63,8 @@ class PortListen(Listen):
 
 
 class Cpus(frozenset[int]):
-    """Numbers of CPUs."""
-
     @classmethod
     def of(cls, value: object) -> Cpus:
-        """Return the CPUs in a list such as "1" or "0,2-3". Raises ValueError for anything else."""
         found: set[int] = set()
         for part in str(value).split(","):
             first, _, last = part.strip().partition("-")
@@ -123,7 +118,7 @@ class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def check_listeners(listeners: tuple[Listener, ...]) -> None:
-    """Check the tables [[listen]]: none may contradict itself or another, or send tokens without TLS.
+    """Check the tables [[listen]] against themselves, one another and tokens without TLS.
 
     Raises ValueError with a text such as "listen[1].address: why".
     """
@@ -146,5 +141,5 @@ def check_listeners(listeners: tuple[Listener, ...]) -> None:
 
 
 def unencrypted(where: Listen) -> str:
-    """Return the beginning of the error for an address at which tokens would cross a network without TLS."""
+    """The beginning of the error for an address at which tokens would cross a network without TLS."""
     return f"refusing to listen on {where} without TLS: anyone on the network could read the token. "

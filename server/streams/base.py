@@ -36,8 +36,8 @@ from server.wire.messages import ConversionContext, timestamp
 
 log = logging.getLogger(__name__)
 
+# Maximum seconds between two checks of all streams for due heartbeats and for clients that do not read.
 ROUND_SECONDS = 1.0
-"""Maximum seconds between two checks of all streams for due heartbeats and for clients that do not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +73,7 @@ class LastingCall(ABC):
 
     @abstractmethod
     def look_after(self, now: float, next_time: float) -> None:
-        """Check whether the call needs a heartbeat, and whether its client reads. Called about every second.
-
-        `now` and the time of the next check, `next_time`, are seconds of the event loop's clock.
-        """
+        """Look for a due heartbeat and a stalled client, about every second, in seconds of the loop's clock."""
 
     async def run(self) -> None:
         """Serve the call to its end. Raises what `_open` and `_go_on` raise."""
@@ -86,10 +83,7 @@ class LastingCall(ABC):
 
 
 class Stream(LastingCall):
-    """A long call that sends responses: at first the data that exists, and after each wake-up the new data.
-
-    Use in the event loop only.
-    """
+    """A long call that sends what exists, and after each wake-up what is new. Event loop only."""
 
     def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
         super().__init__(streams)
@@ -133,16 +127,15 @@ class Streams:
         self.closing = False
         self._streams: set[LastingCall] = set()
         self._empty = asyncio.Event()
-        """Set during shutdown, when no stream is left."""
         self._rounds: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
 
     async def attend(self, begin: Callable[[], LastingCall]) -> None:
-        """Serve a stream to its end, and return if the stream ends without an error. `begin` creates the stream.
+        """Serve the call that `begin` creates to its end.
 
-        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), and what the stream raises.
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), or what it raises.
         """
         if self.closing:
             raise Rejected(Reason.SHUTTING_DOWN)
@@ -181,10 +174,7 @@ class Streams:
             self._rounds = asyncio.get_running_loop().call_later(interval, self._round, interval)
 
     def _round(self, interval: float) -> None:
-        """Check every stream for heartbeats and stalled clients.
-
-        One timer for all streams is cheaper than one for each.
-        """
+        """Check every stream, with one timer: cheaper than one for each."""
         self._rounds = None
         now = asyncio.get_running_loop().time()
         for stream in tuple(self._streams):
@@ -192,20 +182,17 @@ class Streams:
         self._keep_rounds()
 
 
+# After a batch, the pause is this number of seconds per stream woken for events: four times what sending takes.
 EVENTS_PAUSE_SECONDS = 0.000_3
-"""After a batch, the pause is this number of seconds per stream woken for events: four times what sending takes."""
+# So one stream gets text at once, and fifty or more get it twenty times a second.
 TEXT_PAUSE_SECONDS = 0.001
-"""After a batch, the pause is this number of seconds per stream woken for text that a model is streaming.
-
-A single stream thus gets text at once, and fifty or more streams get it twenty times a second.
-"""
+# The longest pause, in seconds, after a batch of streams that were woken for text.
 TEXT_LONGEST_SECONDS = 0.05
-"""The longest pause, in seconds, after a batch of streams that were woken for text."""
+# Pauses of fewer seconds than this are left out: after a batch of few streams, the next batch follows at once.
 SHORTEST_SECONDS = 0.002
-"""Pauses of fewer seconds than this are left out: after a batch of few streams, the next batch follows at once."""
 LONGEST_SECONDS = 0.1
+# Maximum streams woken in one iteration of the event loop, so that requests get a turn before the other streams.
 AT_ONCE = 16
-"""Maximum streams woken in one iteration of the event loop, so that requests get a turn before the other streams."""
 
 
 class Wakeups:
@@ -217,10 +204,7 @@ class Wakeups:
         pause_seconds: float = EVENTS_PAUSE_SECONDS,
         longest_seconds: float = LONGEST_SECONDS,
     ) -> None:
-        """Begin without streams to wake.
-
-        A batch is followed by a pause of `pause_seconds` for each stream woken, but of at most `longest_seconds`.
-        """
+        """A batch is followed by `pause_seconds` for each stream woken, at most `longest_seconds`."""
         self._loop = loop
         self._pause = pause_seconds
         self._longest = longest_seconds
@@ -229,11 +213,10 @@ class Wakeups:
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
-        """Schedule a call of `watcher`, which wakes a stream, on the event loop. Safe on any thread; never blocks.
+        """Schedule a call of `watcher` on the event loop. Any thread; never blocks.
 
-        If no batch is scheduled yet, this schedules one. Two threads may both do so, which only costs one more
-        callback. No stream is missed, because `watcher` is queued before the flag `_crossing` is read, and the flag is
-        cleared before the queue is read.
+        Two threads may both schedule a batch, which costs one more callback. No stream is missed: `watcher` is queued
+        before `_crossing` is read, which is cleared before the queue is read.
         """
         self._waiting.append(watcher)
         if self._crossing:
@@ -249,10 +232,7 @@ class Wakeups:
             self._arrive()
 
     def _arrive(self) -> None:
-        """Wake the streams that are queued now. Those queued during the batch are woken by the next batch.
-
-        Otherwise a batch would never end under steady load, and would have no pause after it.
-        """
+        """Wake the streams queued now; with those queued meanwhile, a batch would never end under steady load."""
         self._rouse(len(self._waiting), 0)
 
     def _rouse(self, left: int, woken: int) -> None:
@@ -273,10 +253,7 @@ class Wakeups:
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Group encoded events (frames) by the commit that stored the events: events of one commit have the same time.
-
-    Two commits in the same millisecond become one group, which makes no difference to clients.
-    """
+    """Group frames by commit: events of one have the same time. Two commits in one millisecond do no harm."""
     group: list[bytes] = []
     at = events[0].at if events else 0
     for stored, encoded in zip(events, frames, strict=True):
@@ -289,7 +266,7 @@ def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[
 
 
 def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
-    """Return the index of the first event of the last commit, whose other events may be on the next page."""
+    """The index of the first event of the last commit, whose other events may be on the next page."""
     index = len(events)
     while index and events[index - 1].at == events[-1].at:
         index -= 1
@@ -297,9 +274,9 @@ def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
 
 
 class Outbox:
-    """The encoded events (frames) that wait to be sent on one stream. Use in the event loop only.
+    """The frames that wait to be sent on one stream, by `write`, which returns when gRPC has taken one.
 
-    `write` sends a response, and returns when gRPC has taken it.
+    Event loop only.
     """
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:
@@ -362,7 +339,6 @@ _UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])
 
 
 def frame(message: v1.Event) -> bytes:
-    """Encode an event as a frame: a piece of a SubscribeResponse that can be concatenated with others."""
     return _framed(message.SerializeToString())
 
 
@@ -416,14 +392,11 @@ class EventEncoder:
         return b"" if record is None else _update(conversation(self._conversion, record).SerializeToString())
 
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
-        """Encode an event together with `update`: the encoded field that contains the changed conversation.
-
-        The two are just appended, because encoded protobuf fields can be concatenated.
-        """
+        """An event with the encoded field `update`: encoded protobuf fields can be concatenated."""
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def response(self, conversation_id: str, batch: EventBatch) -> bytes | None:
-        """Return one response with a whole batch, encoded once for all streams; None if the batch is too large."""
+        """One response with a whole batch, encoded once for all streams; None if the batch is too large."""
         if not batch.encoded:
             batch.encoded = True
             frames = self.frames(conversation_id, batch)
@@ -432,10 +405,7 @@ class EventEncoder:
         return batch.response
 
     def frames(self, conversation_id: str, batch: EventBatch) -> list[bytes]:
-        """Encode a batch of events as frames, with the text and the tool output that are being streamed.
-
-        Events come first, because they tell clients what the text belongs to.
-        """
+        """A batch as frames; events come first, because they tell what the streamed text belongs to."""
         frames = self.live(conversation_id, batch.events) if batch.events else []
         if batch.text is not None:
             frames += self.text(batch.text)
@@ -484,18 +454,13 @@ class EventEncoder:
         return frames
 
     def caught_up(self, head: int) -> bytes:
-        """Encode the event `caught_up`, by which a client learns that it has received all earlier events.
-
-        `head` is the last revision that was sent.
-        """
+        """Tells a client that it has all events up to the revision `head`."""
         return self._ephemeral(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
 
     def heartbeat(self, head: int) -> bytes:
-        """Encode a heartbeat event. `head` is the last revision that was sent."""
         return self._ephemeral(v1.Event(heartbeat=v1.Event.Heartbeat(head_revision=head)))
 
     def deleted(self) -> bytes:
-        """Encode the event by which a client learns that the conversation was deleted."""
         return self._ephemeral(v1.Event(deleted=v1.Event.Deleted()))
 
     def snapshot(self, snapshot: v1.Event.Snapshot) -> bytes:

@@ -57,10 +57,9 @@ QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
-    """Follows a conversation's events. Its truth value is whether the conversation has settled.
+    """Follows a conversation's events; true if it has settled. Only valid between commits.
 
-    A conversation has settled if it waits for a person's answer, or if it is idle, failed or ended and no follow-up is
-    queued. The truth value is only valid between commits: within a commit, a conversation may be idle for a moment.
+    Settled means waiting for a person's answer, or idle, failed or ended without a queued follow-up.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
@@ -90,8 +89,6 @@ class SettledTracker:
 
 @dataclass(frozen=True)
 class InitialSnapshot:
-    """The first response of a Subscribe stream, and the revision after which the stream continues."""
-
     record: ConversationRecord
     snapshot: v1.Event.Snapshot
     """The snapshot without `partial`, the text that the model is streaming, because the store does not contain that."""
@@ -120,9 +117,9 @@ class InitialSnapshot:
 def open_stream(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
 ) -> InitialSnapshot:
-    """Read the snapshot with which a stream begins. Blocks; called on a thread of `ReadPool`.
+    """Read the snapshot of a stream. Blocks; on a thread of `ReadPool`.
 
-    Raises ConversationNotFoundError, and MalformedRequestError for a revision in the future.
+    Raises ConversationNotFoundError, or MalformedRequestError for a revision in the future.
     """
     resuming = request.WhichOneof("start") == "after_revision"
     wanted = request.recent_messages if request.WhichOneof("start") == "recent_messages" else RECENT_MESSAGES[0]
@@ -139,7 +136,7 @@ def open_stream(
 
 
 def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
-    """Return the snapshot as an API message, without the oldest messages if they do not fit into a response."""
+    """The snapshot as an API message, without the oldest messages if they do not fit into a response."""
     record = seen.record
     summary = summary_of(conversion, record.id, record.state)
     answer = v1.Event.Snapshot(
@@ -192,7 +189,7 @@ class SubscribeStreams(Streams):
     async def serve(
         self, conversation_id: str, request: v1.SubscribeRequest, write: Callable[[bytes], Awaitable[None]]
     ) -> None:
-        """Serve one stream to its end, and return if the stream ends without an error.
+        """Serve a stream to its end.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError, MalformedRequestError,
         SlowReaderError or StoreError.
@@ -200,7 +197,7 @@ class SubscribeStreams(Streams):
         await self.attend(lambda: SubscribeStream(self, self._sources, conversation_id, request, write))
 
     async def until_ended(self, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest) -> None:
-        """Wait until the run has ended or the request's timeout has passed. Return in both cases.
+        """Wait for the run's end or the timeout.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError or StoreError.
         """
@@ -211,8 +208,6 @@ class SubscribeStreams(Streams):
 
 
 class SubscribeStream(Stream):
-    """One Subscribe stream. Use in the event loop only, except the functions that the hub calls."""
-
     def __init__(
         self,
         watchers: SubscribeStreams,
@@ -233,15 +228,12 @@ class SubscribeStream(Stream):
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
-        """Stop receiving events from the hub. May be called more than once."""
         self._watch.close()
 
     def _on_publish(self) -> None:
-        """Wake the stream for an event. The thread that publishes the event calls this."""
         self._sources.wakeups.wake(self.wake)
 
     def _on_text(self) -> None:
-        """Wake the stream for text that a model is streaming. The thread that publishes the text calls this."""
         self._sources.text_wakeups.wake(self.wake)
 
     async def _open(self) -> None:
@@ -294,10 +286,9 @@ class SubscribeStream(Stream):
         return self._position > began
 
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
-        """Return events from the store, their encodings, and whether there may be more.
+        """Stored events with encodings, and whether there may be more; commits are split only if larger than a page.
 
-        The events of one commit are not split between two pages, unless they fill more than a page. Blocks; called on a
-        thread of `ReadPool`.
+        Blocks; on a thread of `ReadPool`.
         """
         limit = self._streams.settings.store_page
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
@@ -344,19 +335,16 @@ class _RunWait(LastingCall):
         self._run = run
         self._request = request
         self._position = 0
-        """The revision up to which the events were searched for the end of the run."""
         self._ended = False
         self._watch = sources.hub.attach(conversation_id, self._on_publish, _ignore_text)
 
     def close(self) -> None:
-        """Stop receiving events from the hub. May be called more than once."""
         self._watch.close()
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Do nothing: this call sends nothing before its end, so no heartbeat is due, and no client can be too slow."""
+        """Before its end this call sends nothing: no heartbeat is due, and no client too slow."""
 
     def _on_publish(self) -> None:
-        """Wake the call for an event. The thread that publishes the event calls this."""
         self._sources.wakeups.wake(self.wake)
 
     async def _open(self) -> None:
@@ -379,9 +367,9 @@ class _RunWait(LastingCall):
         return not self._ended
 
     def _look(self) -> None:
-        """Read from the store whether the run has ended. Blocks; called on a thread of `ReadPool`.
+        """Look in the store whether the run has ended. Blocks; on a thread of `ReadPool`.
 
-        Raises ConversationNotFoundError if there is no such run.
+        Raises ConversationNotFoundError.
         """
         record = self._sources.store.load(self._conversation_id)
         self._ended = self._sources.store.stopped_run(self._conversation_id, self._run) is not None
@@ -393,4 +381,4 @@ class _RunWait(LastingCall):
 
 
 def _ignore_text() -> None:
-    """Do nothing, because text that a model is streaming cannot end a run."""
+    """Streamed text cannot end a run."""

@@ -29,8 +29,6 @@ from server.wire.conversation_messages import conversation
 
 
 class ListVerdict(Enum):
-    """What to send to a client about a conversation that exists."""
-
     SHOW = "show"
     TAKE_OFF = "take_off"
     """Report the conversation as gone: it no longer matches, but it is in the client's list, or may be."""
@@ -38,26 +36,17 @@ class ListVerdict(Enum):
 
 
 class ListFilter:
-    """The filter of one client's stream about the list of conversations. Not thread-safe.
-
-    It remembers which conversations are in the client's list.
-    """
+    """The filter of one client's stream, and what it has in its list. Not thread-safe."""
 
     def __init__(self, condition: Condition, *, may_have_others: bool) -> None:
-        """Create the filter of a stream that has not sent any conversation yet.
-
-        With `may_have_others`, the client may have conversations that this stream has not sent.
-        """
+        """With `may_have_others`, the client may have conversations that this stream has not sent."""
         self._condition = condition
         self._default = may_have_others
         self._has: dict[str, bool] = {}
         """For each conversation that was sent or reported as gone: whether the client now has it in its list."""
 
     def classify(self, record: ConversationRecord) -> ListVerdict:
-        """Return what to send about a new or changed conversation.
-
-        Remembers whether the conversation is then in the client's list.
-        """
+        """What to send about a changed conversation; remembers whether the client then has it."""
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True
@@ -75,9 +64,8 @@ class ListFilter:
 log = logging.getLogger(__name__)
 
 PAGE = 100
-"""How many conversations are read from the store at a time."""
+# Seconds to pause after changes were sent. Changes of one conversation within this time are merged.
 PAUSE_SECONDS = 0.05
-"""Seconds to pause after changes were sent. Changes of one conversation within this time are merged."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -87,7 +75,6 @@ class FollowedNodes:
 
     def __init__(self) -> None:
         self.interrupted = False
-        """Whether changes may have been missed."""
         self.wake: Callable[[], None] = _no_watcher_yet
 
     def interrupt(self) -> None:
@@ -100,21 +87,16 @@ Followed: TypeAlias = "AbstractAsyncContextManager[FollowedNodes]"
 
 
 def _no_watcher_yet() -> None:
-    """Do nothing, because the stream has not begun yet. When it begins, it reads the whole list."""
+    """When the stream begins, it reads the whole list."""
 
 
 class ConversationListStreams:
-    """Serves the WatchConversations streams of this server. Use in the event loop only."""
-
     def __init__(self, streams: Streams, sources: Sources, others: Callable[[], Followed]) -> None:
-        """Keep the sources of the streams.
-
-        `others` returns a context manager that adds the changes at other nodes to this one's.
-        """
+        """`others` returns a context manager that adds other nodes' changes."""
         self._streams, self._sources, self._others = streams, sources, others
 
     async def serve(self, principal: str, request: v1.WatchConversationsRequest, write: Write) -> None:
-        """Serve one stream to its end.
+        """Serve a stream to its end.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ListInterruptedError, SlowReaderError or StoreError.
         """
@@ -150,11 +132,9 @@ class ConversationListStream(Stream):
         self._watch = sources.hub.conversation_list.attach(self._on_change)
 
     def close(self) -> None:
-        """Stop receiving changes from the feed. May be called more than once."""
         self._watch.close()
 
     def _on_change(self) -> None:
-        """Wake the stream for a change. The thread that publishes the change calls this."""
         self._sources.wakeups.wake(self.wake)
 
     async def _open(self) -> None:
@@ -191,10 +171,7 @@ class ConversationListStream(Stream):
         return self._sub_agents or not change.sub_agent
 
     def _told(self, change: ListChange) -> bytes | None:
-        """Return the encoded response for a change; None if the client need not be told.
-
-        The response contains the conversation, or says that it is gone from the client's list.
-        """
+        """The response for a change, with the conversation or that it is gone; None if the client need not be told."""
         match self._verdict(change):
             case ListVerdict.SHOW:
                 if change.wire is None:
@@ -248,14 +225,11 @@ class ConversationListStream(Stream):
             place = page.more
 
     def _present(self, ids: Iterable[str]) -> list[v1.WatchConversationsResponse]:
-        """Return responses with the current state of these conversations. Blocks; called on a thread of `ReadPool`."""
+        """Responses with the current state of these conversations. Blocks; called on a thread of `ReadPool`."""
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
-        """Return a response with the current state of a conversation; None if the filter excludes it.
-
-        Returns None for a damaged conversation, too, because lists leave out damaged conversations.
-        """
+        """A conversation's present state, or None: excluded by the filter, or damaged, as lists leave those out."""
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:

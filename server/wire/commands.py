@@ -56,10 +56,7 @@ _DELIVERY: dict[int, Delivery] = {
 
 
 def body_hash(request: Message, *apart: str) -> str:
-    """Return a hash of a request, by which the server recognises that a request is repeated.
-
-    The hash leaves out the request id and the fields that `apart` names.
-    """
+    """A hash by which a repeated request is recognised, without the request id and the fields `apart`."""
     body = type(request)()
     body.CopyFrom(request)
     for field in ("request_id", *apart):
@@ -128,10 +125,7 @@ def _client_tool(index: int, tool: v1.ClientTool) -> ClientTool:
 
 
 def update_conversation(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
-    """Convert an UpdateConversation request to a command for the actor.
-
-    In the command, the settings that the update mask does not name are None.
-    """
+    """Settings that the mask does not name are None."""
     wanted, mask = request.conversation, set(paths_to_set(request, UPDATABLE))
     keys = () if "labels" in mask else (key_of_label(each) for each in mask if each.startswith("labels."))
     amounts = () if "budget" in mask else _inner(mask, "budget")
@@ -168,10 +162,7 @@ def _inner(mask: Collection[str], field: str) -> list[str]:
 
 
 def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:
-    """Convert a SendMessage request to a command for the actor.
-
-    `images` are references to the message's images, which are already stored.
-    """
+    """`images` are references to stored images."""
     return requests.SendMessageCommand(
         text=request.text,
         images=images,
@@ -198,10 +189,7 @@ def cancel_conversation(request: v1.CancelConversationRequest) -> requests.Cance
 def resolve_approval(
     request: v1.ResolveApprovalRequest, tool_use_id: str, principal: str
 ) -> requests.ResolveApprovalCommand:
-    """Convert a ResolveApproval request to a command for the actor.
-
-    If the request creates an approval rule, `principal` is recorded as the rule's creator.
-    """
+    """`principal` is recorded as the creator of a rule, if there is one."""
     return requests.ResolveApprovalCommand(
         tool_use_id=tool_use_id,
         approve=request.decision != v1.APPROVAL_DECISION_DENY,
@@ -212,10 +200,7 @@ def resolve_approval(
 
 
 def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests.CreateApprovalRuleCommand:
-    """Convert a CreateApprovalRule request to a command for the actor.
-
-    `principal` is recorded as the rule's creator.
-    """
+    """`principal` is recorded as the rule's creator."""
     return requests.CreateApprovalRuleCommand(
         rule=parsed_rule(request.approval_rule),
         principal=principal,
@@ -227,11 +212,7 @@ def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) 
 def submit_tool_result(
     request: v1.SubmitToolResultRequest, tool_use_id: str, images: tuple[Image, ...]
 ) -> requests.SubmitToolResultCommand:
-    """Convert a SubmitToolResult request to a command for the actor.
-
-    `images` are references to the result's images, which are already stored. Raises MalformedRequestError if a JSON
-    result is too large, or contains NaN or an infinity.
-    """
+    """`images` are stored. Raises MalformedRequestError for a JSON result too large, or with NaN or infinity."""
     result: ToolSuccess | ToolError
     if request.error:
         result = ToolError(tool_use_id, without_escapes(request.error))
@@ -253,9 +234,10 @@ def _json_output(value: Struct) -> str:
 
 
 def _schema_text(schema: Struct, field: str, most: int) -> str:
-    """Return a schema as JSON text. Raises MalformedRequestError, unconverted, if it surely has more than `most` bytes.
+    """The schema as JSON text.
 
-    A Struct takes less than eight times as many bytes as the JSON text that it stands for.
+    Raises MalformedRequestError, unconverted, if it surely has more than `most` bytes: a Struct takes less than eight
+    times as many.
     """
     if schema.ByteSize() > 8 * most:
         raise MalformedRequestError((field, f"must have at most {most} bytes as JSON"))
@@ -263,15 +245,12 @@ def _schema_text(schema: Struct, field: str, most: int) -> str:
 
 
 def json_text(value: dict[str, Any]) -> str:
-    """Return a JSON object as compact text. Raises ValueError for NaN and infinities, which JSON does not have."""
+    """A JSON object as compact text. Raises ValueError for NaN and infinities, which JSON does not have."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
-    """Convert an AnswerQuestion request to a command for the actor. `number` is the id in the question's name.
-
-    Raises MalformedRequestError if the answer contains NaN or an infinity.
-    """
+    """`number` is in the question's name. Raises MalformedRequestError for NaN or infinity."""
     try:
         content = json_text(plain(request.content)) if request.HasField("content") else ""
     except ValueError:
@@ -300,7 +279,6 @@ def continue_conversation(request: v1.ContinueConversationRequest) -> requests.C
 def fork_conversation(
     request: v1.ForkConversationRequest, origin: str, principal: str
 ) -> requests.ForkConversationCommand:
-    """Convert a ForkConversation request to a command for the actor. `origin` is the id of the conversation to fork."""
     named_by_id = v1.ForkConversationRequest()
     named_by_id.CopyFrom(request)
     named_by_id.name = names.conversation(origin)
@@ -316,7 +294,6 @@ def fork_conversation(
 
 
 def run_in(name: str) -> str:
-    """Return the id in the resource name of a run (request cycle); "" for an empty or invalid name."""
     found = names.parse_child(name, "requestCycles") if name else None
     return found[1] if found else ""
 

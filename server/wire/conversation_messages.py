@@ -68,7 +68,6 @@ from server.wire.messages import (
 
 
 def chosen_mcp_servers(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer, ...]:
-    """Return the MCP servers that a request adds to a conversation."""
     return tuple(
         ChosenMcpServer(
             name=server.name,
@@ -83,7 +82,7 @@ def chosen_mcp_servers(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer,
 
 
 def mcp_server(status: McpServerStatus) -> v1.McpServer:
-    """Return an MCP server with its state and tools as an API message, without its environment and headers."""
+    """Without environment and headers."""
     server = v1.McpServer(
         name=status.name,
         state=MCP_STATE[status.state],
@@ -99,10 +98,7 @@ def mcp_server(status: McpServerStatus) -> v1.McpServer:
 
 
 def servers_of(servers: Sequence[ChosenMcpServer], statuses: Iterable[McpServerStatus]) -> list[v1.McpServer]:
-    """Return, as API messages, the MCP servers that clients added to a conversation.
-
-    A server without a status counts as stopped.
-    """
+    """A server without a status counts as stopped."""
     known = {status.name: status for status in statuses}
     found: list[v1.McpServer] = []
     for each in servers:
@@ -121,10 +117,7 @@ _ACTIONS: dict[int, Action] = {number: action for action, number in ACTION.items
 
 
 def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
-    """Return an approval rule of this conversation, or of the operator, as an API message.
-
-    A rule that is only suggested to the user has no id yet, so its name is "".
-    """
+    """A suggested rule has no id yet, so its name is ""."""
     answer = v1.ApprovalRule(
         name=names.approval_rule("" if rule.origin is Origin.OPERATOR else conversation_id, rule.id),
         action=ACTION[rule.action],
@@ -141,7 +134,7 @@ def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
 
 
 def parsed_rule(rule: v1.ApprovalRule) -> ApprovalRule:
-    """Return the approval rule in a request. Only its action (ALLOW if unset) and what it matches are converted."""
+    """The approval rule in a request. Only its action (ALLOW if unset) and what it matches are converted."""
     return ApprovalRule(
         id="",
         action=_ACTIONS.get(rule.action, Action.ALLOW),
@@ -163,12 +156,12 @@ def sub_agent(agent: AgentSummary) -> v1.SubAgent:
 
 
 def sub_agents_changed(pending: Iterable[AgentSummary], reports: Iterable[AgentReport]) -> v1.Event.SubAgentsChanged:
-    """Return the event about the sub-agents that one call has started: those that run, and reports of ended ones."""
+    """The event about the sub-agents that one call has started: those that run, and reports of ended ones."""
     return v1.Event.SubAgentsChanged(pending=map(sub_agent, pending), reports=map(_report, reports))
 
 
 def standing(state: AwaitingSubAgents) -> v1.Event.SubAgentsChanged:
-    """Return the event about the sub-agents that a conversation is waiting for, made from the conversation's state."""
+    """The event about the sub-agents that a conversation is waiting for, made from the conversation's state."""
     return sub_agents_changed(map(summarize_agent, state.pending), state.completed_results)
 
 
@@ -194,10 +187,9 @@ def _report(report: AgentReport) -> v1.Event.SubAgentsChanged.Report:
 def conversation(
     conversion: ConversionContext, record: ConversationRecord, known_state: v1.ConversationState | None = None
 ) -> v1.Conversation:
-    """Return a stored conversation as an API message, as lists and events contain it.
+    """A conversation as in lists and events: `in_full` adds instructions, client tools and MCP servers.
 
-    Instructions, client tools and MCP servers are left out; `in_full` adds them. `known_state` is the API message for
-    the record's state if it was already built; None to build it.
+    `known_state` is its state's message, if already built.
     """
     ledger = record.state.ledger
     summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
@@ -261,11 +253,7 @@ def _generation(generation: Generation) -> v1.Generation | None:
 def in_full(
     conversion: ConversionContext, record: ConversationRecord, statuses: Sequence[McpServerStatus] = ()
 ) -> v1.Conversation:
-    """Return a stored conversation as an API message, with the parts that lists leave out.
-
-    These are the instructions, the client tools, and the MCP servers that clients added. `statuses` are the states of
-    these servers; a server without one counts as stopped.
-    """
+    """With instructions, client tools and MCP servers; one without a status counts as stopped."""
     answer = conversation(conversion, record)
     profile = record.profile
     if profile.instructions:
@@ -288,11 +276,7 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 
 
 def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return a stored conversation as an API message, with its running jobs and the present states of its MCP servers.
-
-    Also with the tokens of its system prompt and tools.
-    Safe to call from any thread.
-    """
+    """With running jobs, MCP servers' present states, and the tokens of system prompt and tools. Any thread."""
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     answer.context_usage.fixed_tokens = conversion.fixed_tokens(record)
@@ -304,7 +288,6 @@ def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.Co
 
 
 def summary_of(conversion: ConversionContext, conversation_id: str, stored: State) -> StateSummary:
-    """Return the summary of a conversation's state from which its API message is made."""
     context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=conversion.limits)
     return summarize(stored, context)
 
@@ -312,7 +295,6 @@ def summary_of(conversion: ConversionContext, conversation_id: str, stored: Stat
 def state(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary, entered: int
 ) -> v1.ConversationState:
-    """Return a state as an API message. `entered` is when the state began, in milliseconds since 1970."""
     answer = v1.ConversationState(
         kind=STATE_KIND[summary.kind],
         enter_time=timestamp(entered),
@@ -372,7 +354,6 @@ def _tool_executing(
 
 
 def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> v1.Event.ClientToolCallChanged:
-    """Return the event about a call of a client tool: a tool that a client, not the server, runs."""
     return v1.Event.ClientToolCallChanged(
         call=tool_call(conversion, awaited.call),
         status=CALL_STATUS[awaited.status],
@@ -383,7 +364,7 @@ def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> 
 def pending_client_tool_calls(
     conversion: ConversionContext, summary: StateSummary
 ) -> list[v1.Event.ClientToolCallChanged]:
-    """Return the event about the running tool call whose result a client must provide; [] if there is no such call."""
+    """The event about the running tool call whose result a client must provide; [] if there is no such call."""
     if summary.current_call is None or not summary.deadline:
         return []
     awaited = ClientToolCall(summary.current_call, CallStatus.PENDING, summary.deadline)
@@ -391,7 +372,6 @@ def pending_client_tool_calls(
 
 
 def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
-    """Return, as an API message, a question that a tool asks the user."""
     asked = changed.question
     answer = v1.Question(
         name=names.question(conversation_id, asked.number),
@@ -411,7 +391,6 @@ def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
 
 
 def pending_questions(conversation_id: str, summary: StateSummary) -> list[v1.Question]:
-    """Return the unanswered questions of the running tool in a state; [] if no tool is running."""
     call = summary.current_call
     if call is None:
         return []
@@ -426,7 +405,7 @@ def _error(summary: StateSummary) -> v1.RunError:
 def pending_approvals(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary
 ) -> list[v1.PendingApproval]:
-    """Return the pending approvals in a state, in the order of the model's tool calls."""
+    """In the order of the model's tool calls."""
     known = {each.tool_use_id: each for each in summary.suggestions}
     about = ((call, known.get(call.id, Suggested(call.id, ()))) for call in summary.undecided)
     return [
@@ -442,7 +421,6 @@ def pending_approvals(
 def pending_approval(
     conversion: ConversionContext, conversation_id: str, asked: ApprovalRequested
 ) -> v1.PendingApproval:
-    """Return a pending approval as an API message: of a tool call, or of a change to a mode that allows tools more."""
     call = asked.call
     question = v1.PendingApproval(
         name=names.approval(conversation_id, call.id),
@@ -475,15 +453,12 @@ def _reason_in(raw: str) -> str:
         return ""
 
 
+# The maximum number of cached conversations. Most take one or two KB.
 KEPT = 256
-"""The maximum number of cached conversations. Most take one or two KB."""
 KEPT_BYTES = 64 * 1024
-"""Conversations whose API message has more bytes than this are not cached."""
 
 
 class _Encoded:
-    """One version of a conversation: its record, its API message and, once needed, the encoded message."""
-
     __slots__ = ("message", "record", "window", "wire")
 
     def __init__(self, record: ConversationRecord, window: int, message: v1.Conversation) -> None:
@@ -501,7 +476,7 @@ class EncodedConversations:
         self._latest: dict[str, _Encoded] = {}
 
     def message(self, record: ConversationRecord) -> v1.Conversation:
-        """Return the API message of a conversation's record. The message is shared: copy it before you change it."""
+        """The API message of a conversation's record. The message is shared: copy it before you change it."""
         return self._encoded(record).message
 
     def wire(self, record: ConversationRecord) -> bytes:

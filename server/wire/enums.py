@@ -23,7 +23,7 @@ E = TypeVar("E", bound=Enum)
 
 
 def named_alike(kind: Iterable[E], api: Any) -> dict[E, Any]:
-    """Return the values of an API enum by those of ours. The API's names begin with the name of the enum."""
+    """The values of an API enum by those of ours. The API's names begin with the name of the enum."""
     prefix = api.Name(0).removesuffix("UNSPECIFIED")
     return {each: api.Value(prefix + (each.name if each.value else "UNSPECIFIED")) for each in kind}
 
@@ -59,7 +59,6 @@ DELIVERY = {
     "steer": v1.DELIVERY_STEER,
     "follow_up": v1.DELIVERY_FOLLOW_UP,
 }
-"""How a stored message entered the conversation. For deliveries in requests, see `server.wire.commands`."""
 
 DISPOSITION = {
     "direct": v1.DISPOSITION_DIRECT,

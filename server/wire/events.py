@@ -51,25 +51,19 @@ from server.wire.messages import (
 
 
 def needs_record(notification: Durable) -> bool:
-    """Return whether the API event for this notification contains the conversation, which must be read for it."""
+    """Whether the API event for this notification contains the conversation, which must be read for it."""
     return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
 
 
 def event(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Return a stored event as an API message.
-
-    If `needs_record` is true for the event, the message lacks the conversation, which `server.streams.base` adds.
-    """
+    """If `needs_record`, it lacks the conversation, which `server.streams.base` adds."""
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
     _fill(answer, conversion, conversation_id, stored)
     return answer
 
 
 def event_alone(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Return a stored event as an API message without reading the conversation's record.
-
-    An event about a changed conversation then contains only the changed fields, or only the name if the log lacks them.
-    """
+    """Without the record: an event about settings contains the changed ones, or only the name if the log lacks them."""
     answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
     match stored.notification:

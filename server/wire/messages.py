@@ -37,11 +37,8 @@ from actors.ports.mcp import McpServerStatus
 from server.contract import resource_names as names
 from server.wire.enums import DELIVERY, ERROR_KIND, FATE, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
 
+# A Struct of more bytes is sent only if it is at most twice as long as the JSON text.
 STRUCT_BYTES = 4096
-"""An input of a tool call whose protobuf Struct has up to this number of bytes is always sent as a Struct.
-
-A larger Struct is sent only if it is at most twice as long as the JSON text; otherwise the JSON text is sent.
-"""
 
 
 def message(conversion: ConversionContext, conversation_id: str, stored: Message) -> v1.Message:
@@ -77,10 +74,7 @@ def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run
 
 
 def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int = 0) -> v1.QueuedMessage:
-    """Return a message that was sent to a busy agent, with what became of it, as an API message.
-
-    `at` is when the message left the queue, in milliseconds since 1970.
-    """
+    """`at` is when it left the queue, in milliseconds since 1970."""
     return v1.QueuedMessage(
         message=queued_message(conversation_id, change.input, change.delivery, run),
         fate=FATE[change.fate],
@@ -89,10 +83,7 @@ def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int
 
 
 def _is_visible(part: Content) -> bool:
-    """Return whether clients see a part of a message.
-
-    Reasoning without text, which the provider hides, is not shown.
-    """
+    """Reasoning without text, which the provider hides, is not shown."""
     return not isinstance(part, Reasoning) or bool(part.text)
 
 
@@ -120,11 +111,7 @@ def image(conversation_id: str, stored: Image) -> v1.Image:
 
 
 def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
-    """Return a tool call as an API message. An input that would be much larger as a Struct is sent as JSON text.
-
-    In a Struct, numbers in lists take many times the size of their text, and responses would become too large for
-    clients.
-    """
+    """An input that would be much larger as a Struct, such as lists of numbers, is sent as JSON text."""
     arguments = struct(call.input)
     if arguments is not None and arguments.ByteSize() > max(STRUCT_BYTES, 2 * len(call.input)):
         arguments = None
@@ -167,45 +154,34 @@ def _no_servers(_record: ConversationRecord) -> Sequence[McpServerStatus]:
 
 @dataclass(frozen=True)
 class ConversionContext:
-    """Facts about tools, models, background jobs and MCP servers for conversions to API messages.
-
-    Created once, at the start.
-    """
+    """What conversions to API messages need to know. Functions may be called on any thread, and must not block."""
 
     groups: Mapping[str, ToolGroup]
     """The group of each built-in tool (such as READ or WRITE), by the tool's name."""
     usable_window: Callable[[str], int]
-    """Returns how many tokens of history the named model accepts. Safe to call from any thread; must not block."""
+    """How many tokens of history a model accepts."""
     limits: Limits
     background_jobs: Callable[[str], Sequence[str]] = _no_jobs
-    """Returns the handles of a conversation's running background jobs. Safe to call from any thread; must not block."""
+    """The handles of a conversation's running jobs."""
     mcp_servers: Callable[[ConversationRecord], Sequence[McpServerStatus]] = _no_servers
-    """Returns the states of the MCP servers that clients added to a conversation.
-
-    Safe to call from any thread; must not block.
-    """
+    """The states of the MCP servers that clients added."""
 
     fixed_tokens: Callable[[ConversationRecord], int] = _nothing_fixed
-    """Estimates the tokens of a conversation's system prompt and tools. Safe to call from any thread; must not block.
-    """
+    """Estimates the tokens of system prompt and tools."""
 
     window_assumed: Callable[[str], bool] = _known
-    """Returns whether the named model's context window is assumed. Safe to call from any thread; must not block."""
 
     def group_of(self, call: ToolUse) -> ToolGroup:
-        """Return the group (such as READ or WRITE) of the tool that a call is for; OTHER if the tool is unknown."""
+        """The group (such as READ or WRITE) of the tool that a call is for; OTHER if the tool is unknown."""
         return call.group or self.groups.get(call.name, ToolGroup.OTHER)
 
 
+# Readers of protobuf accept 100 nested messages, and a level of JSON takes up to three.
 MAX_DEPTH = 24
-"""How many levels deep a JSON object may be nested to be sent as a protobuf Struct.
-
-Readers of protobuf accept 100 nested messages, and a level of JSON takes up to three messages.
-"""
 
 
 def timestamp(milliseconds: int) -> Timestamp | None:
-    """Return milliseconds since 1970 as a protobuf timestamp; None for 0, which means "not set"."""
+    """Milliseconds since 1970 as a protobuf timestamp; None for 0, which means "not set"."""
     if not milliseconds:
         return None
     return Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
@@ -216,7 +192,7 @@ def duration(milliseconds: int) -> Duration:
 
 
 def struct(text: str) -> Struct | None:
-    """Return a JSON text as a protobuf Struct; None if it is not a JSON object, or a Struct cannot represent it."""
+    """A JSON text as a protobuf Struct; None if it is not a JSON object, or a Struct cannot represent it."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -225,7 +201,7 @@ def struct(text: str) -> Struct | None:
 
 
 def plain(struct: Struct) -> dict[str, Any]:
-    """Return a protobuf Struct as a dict. Whole numbers become int, although a Struct stores only doubles."""
+    """A protobuf Struct as a dict. Whole numbers become int, although a Struct stores only doubles."""
     return {key: _plain(value) for key, value in struct.fields.items()}
 
 
@@ -247,7 +223,7 @@ def _plain(value: Value) -> Any:
 
 
 def struct_of(value: dict[str, Any]) -> Struct | None:
-    """Return a JSON object as a protobuf Struct; None if a Struct cannot represent it, or it is nested too deeply."""
+    """A JSON object as a protobuf Struct; None if a Struct cannot represent it, or it is nested too deeply."""
     if is_too_deep(value, MAX_DEPTH):
         return None
     result = Struct()
@@ -271,7 +247,6 @@ def usage(value: Usage | None) -> v1.Usage | None:
 
 
 def budget(value: Budget) -> v1.Budget | None:
-    """Return a budget as an API message; None if the budget has no limits."""
     if value == Budget():
         return None
     return v1.Budget(
@@ -290,5 +265,4 @@ def failure(value: LlmFailure | None) -> v1.RunError | None:
 
 
 def json_value(text: str) -> Value:
-    """Return a JSON text as a protobuf Value. Raises json_format.ParseError if the text is not JSON."""
     return json_format.Parse(text, Value())

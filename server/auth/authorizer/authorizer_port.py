@@ -23,10 +23,7 @@ class Identity(Struct, frozen=True):
     """The identity of a caller, as an authorizer reports it."""
 
     principal: str
-    """The name of a table [principals.NAME], or `ISSUER:VALUE` for a user of an issuer with a template.
-
-    Never the server's own user.
-    """
+    """The name of a table [principals.NAME], or `ISSUER:VALUE` of a template; never the server's own user."""
     role: Role | None = None
     """The highest role of this caller; None for the principal's own role, which a caller never exceeds."""
     expires_at: float = 0.0
@@ -34,33 +31,29 @@ class Identity(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """The decision of an authorizer about one call."""
-
     allowed: bool
     reason: str = ""
     """Why the call is refused; the caller reads this text."""
 
 
 class Authorizer(Protocol):
-    """The methods that an operator's own class must have to authenticate and authorize callers.
+    """What an operator's own class must have to authenticate and authorize callers.
 
-    The methods are called on several threads at once, each call with a time limit. If a method raises an exception or
-    takes too long, the call is refused with UNAVAILABLE; the exception is logged and not shown to the client. The class
-    is instantiated once, with the settings in [authorizer.options] as keyword arguments.
+    Called on several threads at once, with a time limit. A call whose method raises or takes too long is refused with
+    UNAVAILABLE; the exception is logged. The keyword arguments of the class are [authorizer.options].
     """
 
     def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
-        """Return the identity of a caller whose token the server does not know; None if the caller is refused.
+        """The identity of a caller whose token the server does not know; None refuses it.
 
-        `metadata` contains the call's text metadata, including `authorization`, by lower-case name.
+        `metadata` is the call's text metadata, `authorization` included, by lower-case name.
         """
         ...
 
     def authorize(self, principal: str, role: Role, method: str, resource: str) -> Decision:
-        """Decide about a call that the caller's role and the principal's permissions already allow.
+        """Decide about a call that role and permissions allow. Not called for the server's own user.
 
-        `method` is the full name, such as `/bedrock.v1.ConversationService/SendMessage`. `resource` is the resource
-        name in the request as the caller wrote it, such as `conversations/abc`; "" if there is none. Not called for the
-        server's own user.
+        `method` is such as `/bedrock.v1.ConversationService/SendMessage`, `resource` such as `conversations/abc`, as
+        the caller wrote it, or "".
         """
         ...

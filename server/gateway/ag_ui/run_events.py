@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
     from ag_ui.core import BaseEvent, RunAgentInput
 
+# The key under which the state of a thread has what the server says of it. All other keys are the application's.
 STATE = "bedrock"
-"""The key under which the state of a thread has what the server says of it. All other keys are the application's."""
+# The JSON Schema of the answer to an approval.
 APPROVAL = {
     "type": "object",
     "properties": {
@@ -51,14 +52,12 @@ APPROVAL = {
     },
     "required": ["approved"],
 }
-"""The JSON Schema of the answer to an approval."""
 
 
 class RunEvents:
     """Converts the events of one run: `begin`, then `of` for each event, and `end_of_batch` after a batch.
 
-    `run` is the request cycle, "" for none; `known` has the ids of tool calls that the front end has, and `seen` those
-    of messages.
+    `run` is the request cycle, "" for none; the front end has the calls `known` and the messages `seen`.
     """
 
     def __init__(self, given: RunAgentInput, run: str, known: Iterable[str], seen: Iterable[str]) -> None:

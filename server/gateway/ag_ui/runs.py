@@ -34,21 +34,18 @@ if TYPE_CHECKING:
     from server.gateway.routes import Route, Upstream
 
 VERSION = "1.0"
-"""The version of AG-UI."""
 PAGE = 1_000
+# What an answer of the front end becomes: its place in the input, the name of the call, and the request.
 Answer: TypeAlias = "tuple[str, str, Message]"
-"""What an answer of the front end becomes: its place in the input, the name of the call, and the request."""
+# The reasons for which an answer is no longer needed.
 DECIDED = {"UNKNOWN_OR_DECIDED", "NOT_AWAITING_APPROVAL", "NOT_FOUND"}
-"""The reasons for which an answer is no longer needed."""
 
 
 def sent(event: BaseEvent) -> Sent:
-    """Return an event as it is sent over HTTP."""
     return Sent(event.type.value, encoded(event.model_dump(mode="json", by_alias=True)))
 
 
 def failed(error: Exception) -> Sent:
-    """Return the event with which a run ends that an error has ended."""
     told = as_error(error)[1]["error"]
     return sent(RunErrorEvent(message=told["message"], code=told["status"]))
 
@@ -191,9 +188,9 @@ class AgUiRun:
         return f"{place}.toolCallId", "SubmitToolResult", request
 
     async def _say(self, news: News, conversation: v1.Conversation, *, joins: bool) -> str:
-        """Send what the user has said; return the run that works on it, "" if nothing was said.
+        """Send what the user has said; the run that works on it, "" if nothing was said.
 
-        `joins`: whether it may join the open run.
+        `joins`: it may join the open run.
         """
         if not news.said:
             return ""

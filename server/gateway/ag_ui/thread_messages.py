@@ -37,41 +37,34 @@ if TYPE_CHECKING:
 Content: TypeAlias = "str | list[ContentPart]"
 
 CONTEXT = "\n\n[Context]\n"
-"""What separates the text of a message from the context that the page has sent with it, which it is not shown again."""
 
 
 def id_of(message: v1.Message) -> str:
-    """Return the id of a message in AG-UI; for that of a model, the one under which its text was streamed."""
     if message.llm_request_id:
         return slot_id(message.llm_request_id, message.attempt)
     return message.name.rpartition("/")[2]
 
 
 def slot_id(llm_request_id: str, attempt: int) -> str:
-    """Return the id of the message that an attempt of a model request becomes."""
     return f"{llm_request_id}.{attempt}"
 
 
 def reasoning_id(message_id: str) -> str:
-    """Return the id of the reasoning in a message."""
     return f"{message_id}.reasoning"
 
 
 def result_id(message: v1.Message, result: v1.ToolResult) -> str:
-    """Return the id of a tool result, which is a message of its own in AG-UI."""
     return f"{id_of(message)}.{result.tool_use_id}"
 
 
 def text_of(message: v1.Message, *, reasoning: bool = False) -> str:
-    """Return the text of a message, or its reasoning, as it was streamed."""
     return "".join(block.reasoning if reasoning else block.text for block in message.content)
 
 
 def shown(history: Iterable[v1.Message], known: Collection[str]) -> Iterator[Message]:
-    """Yield the messages of a conversation as AG-UI has them, without those that the server wrote.
+    """Yield a conversation's messages, without the server's own, for AG-UI.
 
-    Calls without a result are left out, unless they are `known`, by their ids, to the front end: events tell of them
-    when they begin.
+    Calls without a result are left out unless `known`: events tell of them when they begin.
     """
     messages = tuple(history)
     begun = {*known, *(each.tool_result.tool_use_id for message in messages for each in message.content)}
@@ -115,29 +108,27 @@ def _result(message: v1.Message, result: v1.ToolResult) -> ToolMessage:
 
 
 def outcome_of(result: v1.ToolResult) -> str:
-    """Return how a call ended that did not succeed, such as `denied`; "" for success."""
+    """How a call ended that did not succeed, such as `denied`; "" for success."""
     if result.outcome == v1.TOOL_OUTCOME_OK:
         return ""
     return v1.ToolOutcome.Name(result.outcome).removeprefix("TOOL_OUTCOME_").lower()
 
 
 def content_of(result: v1.ToolResult) -> Content:
-    """Return the content of a tool result."""
     return _parts(result.output, result.images)
 
 
 def calls_in(message: v1.Message) -> list[v1.ToolCall]:
-    """Return the tool calls in a message."""
     return [block.tool_call for block in message.content if block.HasField("tool_call")]
 
 
 def arguments_of(call: v1.ToolCall) -> str:
-    """Return the arguments of a call as text, as AG-UI has them."""
+    """The arguments of a call as text, as AG-UI has them."""
     return encoded(_whole(as_json(call.input))).decode() if call.HasField("input") else call.raw_input
 
 
 def _whole(value: Any) -> Any:
-    """Return JSON in which whole numbers are written as such: in a Struct all numbers are floats."""
+    """JSON in which whole numbers are written as such: in a Struct all numbers are floats."""
     match value:
         case dict():
             return {key: _whole(each) for key, each in value.items()}
@@ -161,10 +152,7 @@ def _parts(text: str, images: Sequence[v1.Image]) -> Content:
 
 
 def said_by(message: UserMessage | ToolMessage, place: str) -> tuple[str, list[v1.Image], list[str]]:
-    """Return text and images of a message of the front end, and the kinds of those parts that cannot be used.
-
-    Raises MalformedRequestError; `place` names the message.
-    """
+    """Text and images of a message, and the kinds of unusable parts. Raises MalformedRequestError, about `place`."""
     if isinstance(message.content, str):
         return message.content, [], []
     texts: list[str] = []
@@ -190,13 +178,11 @@ def _bytes(text: str, place: str) -> bytes:
 
 
 def with_context(text: str, context: Sequence[Context]) -> str:
-    """Return the text of a message with what the page says of itself, for the model."""
     lines = (f"{each.description}: {each.value}" for each in context)
     return text + CONTEXT + "\n".join(lines) if context else text
 
 
 def without_context(text: str) -> str:
-    """Return the text of a message as its user has written it."""
     return text.partition(CONTEXT)[0]
 
 
@@ -205,10 +191,7 @@ MAX_ID_CHARS = 256
 
 
 def input_from(body: bytes) -> RunAgentInput:
-    """Return the input in a body. Raises MalformedRequestError, which names the field.
-
-    Fields that AG-UI does not know are left alone, as it demands.
-    """
+    """Raises MalformedRequestError, which names the field. Unknown ones are left alone, as AG-UI demands."""
     given = decoded(body)
     try:
         found = RunAgentInput.model_validate(given, strict=True)
@@ -237,7 +220,7 @@ def _check_ids(where: str, ids: Sequence[str], name: str = "") -> None:
 
 
 def _place(given: Any, path: Iterable[Any]) -> str:
-    """Return where in the JSON an error is, without the names of types that pydantic puts into its path."""
+    """Where in the JSON an error is, without the names of types that pydantic puts into its path."""
     place, *rest = "", *path
     for part in rest:
         if isinstance(given, list) and isinstance(part, int):
@@ -257,21 +240,18 @@ def _words(kind: str, text: str) -> str:
 
 @dataclass
 class News:
-    """What the messages of an input add to a conversation."""
-
     said: list[tuple[int, UserMessage]] = field(default_factory=list)
     """Messages of the user, with their places in the input."""
     results: list[tuple[int, ToolMessage]] = field(default_factory=list)
-    """Results of the front end's tools."""
     instructions: list[str] = field(default_factory=list)
     """What the application tells the agent, wherever in the input it stands."""
 
 
 def news_in(given: RunAgentInput, known: Collection[str], conversation_id: str) -> News:
-    """Return what follows the last message that the conversation has: those in `known`, by their ids.
+    """What follows the last message that the conversation has (`known`).
 
-    Raises MalformedRequestError if there is a message of the agent that it has never written. One whose text was
-    streamed and then discarded is not refused: a front end that was cut off could not know.
+    Raises MalformedRequestError for a message of the agent that it has never written; not for a discarded one, which a
+    front end that was cut off may have.
     """
     last = max((index for index, each in enumerate(given.messages) if each.id in known), default=-1)
     news = News()
