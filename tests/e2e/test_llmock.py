@@ -146,6 +146,7 @@ FAULTS: tuple[dict[str, Any], ...] = (
     {"type": "fail", "status": 429, "retry_after": 1.3},
     {"type": "stream_fault", "kind": "truncate", "after_chunks": 3},
     {"type": "stream_fault", "kind": "malformed", "after_chunks": 3},
+    {"type": "stream_fault", "kind": "disconnect", "after_chunks": 3},
     {"type": "stream_fault", "kind": "stall", "after_chunks": 3, "stall_seconds": 2.0},
 )
 
@@ -161,7 +162,7 @@ def test_what_passes_is_outlived(
 ) -> None:
     """The fault meets the first request of a run with one tool round.
 
-    Each with one protocol: integration/llm has each of them with every protocol, and the server tries again in one way.
+    Each with one protocol: unit/llm has what each reader makes of it, and the server tries again in one way.
     """
     llmock.will(fault)
     watcher = watch(conversation.name)

@@ -25,14 +25,7 @@ from bedrock.errors import Unavailable
 from tests.support.fake_server import (
     NAME,
     FakeBedrock,
-    FakeServer,
-    Step,
-    delta,
-    discarded,
     says,
-    state,
-    stopped,
-    text,
     uses_tool,
 )
 
@@ -57,55 +50,6 @@ def test_a_message_is_sent_by_awaiting(address: str, fake: FakeBedrock) -> None:
 
     run(address, story)
     assert len(fake.asked(v1.SendMessageRequest)) == 1
-
-
-def stumbling(run: str) -> list[Step]:
-    return [
-        state("llm_requesting", run),
-        delta("Let me ", 0),
-        discarded(),
-        *text("Whät a 🌞 day", chunks=3, attempt=2),
-        state("idle"),
-        stopped(run),
-    ]
-
-
-@pytest.mark.parametrize("skip", [0, 2])
-@pytest.mark.parametrize("cut", range(len(stumbling("")) + 3))
-def test_a_stream_cut_anywhere_shows_everything_once(address: str, fake: FakeBedrock, cut: int, skip: int) -> None:
-    fake.answers.append(stumbling)
-    fake.cuts.append(cut)
-    fake.skips.append(skip)
-
-    async def story(client: AsyncClient) -> None:
-        events = [event async for event in client.conversation("c1").send("Hi")]
-        revisions = [event.revision for event in events if event.revision]
-        assert revisions == list(range(1, fake.revision + 1))
-        if not skip:
-            assert "".join(event.text for event in events if event.kind == "text_delta") == "Let me Whät a 🌞 day"
-
-    run(address, story)
-
-
-def test_a_server_that_stays_unreachable_is_an_error(fake: FakeBedrock) -> None:
-    server = FakeServer(fake)
-    fake.answers.append(uses_tool("ls", "", "", ask=True))
-    lost: list[float] = []
-
-    async def play() -> None:
-        async with AsyncClient(
-            server.address, reconnect_for=0.1, on_disconnect=lambda error, delay: lost.append(delay)
-        ) as client:
-            sent = client.conversation("c1").send("Hi")
-            async for event in sent:
-                if event.approval:
-                    break
-            await asyncio.to_thread(server.stop)
-            with pytest.raises(Unavailable):
-                await sent.wait()
-
-    asyncio.run(play())
-    assert lost
 
 
 def test_closing_the_client_ends_a_loop_in_another_task(address: str, fake: FakeBedrock) -> None:

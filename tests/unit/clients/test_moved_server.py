@@ -76,20 +76,6 @@ def test_a_watcher_finds_a_server_that_has_moved(fake: FakeBedrock, moving: Movi
     assert {metadata["authorization"] for metadata in fake.metadata} == {"Bearer first", "Bearer second"}
 
 
-def test_so_it_is_with_asyncio(fake: FakeBedrock, moving: Moving) -> None:
-    async def story() -> list[Event]:
-        events: list[Event] = []
-        async with AsyncClient(on_disconnect=moving.answer) as client:
-            async for event in client.conversation("c1").send("Hi"):
-                events.append(event)
-                if event.approval:
-                    await asyncio.to_thread(moving.move)
-        return events
-
-    assert asyncio.run(story())[-1].kind == "run_stopped"
-    assert fake.metadata[-1]["authorization"] == "Bearer second"
-
-
 def test_a_call_finds_a_server_that_has_moved(moving: Moving) -> None:
     with Client() as client:
         assert client.conversation("c1").get().name == NAME
