@@ -46,7 +46,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
         if (value := _wanted(record, request, name)) is not None and value != getattr(record, name)
     }
     if "model" in wanted:
-        _require_rest(record, "the model")
+        _require_idle(record, "the model")
         offered_model(services, wanted["model"], record.principal)
     generation = request.generation or replace(record.profile.generation, **request.some_generation)
     if generation != record.profile.generation:
@@ -60,7 +60,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
         _set_client_tools(services, unit, request.client_tools, at)
     if request.mcp_servers is not None and request.mcp_servers != record.profile.mcp_servers:
         check_mcp_servers(services, request.mcp_servers)
-        _require_rest(record, "the MCP servers")
+        _require_idle(record, "the MCP servers")
         _change_profile(unit, at, "mcp_servers", mcp_servers=request.mcp_servers)
     if request.auto_continue not in (None, record.profile.auto_continue):
         _change_profile(unit, at, "auto_continue", auto_continue=request.auto_continue)
@@ -86,7 +86,7 @@ def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[ClientT
     record, fresh = unit.record, checked_client_tools(services, tools)
     if fresh == record.profile.client_tools:
         return
-    _require_rest(record, "the tools of clients")
+    _require_idle(record, "the tools of clients")
     _change_profile(unit, at, "client_tools", client_tools=fresh)
     unit.set_context(services.context_of(unit.record))
 
@@ -96,7 +96,7 @@ def _change_profile(unit: UnitOfWork, at: int, name: str, **fields: Any) -> None
     unit.change(SettingsChanged(at, (name,)), at, (ConversationUpdated((name,)),), profile=profile)
 
 
-def _require_rest(record: ConversationRecord, what: str) -> None:
+def _require_idle(record: ConversationRecord, what: str) -> None:
     if isinstance(record.state, TERMINAL):
         raise Rejected(Reason.TERMINAL)
     if not isinstance(record.state, INACTIVE):

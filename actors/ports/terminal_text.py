@@ -49,7 +49,7 @@ class TerminalText:
         self.altered = False
 
     @property
-    def shown(self) -> str:
+    def live_text(self) -> str:
         """The text that may still change."""
         return "\n".join(map("".join, self._rows))
 
@@ -62,7 +62,7 @@ class TerminalText:
         """All remaining text; what looked like the beginning of an escape sequence becomes text."""
         self._render(self._pending, last=True)
         self._pass(len(self._rows) - 1)
-        self._passed.append(self.shown)
+        self._passed.append(self.live_text)
         self._rows[:], self._column = [[]], 0
         return self._drain()
 

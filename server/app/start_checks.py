@@ -116,9 +116,9 @@ def database_findings(config: Config) -> Iterator[DatabaseFinding]:
 
 def _fitness(report: DatabaseReport) -> DatabaseFinding:
     if report.unfit:
-        return DatabaseFinding(FAIL, "database", f"{report.shown}: {report.unfit}", "Name another database.")
+        return DatabaseFinding(FAIL, "database", f"{report.redacted}: {report.unfit}", "Name another database.")
     return DatabaseFinding(
-        OK, "database", f"{report.shown}: PostgreSQL {report.version}, {report.encoding}, takes writes"
+        OK, "database", f"{report.redacted}: PostgreSQL {report.version}, {report.encoding}, takes writes"
     )
 
 

@@ -111,7 +111,7 @@ class PrivateFile:
         self.path = path
 
     @property
-    def shown(self) -> str:
+    def location(self) -> str:
         return str(self.path)
 
     def read(self) -> bytes | None:
@@ -274,7 +274,7 @@ class TokenContent(Protocol):
     """Where the list of tokens is stored. Blocks; raises TokenUnusableError or StoreError."""
 
     @property
-    def shown(self) -> str:
+    def location(self) -> str:
         """The path of the file or the name of the document in the database, for error messages."""
         ...
 
@@ -356,7 +356,7 @@ class PrincipalTokens:
             return () if content is None else msgspec.json.decode(content, type=tuple[Token, ...])
         except msgspec.DecodeError:
             raise TokenUnusableError(
-                f"{self._content.shown} is not a valid list of tokens; restore or remove it"
+                f"{self._content.location} is not a valid list of tokens; restore or remove it"
             ) from None
 
 

@@ -156,7 +156,7 @@ def failure(error: Exception) -> Sent:
     return Sent("error", encoded(as_error(error)[1]), ours=True)
 
 
-async def begun(
+async def start_response(
     stream: AsyncGenerator[Sent],
     kind: str,
     stopping: asyncio.Event,

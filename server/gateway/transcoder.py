@@ -21,7 +21,6 @@ from server.gateway.answers import JSON, HttpError, StatusError, as_json, encode
 from server.gateway.event_streams import (
     EVENTS,
     PATH,
-    begun,
     events,
     file_response,
     followed,
@@ -29,6 +28,7 @@ from server.gateway.event_streams import (
     of_one_message,
     requests,
     resumed,
+    start_response,
     wanted,
 )
 from server.gateway.json_requests import request_from
@@ -100,7 +100,7 @@ class Transcoder:
         if (http.method, path) == ("POST", PATH):
             wanted_here = requests(await self._body(http), self._subscribe, self._watch)
             stream = followed(self._upstream, wanted_here, http)
-            return await _while_connected(http, begun(stream, wanted(http) or EVENTS, self.stopping))
+            return await _while_connected(http, start_response(stream, wanted(http) or EVENTS, self.stopping))
         route, name = self._routes.find(http.method, path)
         request = request_from(
             route, name, http.scope["query_string"].decode("ascii", "replace"), await self._body(http)
@@ -117,7 +117,7 @@ class Transcoder:
             raise HttpError(501, NO_AG_UI, grpc.StatusCode.UNIMPLEMENTED) from None
         run = runs.AgUiRun(self._upstream, self._calls, self._new_thread, http, await self._body(http))
         return await _while_connected(
-            http, begun(run.events(), wanted(http) or EVENTS, self.stopping, end=None, failed=runs.failed)
+            http, start_response(run.events(), wanted(http) or EVENTS, self.stopping, end=None, failed=runs.failed)
         )
 
     async def _body(self, http: Request) -> bytes:
@@ -152,13 +152,15 @@ class Transcoder:
         if not route.method.server_streaming:
             response = await self._upstream.unary(route, request, http)
             if route.name == "SendMessage" and (kind := wanted(http)):
-                return await begun(of_one_message(self._upstream, self._subscribe, response, http), kind, self.stopping)
+                return await start_response(
+                    of_one_message(self._upstream, self._subscribe, response, http), kind, self.stopping
+                )
             return Response(encoded(as_json(response)) + b"\n", 200, NO_STORE, JSON)
         resumed(request, http)
         if is_bytes(route):
             return await file_response(route, name, self._upstream.stream(route, request, http))
         responses = self._upstream.stream(route, request, http, encoded=True)
-        return await begun(events(route, responses), wanted(http) or EVENTS, self.stopping)
+        return await start_response(events(route, responses), wanted(http) or EVENTS, self.stopping)
 
 
 def _described(http: Request) -> Response | None:
@@ -185,12 +187,12 @@ async def body_of(
     if announced.isdecimal() and int(announced) > most_bytes:
         raise HttpError(413, too_large, headers={"Connection": "close"})
     body, more, clock = bytearray(), True, asyncio.get_running_loop().time
-    begun = clock()
+    began = clock()
     try:
-        async with asyncio.timeout_at(begun + seconds):
+        async with asyncio.timeout_at(began + seconds):
             while more:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout_at(begun + STRANGERS_SECONDS if check_stranger else None):
+                    async with asyncio.timeout_at(began + STRANGERS_SECONDS if check_stranger else None):
                         message = await http.receive()
                         if message["type"] == "http.disconnect":
                             raise ClientDisconnect
@@ -198,7 +200,7 @@ async def body_of(
                         more = message.get("more_body", False)
                 if len(body) > most_bytes:
                     raise HttpError(413, too_large, headers={"Connection": "close"})
-                late = more and clock() >= begun + STRANGERS_SECONDS
+                late = more and clock() >= began + STRANGERS_SECONDS
                 if check_stranger and (late or len(body) > STRANGERS_BODY_BYTES):
                     await check_stranger()
                     check_stranger = None

@@ -226,7 +226,7 @@ class _Run:
             # This read raises RevisionTooOldError if the missing rows were pruned during the replay. Otherwise the log
             # has a gap, which the replay reports.
             self._store.events(self._record.id, after=self._revision, limit=1)
-        return [self._shown(self._replay.step(row)) for row in rows]
+        return [self._response_of(self._replay.step(row)) for row in rows]
 
     def _rows(self, limit: int) -> Sequence[StoredTransition]:
         rows = self._store.transitions(self._record.id, after_step=self._step, limit=limit)
@@ -248,7 +248,7 @@ class _Run:
         broken, self._step = self._step + 1, self._record.step
         return [v1.ReplayConversationResponse(step=broken, difference="the step cannot be read: the replay ends here")]
 
-    def _shown(self, step: ReplayedStep) -> v1.ReplayConversationResponse:
+    def _response_of(self, step: ReplayedStep) -> v1.ReplayConversationResponse:
         self._step, self._revision = step.step, step.revision
         difference = step.difference
         if step.step == self._record.step:

@@ -92,7 +92,7 @@ class ReadPool:
 
 async def _acquire_slot(slots: FairSlots, principal: str) -> None:
     turn = asyncio.get_running_loop().create_future()
-    place = slots.acquire(principal, lambda: _take(turn))
+    place = slots.acquire(principal, lambda: _grant(turn))
     if turn.done():
         return
     try:
@@ -103,7 +103,7 @@ async def _acquire_slot(slots: FairSlots, principal: str) -> None:
         raise
 
 
-def _take(turn: asyncio.Future[None]) -> bool:
+def _grant(turn: asyncio.Future[None]) -> bool:
     if turn.cancelled():
         return False
     turn.set_result(None)

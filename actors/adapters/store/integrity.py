@@ -77,7 +77,7 @@ def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
     log = _Log(begins, session.execute(_MESSAGES, id=id_))
     for logged in session.execute(LOGGED, id=id_, after=0, limit=ALL):
         yield from log.check(LogRow._make(logged))
-    yield from log.messages.rest()
+    yield from log.messages.remaining()
     yield from _ends("the end of a run", session.execute(_RUNS, id=id_), log.stops, begins)
     yield from _ends("the end of a wait", session.execute(_FATES, id=id_), log.fates, begins)
     if not all(is_as_written(other) for each in _OTHERS for other in session.execute(each, id=id_)):
@@ -176,7 +176,7 @@ class _Messages:
         self._next = next(self._stored, None)
         yield from self._look(row, message)
 
-    def rest(self) -> Iterator[str]:
+    def remaining(self) -> Iterator[str]:
         yield from self._until(None)
 
     def _until(self, sequence: int | None) -> Iterator[str]:

@@ -177,7 +177,7 @@ class KeywordSearchTool:
         if isinstance(answer, ToolOutput):
             return answer
         found = msgspec.json.decode(answer, type=Findings)
-        return ToolOutput(shown(_picked(found, arguments["query"], context)))
+        return ToolOutput(rendered(_picked(found, arguments["query"], context)))
 
 
 def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
@@ -193,7 +193,7 @@ def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
     return Findings(f"{excerpts}\n", [remark, *found.remarks], found.root)
 
 
-def shown(found: Findings) -> str:
+def rendered(found: Findings) -> str:
     text, remarks = found.text, found.remarks
     if len(text) > MAX_CHARACTERS:
         end = text.rfind("\n", 0, MAX_CHARACTERS) + 1 or MAX_CHARACTERS

@@ -243,7 +243,7 @@ class AgUiRun:
         return found | results | set(map(messages.reasoning_id, found))
 
     def _snapshot(self, known: set[str]) -> MessagesSnapshotEvent:
-        return MessagesSnapshotEvent(messages=list(messages.shown(self._messages, known)))
+        return MessagesSnapshotEvent(messages=list(messages.converted(self._messages, known)))
 
     async def _call(self, name: str, request: Message) -> Any:
         return await self._upstream.unary(self._routes[name], request, self._http)

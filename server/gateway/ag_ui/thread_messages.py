@@ -61,7 +61,7 @@ def text_of(message: v1.Message, *, reasoning: bool = False) -> str:
     return "".join(block.reasoning if reasoning else block.text for block in message.content)
 
 
-def shown(history: Iterable[v1.Message], known: Collection[str]) -> Iterator[Message]:
+def converted(history: Iterable[v1.Message], known: Collection[str]) -> Iterator[Message]:
     """Yield a conversation's messages, without the server's own, for AG-UI.
 
     Calls without a result are left out unless `known`: events tell of them when they begin.

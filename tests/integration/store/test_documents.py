@@ -58,4 +58,4 @@ def test_an_address_that_is_none_is_told_without_its_password() -> None:
     with pytest.raises(StoreUnusableError) as refusal:
         Document("mysql://me:secret@there/db", "names")
     assert "secret" not in str(refusal.value)
-    assert Document("postgresql://me:secret@there/db", "names").shown == "names in postgresql://me@there/db"
+    assert Document("postgresql://me:secret@there/db", "names").location == "names in postgresql://me@there/db"

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.ag_ui.run_events import RunEvents
-from server.gateway.ag_ui.thread_messages import news_in, shown
+from server.gateway.ag_ui.thread_messages import converted, news_in
 
 
 class Reader:
@@ -152,7 +152,7 @@ def told(*batches: Sequence[v1.Event], history: Sequence[v1.Message] = ()) -> tu
             yield from run.end_of_batch()
 
     reader.read({"type": "RUN_STARTED"})
-    reader.read({"type": "MESSAGES_SNAPSHOT", "messages": _dumped(shown(history, ()))})
+    reader.read({"type": "MESSAGES_SNAPSHOT", "messages": _dumped(converted(history, ()))})
     for event in events():
         reader.read(event.model_dump(mode="json", by_alias=True))
     return reader, run

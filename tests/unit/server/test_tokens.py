@@ -293,7 +293,7 @@ def test_roots_are_the_directories_that_links_lead_to_at_the_start(tmp_path: Pat
 class Database:
     """A document that can be away, or damaged."""
 
-    shown = "tokens.json in the database"
+    location = "tokens.json in the database"
 
     def __init__(self) -> None:
         self.content: bytes | None = None

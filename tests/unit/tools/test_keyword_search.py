@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.tools import search as tool
-from actors.adapters.tools.search import Findings, KeywordSearchTool, ripgrep, shown
+from actors.adapters.tools.search import Findings, KeywordSearchTool, rendered, ripgrep
 from actors.adapters.tools.workers import keyword_search as worker
 from actors.adapters.tools.workers.keyword_search import OutputTooLargeError
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolTransientError
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def find(*terms: str) -> str:
-    return shown(Findings(**worker.found({"search_terms": list(terms), "ripgrep": ripgrep()})))
+    return rendered(Findings(**worker.found({"search_terms": list(terms), "ripgrep": ripgrep()})))
 
 
 def numbered(count: int, **special: str) -> str:

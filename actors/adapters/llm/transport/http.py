@@ -279,7 +279,7 @@ class _Connection(HTTPConnection):
         except (ValueError, HTTPError, http.client.HTTPException):
             raise TransportError("something that is not HTTP came before an answer began") from None
 
-    def is_kept(self) -> bool:
+    def is_reusable(self) -> bool:
         """End a request; return whether the connection can be reused, now or once the response has arrived whole."""
         if self.sock is None or not self.response.settle():
             return False
@@ -451,7 +451,7 @@ class Reply:
     def close(self, *, read: bool) -> None:
         """End the exchange; keep its connection if it is intact and the answer was `read` as far as it is needed."""
         unharmed = self._exchange.close() and self._failure is None
-        if unharmed and (read or self._response.ended) and self._connection.is_kept():
+        if unharmed and (read or self._response.ended) and self._connection.is_reusable():
             self._raw._fp = None  # else its destructor would close the response, whose end may still arrive
             self._raw.release_conn()
         else:

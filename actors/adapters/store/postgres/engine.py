@@ -70,7 +70,7 @@ class Address(NamedTuple):
     """The connection parameters of a database."""
 
     parameters: dict[str, str]
-    shown: str  # the database URL without the password, for messages
+    redacted: str  # the database URL without the password, for messages
 
 
 def address_of(url: str) -> Address:
@@ -86,8 +86,8 @@ def address_of(url: str) -> Address:
         ) from None
     user = f"{found['user']}@" if "user" in found else ""
     port = f":{found['port']}" if "port" in found else ""
-    shown = f"postgresql://{user}{found.get('host', '')}{port}/{found.get('dbname', '')}"
-    return Address(_DEFAULTS | found, shown)
+    redacted = f"postgresql://{user}{found.get('host', '')}{port}/{found.get('dbname', '')}"
+    return Address(_DEFAULTS | found, redacted)
 
 
 class _Driver(Psycopg3Adapter):
@@ -223,9 +223,9 @@ def reached(address: Address, me: int = 0) -> PostgresConnection:
     try:
         return connect(address, me)
     except psycopg.Error as error:
-        raise StoreUnusableError(f"{address.shown} cannot be opened: {words(error)}") from None
+        raise StoreUnusableError(f"{address.redacted} cannot be opened: {words(error)}") from None
     except StoreUnavailableError as error:
-        raise StoreUnusableError(f"{address.shown}: {error}") from None
+        raise StoreUnusableError(f"{address.redacted}: {error}") from None
 
 
 def database_outages() -> OutageLog:
@@ -324,15 +324,15 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
     database = Database(name, **parameters)
     try:
         migrations = Migrations(database, directory)
-        if all(migration.applied for migration in migrations.known(address.shown)):
+        if all(migration.applied for migration in migrations.known(address.redacted)):
             return
         database.execute_sql("SELECT pg_advisory_lock(%s)", (LOCK,))  # type: ignore[no-untyped-call]
-        migrations.known(address.shown)
+        migrations.known(address.redacted)
         migrations.up()
     except (psycopg.Error, peewee.PeeweeException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
         reason = words(cause) if isinstance(cause, psycopg.Error) else str(cause)
-        raise StoreUnusableError(f"{address.shown} cannot be upgraded: {reason}") from None
+        raise StoreUnusableError(f"{address.redacted} cannot be upgraded: {reason}") from None
     finally:
         database.close()
 
@@ -357,7 +357,7 @@ class LivingNode(NamedTuple):
 
 
 class DatabaseReport(NamedTuple):
-    shown: str  # the database's URL, without the password
+    redacted: str  # the database's URL, without the password
     version: str
     encoding: str
     unfit: str  # why Bedrock cannot use the database; "" if it can
@@ -375,16 +375,16 @@ def database_report(url: str, directory: Path = MIGRATIONS) -> DatabaseReport:
     address = address_of(url)
     try:
         with opened(address, _limit, connect_timeout=REPORT_SECONDS, application_name="bedrock report") as connection:
-            return _looked_at(connection, address.shown, directory)
+            return _looked_at(connection, address.redacted, directory)
     except psycopg.Error as error:
-        raise StoreUnusableError(f"{address.shown} cannot be opened: {words(error)}") from None
+        raise StoreUnusableError(f"{address.redacted} cannot be opened: {words(error)}") from None
 
 
 def _limit(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     connection.execute(f"SET statement_timeout = '{REPORT_SECONDS}s'".encode())
 
 
-def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], shown: str, directory: Path) -> DatabaseReport:
+def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], redacted: str, directory: Path) -> DatabaseReport:
     before = time.time()
     ((version, clock, *fitness),) = connection.execute(_ABOUT.encode()).fetchall()
     ahead = clock - (before + time.time()) / 2
@@ -392,7 +392,7 @@ def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], shown: str, dire
     applied = {name for (name,) in connection.execute(_APPLIED.encode())} if has_tables else set[str]()
     known = {path.stem for path in directory.glob("[0-9]*.*")}
     return DatabaseReport(
-        shown,
+        redacted,
         str(version),
         str(fitness[1]),
         _unfit(fitness),

@@ -77,27 +77,27 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
             session = connect(address)
             opened.callback(session.close)
             migrate(address)
-            _refuse_used(session, address.shown)
+            _refuse_used(session, address.redacted)
             with store._readers.lend() as source:
                 source.run("BEGIN")
                 counts = _copied(source, session, documents)
                 source.run("COMMIT")
-            store.mark_moved(address.shown)
+            store.mark_moved(address.redacted)
         except psycopg.OperationalError as error:
-            raise MoveError(f"{address.shown} cannot be opened or does not answer: {words(error)}") from None
+            raise MoveError(f"{address.redacted} cannot be opened or does not answer: {words(error)}") from None
         except psycopg.Error as error:
-            raise MoveError(f"{address.shown}: {words(error)}") from None
+            raise MoveError(f"{address.redacted}: {words(error)}") from None
         except StoreDamagedError as error:
             raise MoveError(f"{directory / FILE} is damaged: {error}") from None
-    return Moved(counts["conversations"], sum(counts.values()), address.shown)
+    return Moved(counts["conversations"], sum(counts.values()), address.redacted)
 
 
-def _refuse_used(session: PostgresConnection, shown: str) -> None:
+def _refuse_used(session: PostgresConnection, redacted: str) -> None:
     used, alive = session.run(_IN_USE).fetchone()
     if alive:
-        raise MoveError(f"{shown} is in use by a server: stop it first")
+        raise MoveError(f"{redacted} is in use by a server: stop it first")
     if used:
-        raise MoveError(f"{shown} is not empty: name a new database")
+        raise MoveError(f"{redacted} is not empty: name a new database")
 
 
 def _copied(source: Session, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:

@@ -113,7 +113,7 @@ class Job:
 
     def _lines(self) -> Scrollback:
         """The lines as a terminal would show them now, with those that may still change."""
-        lines = copy.deepcopy(self._scrollback) if (shown := self._screen.shown) else self._scrollback
+        lines = copy.deepcopy(self._scrollback) if (shown := self._screen.live_text) else self._scrollback
         lines.feed(shown.encode())
         return lines
 

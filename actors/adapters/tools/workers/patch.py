@@ -205,8 +205,8 @@ class Work:
 
     def stored_text(self, name: str) -> str:
         if name not in self.clipboards:
-            known = ", ".join(map(shown, sorted(self.clipboards)[:20])) or "none"
-            raise PatchRefusedError(f'there is no clipboard "{shown(name)}" (there are: {known})')
+            known = ", ".join(map(printable, sorted(self.clipboards)[:20])) or "none"
+            raise PatchRefusedError(f'there is no clipboard "{printable(name)}" (there are: {known})')
         return self.clipboards[name]
 
     def remark(self, operation: str, match: TextMatch, target: str, label: str) -> None:
@@ -214,7 +214,7 @@ class Work:
         if match.how:
             self.notes.append(f"<note>{label}oldText was found {match.how}.</note>")
             if target:
-                held = f'clipboard "{shown(target)}" holds the text of the file, which differs from oldText'
+                held = f'clipboard "{printable(target)}" holds the text of the file, which differs from oldText'
                 self.notes.append(f"<note>{label}{held}.</note>")
         if operation == "append_eof" and self.haystack.text and not self.haystack.text.endswith("\n"):
             self.notes.append(f"<note>{label}the file had no newline at its end: its last line was continued.</note>")
@@ -231,7 +231,7 @@ class Work:
         return [edit for edit, _ in ranked]
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}…"
 
 

@@ -167,7 +167,7 @@ class QuestionForm:
         if field.get("format"):
             found.append(literal(str(field["format"])))
         if "default" in field:
-            found.append(SafeText("Enter: ") + one_line(literal(_shown(field["default"])), WORDS_COLUMNS))
+            found.append(SafeText("Enter: ") + one_line(literal(_default_text(field["default"])), WORDS_COLUMNS))
         elif self.name not in self._required:
             found.append(SafeText("Enter leaves it out"))
         return found
@@ -252,7 +252,7 @@ def _choice(choices: list[tuple[str, str]], text: str) -> str:
     raise ValueError(f"type one of the numbers 1 to {len(choices)}, or a name")
 
 
-def _shown(default: Any) -> str:
+def _default_text(default: Any) -> str:
     return {True: "y", False: "n"}[default] if isinstance(default, bool) else str(default)
 
 

@@ -141,7 +141,7 @@ class Document:
 
     def __init__(self, url: str, name: str) -> None:
         # The name of the document and the database URL without the password, for messages.
-        self.shown = f"{name} in {address_of(url).shown}"
+        self.location = f"{name} in {address_of(url).redacted}"
         self._name = name
         self._session = NodeSession(url, "bedrock documents", seconds=SECONDS)
 
