@@ -50,11 +50,7 @@ def last_transition(connection: sqlite3.Connection, conversation_id: str) -> Tra
     return Transition(
         _row(connection, "conversations", ("id", *CHANGING, "log_hash"), "id = ?", conversation_id),
         _row(
-            connection,
-            "messages",
-            columns(Messages),
-            "conversation_id = ? ORDER BY sequence_id DESC",
-            conversation_id,
+            connection, "messages", columns(Messages), "conversation_id = ? ORDER BY sequence_id DESC", conversation_id
         ),
         _row(connection, "log", columns(Log), "conversation_id = ? ORDER BY step DESC", conversation_id),
     )

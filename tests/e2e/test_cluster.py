@@ -227,9 +227,7 @@ def test_the_living_nodes_are_listed_at_each_of_them(
     eventually(lambda: seen(at_other) == {"other": True}, "one that was stopped is gone")
 
 
-def test_a_token_that_is_made_or_revoked_once_counts_at_every_node(
-    nodes: Nodes,
-) -> None:
+def test_a_token_that_is_made_or_revoked_once_counts_at_every_node(nodes: Nodes) -> None:
     principal = '[principals.ada]\nroots = ["/tmp"]\n'
     places = [nodes.start(name, settings=principal) for name in ("first", "second")]
     made = _token(nodes, places[0], "create", "ada")

@@ -39,13 +39,7 @@ EXACT = {
 }
 """A turn costs exactly this, in each round, however long the history is by then."""
 
-MOST = {
-    "commits": 5,
-    "threads started": 0,
-    "mailbox deliveries": 16,
-    "stream messages": 8,
-    "voluntary switches": 105,
-}
+MOST = {"commits": 5, "threads started": 0, "mailbox deliveries": 16, "stream messages": 8, "voluntary switches": 105}
 """A turn costs no more than this, in the best round. The last three depend on which thread runs first: there is
 room above what a quiet machine counts."""
 

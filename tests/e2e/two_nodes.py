@@ -117,7 +117,6 @@ def _joined(nodes: Path, name: str, address: str, arguments: tuple[str, ...]) ->
         del given[at : at + 2]
     file = nodes / f"{name}.toml"
     _write_private(
-        file,
-        f'{settings}\n[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{nodes / "token"}"\n',
+        file, f'{settings}\n[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{nodes / "token"}"\n'
     )
     return ["--config", str(file), *given]

@@ -9,16 +9,7 @@ import pytest
 from actors.adapters.sandbox.host import kernel
 from actors.adapters.sandbox.probe import landlock_abi
 from tests.fault.attacks import ATTACKS, USES, WORKSPACE_USES
-from tests.fault.escapes import (
-    SECURITY,
-    USERS,
-    Outcomes,
-    cases,
-    known_open,
-    measure,
-    namespaces_possible,
-    surprises,
-)
+from tests.fault.escapes import SECURITY, USERS, Outcomes, cases, known_open, measure, namespaces_possible, surprises
 from tests.generate.security_table import BEGIN, END, KINDS
 
 CASES = cases("AB", (7, 1))

@@ -176,8 +176,7 @@ FIGURES = (
         in_readme=True,
     ),
     Figure(
-        "the same behind 500 waiting messages",
-        lambda of: _beside_bare(of["cancel → idle seen, 500 messages waiting"]),
+        "the same behind 500 waiting messages", lambda of: _beside_bare(of["cancel → idle seen, 500 messages waiting"])
     ),
     Figure(
         "tool killed → whole tree verified dead, fork storms and daemons included",
@@ -186,10 +185,7 @@ FIGURES = (
     ),
     Figure("the same where namespaces are forbidden", _killed("subreaper", "Tier B")),
     Figure("tool start to end, `bash -c :`", _started),
-    Figure(
-        "server killed → no process of its tools left",
-        lambda of: _spread(of["server killed → no process left"]),
-    ),
+    Figure("server killed → no process of its tools left", lambda of: _spread(of["server killed → no process left"])),
     Figure("abort of a model request in any phase, plain and TLS", _aborts, in_readme=True),
     Figure("5,000 text deltas a second to 100 watchers, 3 of them not reading", _flood),
     Figure("100,000 stored conversations", _stored, in_readme=True),
@@ -200,10 +196,7 @@ FIGURES = (
         in_readme=True,
     ),
     Figure("memory with 100 conversations", lambda of: f"{of['resident memory, 100 conversations']['value']:.0f} MiB"),
-    Figure(
-        "start-up of the program",
-        _program,
-    ),
+    Figure("start-up of the program", _program),
     Figure("calls of clients while strangers reset calls at once", _storm("rapid reset")),
     Figure(
         "the same while they hold 1,100 connections that say nothing, at 1,024 open files", _storm("silent connections")

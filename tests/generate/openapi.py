@@ -79,11 +79,7 @@ ERROR = {
 }
 HEADERS = {
     "IdempotencyKey": ("Idempotency-Key", "A UUID, the `request_id` of the call.", {"format": "uuid"}),
-    "ServerTimeout": (
-        "X-Server-Timeout",
-        "The deadline of the call in seconds.",
-        {"pattern": "^[1-9][0-9]{0,4}$"},
-    ),
+    "ServerTimeout": ("X-Server-Timeout", "The deadline of the call in seconds.", {"pattern": "^[1-9][0-9]{0,4}$"}),
     "LastEventId": ("Last-Event-ID", "The id of the last event that was seen.", {"pattern": "^[0-9]{1,18}$"}),
 }
 

@@ -93,12 +93,7 @@ def _say(delivery: Delivery) -> Row:
     return _events(lambda state: UserMessage(AT, "m9", "hello", delivery=delivery))
 
 
-def _answer(
-    *content: Content,
-    end_turn: bool = True,
-    used: int | None = None,
-    truncated: bool = False,
-) -> Row:
+def _answer(*content: Content, end_turn: bool = True, used: int | None = None, truncated: bool = False) -> Row:
     usage = None if used is None else Usage(input_tokens=used)
     return _events(lambda state: LlmResponse(AT, REQUEST_ID, attempt_of(state), content, end_turn, usage, truncated))
 

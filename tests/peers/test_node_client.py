@@ -131,15 +131,7 @@ def test_a_reader_of_its_output_that_leaves_ends_it_and_the_run(
     node: Node, server: ServerProcess, client: Client, tmp_path: Path, options: list[str]
 ) -> None:
     """As `| head` does."""
-    done = node.run(
-        "-e",
-        HEAD,
-        CHAT,
-        *options,
-        "count",
-        folder=tmp_path,
-        env={"BEDROCK_DATA_DIR": str(server.data)},
-    )
+    done = node.run("-e", HEAD, CHAT, *options, "count", folder=tmp_path, env={"BEDROCK_DATA_DIR": str(server.data)})
     assert done.returncode == 141, done.stderr
     name = re.search(r"conversations/\w+", done.stderr)
     assert name

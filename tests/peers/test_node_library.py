@@ -618,10 +618,7 @@ def test_the_types_name_all_that_there_is_and_nothing_else(node: Node, server: S
 
 @pytest.mark.parametrize(
     ("closing", "shown"),
-    [
-        (discarded(), [["streamDiscarded", 5, ""]]),
-        (SAID, [["textDelta", 0, "word."], ["messageAdded", 5, ""]]),
-    ],
+    [(discarded(), [["streamDiscarded", 5, ""]]), (SAID, [["textDelta", 0, "word."], ["messageAdded", 5, ""]])],
     ids=["void", "said"],
 )
 def test_a_slot_that_closes_while_the_stream_catches_up_is_not_shown_again(

@@ -23,15 +23,7 @@ from actors.core.content import Message
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import ActEffect, ExecuteTool
 from actors.core.errors import InvalidTransition, Reason
-from actors.core.events import (
-    Event,
-    LlmAborted,
-    LlmError,
-    LlmResponse,
-    Restart,
-    ToolComplete,
-    UsageReported,
-)
+from actors.core.events import Event, LlmAborted, LlmError, LlmResponse, Restart, ToolComplete, UsageReported
 from actors.core.states import Idle
 from actors.messages import EffectOutcome
 from actors.ports import Commit, ConversationRecord, LogEntry, ModelInfo, StoreUnavailableError, ToolSpec

@@ -85,9 +85,7 @@ def test_the_order_of_patches_does_not_matter(call: tuple[str, list[dict[str, An
 
 @patches_law
 @given(calls())
-def test_a_file_of_cr_lf_lines_becomes_what_it_would_with_newlines(
-    call: tuple[str, list[dict[str, Any]], str],
-) -> None:
+def test_a_file_of_cr_lf_lines_becomes_what_it_would_with_newlines(call: tuple[str, list[dict[str, Any]], str]) -> None:
     text, patches, expected = call
     done = apply(text.replace("\n", "\r\n"), *patches)
     assert done.content.decode() == (expected.replace("\n", "\r\n") if "\n" in text else expected)

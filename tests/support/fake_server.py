@@ -158,9 +158,7 @@ def result(
 def question(tool: str, given: dict[str, Any] | None = None, *suggestions: v1.ApprovalRule) -> Approval:
     """The question whether a tool may run with an input."""
     asked = v1.PendingApproval(
-        name=f"{NAME}/approvals/t1",
-        tool_call=v1.ToolCall(tool_use_id="t1", tool=tool),
-        suggestions=suggestions,
+        name=f"{NAME}/approvals/t1", tool_call=v1.ToolCall(tool_use_id="t1", tool=tool), suggestions=suggestions
     )
     asked.tool_call.input.update(given or {})
     return Approval.from_proto(asked)
@@ -245,10 +243,7 @@ def uses_tool(
             approval = v1.PendingApproval(name=f"{NAME}/approvals/t1")
             approval.mode_upgrade.CopyFrom(
                 v1.PendingApproval.ModeUpgrade(
-                    tool_use_id="t1",
-                    reason="to write",
-                    mode=mode,
-                    workspace_available=mode == v1.MODE_UNRESTRICTED,
+                    tool_use_id="t1", reason="to write", mode=mode, workspace_available=mode == v1.MODE_UNRESTRICTED
                 )
             )
         asking = state("awaiting_tool_approval", run)

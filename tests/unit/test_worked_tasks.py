@@ -43,10 +43,7 @@ OVERARCHING = {
 }
 
 #: Of what has a case for each method, message or field only those of the task (pytest's -k; "[" is in a case's name).
-KEYWORDS = {
-    "### A new command and RPC": "label or not (test_calls or [)",
-    "### A new store": "journaled",
-}
+KEYWORDS = {"### A new command and RPC": "label or not (test_calls or [)", "### A new store": "journaled"}
 
 
 def patch_of(heading: str) -> Path:

@@ -201,11 +201,7 @@ def _peer(peer: Peer, postgres: PostgresServer) -> Program:
             before, (idle, cpu_time) = spent_by(postgres), _cpu_time()
             turns = peer.run(load.url, load.conversations, load.turns, database=database)
             idle_now, cpu_time_now = _cpu_time()
-            return Run(
-                turns,
-                database=spent_by(postgres) - before,
-                idle=(idle_now - idle) / (cpu_time_now - cpu_time),
-            )
+            return Run(turns, database=spent_by(postgres) - before, idle=(idle_now - idle) / (cpu_time_now - cpu_time))
 
     return run
 

@@ -14,11 +14,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import ToolUse
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule
 from actors.core.states import AwaitingToolApproval, Idle
-from actors.messages import (
-    CreateApprovalRuleCommand,
-    DeleteConversationCommand,
-    ResolveApprovalCommand,
-)
+from actors.messages import CreateApprovalRuleCommand, DeleteConversationCommand, ResolveApprovalCommand
 from actors.ports import ToolOutput
 from actors.ports.records import AuditFilter, CommandOrigin, command_origin
 from tests.integration.actors.conftest import Talk

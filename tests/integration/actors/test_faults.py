@@ -252,9 +252,7 @@ def test_a_bug_at_any_point_ends_the_run_and_damages_no_stored_message(make_life
         assert life.world.supervisor.live_count() == 0
 
 
-def test_the_end_of_the_process_at_any_point_is_repaired_at_the_next_start(
-    make_life: Callable[..., Life],
-) -> None:
+def test_the_end_of_the_process_at_any_point_is_repaired_at_the_next_start(make_life: Callable[..., Life]) -> None:
     for number, point in enumerate(passes(make_life)):
         store = ShakyStore(new_store())
         dying = make_life(store)

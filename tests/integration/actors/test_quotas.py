@@ -170,10 +170,7 @@ def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: 
     with pytest.raises(QuotaExceededError):
         fed.send("z", delivery="follow_up")
     fed.cancel()
-    for command in (
-        CreateConversationCommand("tester", "/tmp"),
-        ForkConversationCommand("tester", talk.id),
-    ):
+    for command in (CreateConversationCommand("tester", "/tmp"), ForkConversationCommand("tester", talk.id)):
         with pytest.raises(QuotaExceededError):
             world.supervisor.create(command).result(PATIENCE)
     talk.ask(DeleteConversationCommand())

@@ -11,13 +11,7 @@ from actors.conversation.supervisor import Supervisor
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.notifications import (
-    ApprovalDecision,
-    ApprovalResolved,
-    Durable,
-    RunStop,
-    ToolTreeReaped,
-)
+from actors.core.notifications import ApprovalDecision, ApprovalResolved, Durable, RunStop, ToolTreeReaped
 from actors.core.states import AwaitingToolApproval, Error, Idle, ToolExecuting
 from actors.messages import SendMessageCommand, UpdateConversationCommand
 from actors.ports import ConversationRecord
@@ -219,7 +213,4 @@ def test_the_ends_of_what_a_restart_cut_off_are_told_by_the_new_process(world: W
         successor.supervisor.start()
     finally:
         successor.close()
-    assert ends.told == [
-        (run, "t1 bash", "t2 made-up"),
-        (run, "restart"),
-    ]
+    assert ends.told == [(run, "t1 bash", "t2 made-up"), (run, "restart")]

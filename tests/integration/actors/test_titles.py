@@ -16,11 +16,7 @@ from actors.core.content import Usage
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import Idle
-from actors.messages import (
-    DeleteConversationCommand,
-    UnknownConversationError,
-    UpdateConversationCommand,
-)
+from actors.messages import DeleteConversationCommand, UnknownConversationError, UpdateConversationCommand
 from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purpose
 from actors.runners import side_queries
 from actors.runners.side_queries import TITLE_CHARACTERS, title_of

@@ -64,11 +64,7 @@ def test_an_address_is_asked_and_never_visited(hub: Callable[..., Hub]) -> None:
 
 @pytest.mark.parametrize(
     ("status", "action"),
-    [
-        (QuestionStatus.DECLINED, "decline"),
-        (QuestionStatus.TIMED_OUT, "cancel"),
-        (QuestionStatus.WITHDRAWN, "cancel"),
-    ],
+    [(QuestionStatus.DECLINED, "decline"), (QuestionStatus.TIMED_OUT, "cancel"), (QuestionStatus.WITHDRAWN, "cancel")],
 )
 def test_what_is_not_answered_is_declined_or_cancelled(
     hub: Callable[..., Hub], status: QuestionStatus, action: str

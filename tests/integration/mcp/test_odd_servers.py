@@ -215,11 +215,7 @@ MAPPED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a parameter of OData": (
         tool(schema={"properties": {"$top": {"type": "integer"}, "a.b": {}}, "required": ["$top", "a.b"]}),
-        {
-            "type": "object",
-            "properties": {"_x24_top": {"type": "integer"}, "a.b": {}},
-            "required": ["_x24_top", "a.b"],
-        },
+        {"type": "object", "properties": {"_x24_top": {"type": "integer"}, "a.b": {}}, "required": ["_x24_top", "a.b"]},
     ),
     "a parameter with brackets, and definitions": (
         tool(schema={"properties": {"user[name]": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"minLength": 1}}}),

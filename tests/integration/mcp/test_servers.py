@@ -129,11 +129,7 @@ def test_a_list_that_would_fill_a_model_s_window_is_cut(hub: Callable[..., Hub])
     ],
 )
 def test_a_server_that_does_not_come_up_is_named_with_its_reason(
-    hub: Callable[..., Hub],
-    monkeypatch: pytest.MonkeyPatch,
-    ways: tuple[str, ...],
-    settings: dict[str, Any],
-    why: str,
+    hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch, ways: tuple[str, ...], settings: dict[str, Any], why: str
 ) -> None:
     monkeypatch.setattr("actors.adapters.mcp.transports.LINE_BYTES", 4 << 20)
     made = hub(server(*ways, **settings))

@@ -65,9 +65,7 @@ def test_only_the_standard_streams_are_open_and_none_is_a_terminal(sandbox: Tool
     assert [line for line in lines(found) if line != "255"] == ["0", "1", "2", "not a tty", "none"]
 
 
-def test_files_that_tools_make_have_the_rights_that_the_server_s_user_gives_new_files(
-    sandbox: ToolHostSandbox,
-) -> None:
+def test_files_that_tools_make_have_the_rights_that_the_server_s_user_gives_new_files(sandbox: ToolHostSandbox) -> None:
     before = os.umask(0o027)
     try:
         assert lines(run(sandbox, "umask")) == ["0027"]

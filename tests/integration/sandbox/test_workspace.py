@@ -34,10 +34,7 @@ USES = {
         "d:\na\n\ne:\na",
     ),
     "a program that was made": ("printf '#!/bin/sh\\necho made\\n' > p && chmod +x p && ./p", "made"),
-    "is it writable": (
-        "test -w . && touch a && test -w a && ! test -w .git/config && echo yes",
-        "yes",
-    ),
+    "is it writable": ("test -w . && touch a && test -w a && ! test -w .git/config && echo yes", "yes"),
     "umask": ("umask 077 && echo > a && mkdir d && umask 022 && echo > b && stat -c %a a d b", "600\n700\n644"),
     "exclusive": ("set -C; echo x > a; (echo y > a) 2>/dev/null || cat a", "x"),
     "a database": (

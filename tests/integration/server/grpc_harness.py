@@ -109,11 +109,7 @@ class Tools(NothingKept):
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
         patch = ToolSpec("Change.", schema, ToolTraits("patch", ToolGroup.WRITE, writes=True))
-        ask = ToolSpec(
-            "Ask.",
-            schema,
-            ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True),
-        )
+        ask = ToolSpec("Ask.", schema, ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True))
         submit = ToolSpec("Submit.", schema, ToolTraits("submit_result", ToolGroup.OTHER))
         return (patch, submit) if sub_agent else (patch, ask)
 

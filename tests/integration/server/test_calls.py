@@ -104,10 +104,7 @@ READS: dict[str, Message] = {
 }
 METHODS = [
     (service, method.name, method.input_type.name)
-    for service, file in (
-        ("ConversationService", conversation_service_pb2),
-        ("CatalogService", catalog_service_pb2),
-    )
+    for service, file in (("ConversationService", conversation_service_pb2), ("CatalogService", catalog_service_pb2))
     for method in file.DESCRIPTOR.services_by_name[service].methods
 ]
 

@@ -329,8 +329,7 @@ def test_an_end_that_is_published_late_or_not_at_all_is_not_missed(
     author.publish(early)
     ledger = Ledger(run=4, live=True, seq=author.messages)
     author.commit(
-        author.says("ask 4", run="c1:4", delivery="direct"),
-        state=LlmRequesting(ledger, "r", 1, LlmPhase.CONNECTING, 1),
+        author.says("ask 4", run="c1:4", delivery="direct"), state=LlmRequesting(ledger, "r", 1, LlmPhase.CONNECTING, 1)
     )
     looked, look = threading.Event(), author.store.stopped_run
 

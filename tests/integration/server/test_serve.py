@@ -504,16 +504,8 @@ NEEDED = "needed; must be one of anthropic, openai-chat, openai-responses"
 @pytest.mark.parametrize(
     ("table", "env", "said"),
     [
-        (
-            "[providers.x]",
-            {},
-            "{file}: providers.x.protocol: " + NEEDED,
-        ),
-        (
-            '[providers."x.y"]',
-            {},
-            "{file}: providers.x.y.protocol: " + NEEDED,
-        ),
+        ("[providers.x]", {}, "{file}: providers.x.protocol: " + NEEDED),
+        ('[providers."x.y"]', {}, "{file}: providers.x.y.protocol: " + NEEDED),
         ('[models."gpt"]\nwindow = 0', {}, '{file}: models."gpt".window: must be a whole number of tokens, at least 1'),
         ('[models."gpt"]\nprice = {input = "x"}', {}, '{file}: models."gpt".price.input: must be a number'),
         (

@@ -215,11 +215,7 @@ def test_a_replay_computes_the_effects_that_the_log_has_not(harness: GrpcHarness
 
 @pytest.mark.parametrize(("call", "read"), [(replay, "transitions"), (export, "messages"), (export, "events")])
 def test_what_is_deleted_while_it_is_read_does_not_end_as_if_that_were_all(
-    harness: GrpcHarness,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    call: Callable[[GrpcHarness], Any],
-    read: str,
+    harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch, call: Callable[[GrpcHarness], Any], read: str
 ) -> None:
     lived(store)
     original = getattr(store, read)

@@ -26,14 +26,7 @@ from msgspec.structs import replace
 from actors.adapters.store import listing
 from actors.adapters.store.reads import READERS
 from actors.adapters.store.sqlite import store as write_ahead_log
-from actors.adapters.store.sqlite.engine import (
-    CACHE_BYTES,
-    WAL_PAGES,
-    Readers,
-    SqliteSession,
-    sqlite3,
-    wal_reset_race,
-)
+from actors.adapters.store.sqlite.engine import CACHE_BYTES, WAL_PAGES, Readers, SqliteSession, sqlite3, wal_reset_race
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage
 from actors.core.notifications import RunStop, StopReason

@@ -225,9 +225,7 @@ def own() -> Iterator[PostgresServer]:
     server.close()
 
 
-def test_a_database_that_crashes_loses_nothing_acknowledged_and_all_is_back_with_it(
-    own: PostgresServer,
-) -> None:
+def test_a_database_that_crashes_loses_nothing_acknowledged_and_all_is_back_with_it(own: PostgresServer) -> None:
     url = own.url(own.create(with_nodes))
     with closing(open_postgres(url, ME)) as store:
         draft = CommitBuilder("c1")

@@ -29,15 +29,7 @@ from actors.core.content import (
 )
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop, StopReason
-from actors.core.states import (
-    Completed,
-    ContextExhausted,
-    Failed,
-    Idle,
-    Ledger,
-    QueuedInput,
-    State,
-)
+from actors.core.states import Completed, ContextExhausted, Failed, Idle, Ledger, QueuedInput, State
 from actors.ports import (
     Attachment,
     CommandExistsError,
@@ -289,16 +281,7 @@ def _orphan(draft: CommitBuilder) -> Commit:
     return CommitBuilder("c2", parent_conversation_id="gone").create()
 
 
-FENCED = (
-    _stale_step,
-    _future_step,
-    _other_revision,
-    _older_epoch,
-    _gone,
-    _repeated_sequence,
-    _there_already,
-    _orphan,
-)
+FENCED = (_stale_step, _future_step, _other_revision, _older_epoch, _gone, _repeated_sequence, _there_already, _orphan)
 
 
 @pytest.mark.parametrize("misfit", FENCED)

@@ -74,12 +74,7 @@ WORDS = st.sampled_from(
     ["foo", "Foo", "FOO", "bar", "ba", "r", " ", "\n", "\n", "\r\n", "ä", "Ä", "\u212a", "k", "\u017f", "(", ".", "fo"]
 )
 CONTENTS = st.lists(WORDS, max_size=12).map(lambda words: "".join(words).encode()) | st.sampled_from(
-    [
-        b"\0foo\n",
-        b"foo\n" + (b"x" * 400 + b"\n") * 21 + b"\0bar\n",
-        b"\xef\xbb\xbffoo\n",
-        b"b\xe4r foo",
-    ]
+    [b"\0foo\n", b"foo\n" + (b"x" * 400 + b"\n") * 21 + b"\0bar\n", b"\xef\xbb\xbffoo\n", b"b\xe4r foo"]
 )
 TREES = st.dictionaries(PATHS, CONTENTS, max_size=8)
 PATTERNS = st.sampled_from(
@@ -225,8 +220,7 @@ def in_thread(harness: ToolHarness, name: str, **arguments: Any) -> tuple[thread
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"),
-    [("search", {"pattern": "x"}), ("keyword_search", {"query": "?", "search_terms": ["x"]})],
+    ("name", "arguments"), [("search", {"pattern": "x"}), ("keyword_search", {"query": "?", "search_terms": ["x"]})]
 )
 class TestEndless:
     """A file that never ends."""

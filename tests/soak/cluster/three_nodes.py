@@ -83,12 +83,7 @@ class Cluster:
             """The one of the node `SKEWED`."""
             room = DISK_MIB if world.small_disk else 0
             self.nodes = Nodes(
-                folder,
-                env=env,
-                made_by=make_watched,
-                networks=world.networks,
-                room=room,
-                programs_in=world.programs,
+                folder, env=env, made_by=make_watched, networks=world.networks, room=room, programs_in=world.programs
             )
             self._opened.callback(self.nodes.database.close)
             socket, self.networks = self.nodes.database.socket, world.networks

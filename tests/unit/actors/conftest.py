@@ -12,16 +12,7 @@ import pytest
 from pykka import ActorDeadError, ActorRegistry
 
 from actors.core.context import ToolGroup, ToolTraits
-from actors.ports import (
-    CancelToken,
-    ModelAnswer,
-    ModelInfo,
-    ModelRequest,
-    ModelSink,
-    ToolContext,
-    ToolOutput,
-    ToolSpec,
-)
+from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink, ToolContext, ToolOutput, ToolSpec
 from actors.runtime.services import Services, SystemClock
 from tests.support.catalogs import OneModelCatalog
 from tests.support.patience import eventually

@@ -20,14 +20,7 @@ from actors.core.content import Delivery, Image, Message, MessageType, Text, Too
 from actors.core.context import Action, ApprovalRule, ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
 from actors.core.errors import Rejected
-from actors.core.events import (
-    LlmResponse,
-    LlmStreamStarted,
-    SetMode,
-    ToolComplete,
-    UserCancel,
-    UserMessage,
-)
+from actors.core.events import LlmResponse, LlmStreamStarted, SetMode, ToolComplete, UserCancel, UserMessage
 from actors.core.history import Room
 from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged, StopReason
 from actors.core.states import Idle, LlmPhase, LlmRequesting

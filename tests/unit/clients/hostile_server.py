@@ -30,9 +30,7 @@ REFUSAL = Refusal(
     details=[
         error_details_pb2.ErrorInfo(reason=HOSTILE, domain=HOSTILE, metadata={HOSTILE: HOSTILE}),
         error_details_pb2.BadRequest(
-            field_violations=[
-                error_details_pb2.BadRequest.FieldViolation(field=HOSTILE, description=HOSTILE + "!"),
-            ]
+            field_violations=[error_details_pb2.BadRequest.FieldViolation(field=HOSTILE, description=HOSTILE + "!")]
         ),
         error_details_pb2.ResourceInfo(resource_type=HOSTILE, resource_name=f"conversations/{HOSTILE}"),
         error_details_pb2.LocalizedMessage(locale="en", message=HOSTILE),

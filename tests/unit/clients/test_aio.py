@@ -22,12 +22,7 @@ from bedrock import (
 )
 from bedrock.errors import Unavailable
 
-from tests.support.fake_server import (
-    NAME,
-    FakeBedrock,
-    says,
-    uses_tool,
-)
+from tests.support.fake_server import NAME, FakeBedrock, says, uses_tool
 
 
 def run(address: str, story: Callable[[AsyncClient], Awaitable[None]]) -> None:
@@ -132,7 +127,6 @@ def test_a_question_whose_task_is_cancelled_is_cancelled_too(address: str, fake:
 
     run(address, story)
     (cancel,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(cancel, v1.CancelConversationRequest)
     assert cancel.run == f"{NAME}/requestCycles/1"
 
 
@@ -154,7 +148,6 @@ def test_a_question_whose_task_is_cancelled_while_it_is_sent_is_cancelled_too(ad
 
     run(address, story)
     (cancel,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(cancel, v1.CancelConversationRequest)
     assert cancel.run == f"{NAME}/requestCycles/1"
 
 

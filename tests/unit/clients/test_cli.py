@@ -65,7 +65,6 @@ def test_the_answer_goes_to_standard_output_and_the_work_to_standard_error(progr
     assert "ls -l" in result.stderr
     assert "a.txt" in result.stderr
     (sent,) = fake.asked(v1.SendMessageRequest)
-    assert isinstance(sent, v1.SendMessageRequest)
     assert sent.text == "What is here?"
 
 
@@ -147,7 +146,6 @@ def test_ctrl_c_cancels_the_run(program: Program, fake: FakeBedrock, monkeypatch
     monkeypatch.setattr("bedrock.cli.commands.ask._follow", pressed)
     assert program("ask", "Wait").exit_code == exits.CANCELLED
     (cancelled,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(cancelled, v1.CancelConversationRequest)
     assert cancelled.run == f"{NAME}/requestCycles/1"
 
 
@@ -158,7 +156,6 @@ def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(program:
     assert result.exit_code == exits.CANCELLED
     assert (json.loads(result.stdout)["run"], json.loads(result.stdout)["exit_code"]) == (None, exits.CANCELLED)
     (cancelled,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(cancelled, v1.CancelConversationRequest)
     assert cancelled.run == f"{NAME}/requestCycles/1"
 
 
@@ -335,7 +332,6 @@ def test_a_new_conversation_is_as_the_options_say(program: Program, fake: FakeBe
     fake.answers.append(says("Hi."))
     program("ask", "-C", str(tmp_path), "-m", "big", "--mode", "unrestricted", "--approval-policy", "ask_all", "Hi")
     (request,) = fake.asked(v1.CreateConversationRequest)
-    assert isinstance(request, v1.CreateConversationRequest)
     wanted = request.conversation
     assert (wanted.working_directory, wanted.model) == (str(tmp_path), "models/big")
     assert (wanted.mode, wanted.approval_policy) == (v1.MODE_UNRESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
@@ -685,7 +681,6 @@ def test_an_open_question_is_answered_by_command(program: Program, fake: FakeBed
         f"rule r1: allow commands that begin with rm (`bedrock rules {SLUG} --revoke r1` revokes it)\n"
     )
     (request,) = fake.asked(v1.ResolveApprovalRequest)
-    assert isinstance(request, v1.ResolveApprovalRequest)
     assert request.decision == v1.APPROVAL_DECISION_APPROVE
     assert request.rule == v1.ApprovalRule(command_prefix="rm")
 
@@ -695,7 +690,6 @@ def test_an_open_question_is_denied_by_command(program: Program, fake: FakeBedro
     program("ask", "Remove x")
     assert program("deny", SLUG, "--note", "No.").stdout == "denied bash (t1)\n"
     (request,) = fake.asked(v1.ResolveApprovalRequest)
-    assert isinstance(request, v1.ResolveApprovalRequest)
     assert request.note == "No."
 
 
@@ -743,7 +737,6 @@ def test_cancelling_says_what_was_stopped(program: Program, fake: FakeBedrock) -
     fake.full = False
     assert program("cancel", SLUG, "--discard-queued").stdout == "cancelled\n"
     request = fake.asked(v1.CancelConversationRequest)[-1]
-    assert isinstance(request, v1.CancelConversationRequest)
     assert request.discard_queued
 
 
@@ -806,7 +799,6 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_meant(program: Progr
     for option, force in (("--yes", False), ("--force", True)):
         assert program("rm", option, SLUG, "--etag", "e1").stdout == f"deleted {SLUG}\n"
         deletion = fake.asked(v1.DeleteConversationRequest)[-1]
-        assert isinstance(deletion, v1.DeleteConversationRequest)
         assert (deletion.force, deletion.etag) == (force, "e1")
 
 
@@ -941,7 +933,6 @@ def test_without_a_terminal_a_conversation_is_played(program: Program, fake: Fak
     positions = [result.stdout.index(words) for words in order]
     assert positions == sorted(positions)
     (created,) = fake.asked(v1.CreateConversationRequest)
-    assert isinstance(created, v1.CreateConversationRequest)
     assert created.conversation.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
     assert created.conversation.working_directory == str(tmp_path)
 
@@ -971,7 +962,6 @@ def test_a_real_model_without_a_sandbox_gets_no_automatic_yes(program: Program, 
     assert result.exit_code == 0
     assert "there is no terminal: no" in result.stdout
     (resolved,) = fake.asked(v1.ResolveApprovalRequest)
-    assert isinstance(resolved, v1.ResolveApprovalRequest)
     assert resolved.decision == v1.APPROVAL_DECISION_DENY
 
 
@@ -1107,10 +1097,7 @@ def test_lines_of_json_have_keys_that_programs_can_rely_on(program: Program, fak
 
 def test_a_conversation_is_summarized_and_continued(program: Program, fake: FakeBedrock) -> None:
     result = program("compact", "brave-otter")
-    assert (result.exit_code, result.stdout) == (
-        0,
-        "brave-otter continues from here: `bedrock chat -r brave-otter`\n",
-    )
+    assert (result.exit_code, result.stdout) == (0, "brave-otter continues from here: `bedrock chat -r brave-otter`\n")
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
 
 

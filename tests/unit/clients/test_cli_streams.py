@@ -184,5 +184,4 @@ def test_a_question_is_cancelled_when_its_output_is_closed(start: Start, fake: F
     fake.happen(output("b.txt\n", 6))
     assert child.wait(SECONDS) == exits.CLOSED_PIPE
     (cancelled,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(cancelled, v1.CancelConversationRequest)
     assert cancelled.run == f"{NAME}/requestCycles/1"

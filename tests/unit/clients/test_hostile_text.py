@@ -274,10 +274,7 @@ def test_nothing_of_this_machine_is_obeyed(
     server.turn = 0
     monkeypatch.chdir(odd)
     monkeypatch.setenv("XDG_STATE_HOME", str(odd))
-    for arguments in (
-        ("doctor",),
-        ("list", "--here"),
-    ):
+    for arguments in (("doctor",), ("list", "--here")):
         out, err = run(*arguments)
         assert obeyed(out + err) == set(), arguments
     monkeypatch.setenv("BEDROCK_ADDRESS", f"unix:{odd}/none")

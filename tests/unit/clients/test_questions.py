@@ -432,13 +432,11 @@ def test_a_client_asks_in_a_new_conversation(client: Client, fake: FakeBedrock, 
     )
     assert answer == "A picture."
     (created,) = fake.asked(v1.CreateConversationRequest)
-    assert isinstance(created, v1.CreateConversationRequest)
     wanted = created.conversation
     assert (wanted.working_directory, wanted.model) == (str(tmp_path), "models/big")
     assert (wanted.mode, wanted.approval_policy) == (v1.MODE_RESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
     assert (wanted.instructions.text, list(wanted.tools.tools)) == ("Be brief.", ["tools/read_image"])
     (sent,) = fake.asked(v1.SendMessageRequest)
-    assert isinstance(sent, v1.SendMessageRequest)
     assert (sent.name, sent.text) == (NAME, "What is this?")
     assert [image.media_type for image in sent.images] == ["image/gif"]
     assert sent.generation == v1.Generation(reasoning_effort=v1.REASONING_EFFORT_LOW)
@@ -498,7 +496,6 @@ def test_a_question_may_be_left_to_others(client: Client, fake: FakeBedrock) -> 
         client.ask("Remove x", wait_for_others=True, timeout=1)
     assert not fake.asked(v1.ResolveApprovalRequest)
     (cancel,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(cancel, v1.CancelConversationRequest)
     assert (cancel.name, cancel.run) == (NAME, RUN)
 
 
@@ -565,7 +562,6 @@ def test_an_interrupted_question_is_cancelled(client: Client, fake: FakeBedrock,
     with pytest.raises(error):
         client.ask("Remove x", on_approval=broken)
     (cancel,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(cancel, v1.CancelConversationRequest)
     assert (cancel.name, cancel.run) == (NAME, RUN)
 
 
@@ -575,7 +571,6 @@ def test_a_question_that_is_interrupted_while_it_is_sent_is_cancelled(client: Cl
     with pytest.raises(KeyboardInterrupt):
         client.ask("Remove x")
     (cancel,) = fake.asked(v1.CancelConversationRequest)
-    assert isinstance(cancel, v1.CancelConversationRequest)
     assert (cancel.name, cancel.run) == (NAME, RUN)
     assert fake.conversation.state.kind == v1.STATE_KIND_IDLE
 

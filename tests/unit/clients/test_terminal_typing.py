@@ -219,12 +219,7 @@ def test_tab_completes_a_command_and_enter_runs_the_only_one_at_once(address: st
 
 @pytest.mark.parametrize(
     ("offered", "chosen", "waits"),
-    [
-        (["/help"], 0, False),
-        (["/mode "], 0, True),
-        (["/queue", "/quit"], 1, True),
-        (["/queue", "/quit"], None, False),
-    ],
+    [(["/help"], 0, False), (["/mode "], 0, True), (["/queue", "/quit"], 1, True), (["/queue", "/quit"], None, False)],
 )
 def test_enter_closes_the_menu_first_where_there_is_something_to_choose(
     offered: list[str], chosen: int | None, waits: bool

@@ -151,10 +151,7 @@ def test_who_was_not_asked_reads_why_a_call_was_denied(asked: bool) -> None:
     denied = v1.Event.ApprovalChanged(approval=approval, decision=v1.APPROVAL_DECISION_DENY, note="not now")
     answered = stored("tool", result("Denied: a rule of the server denies bash."))
     answered.message_added.content[0].tool_result.outcome = v1.TOOL_OUTCOME_DENIED
-    events = [
-        v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval)),
-        v1.Event(approval_changed=denied),
-    ]
+    events = [v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval)), v1.Event(approval_changed=denied)]
     lines = lines_of(stored("agent", v1.ContentBlock(tool_call=call)), *(events if asked else []), answered)
     why = ["  denied bash: not now"] if asked else ["  │ Denied: a rule of the server denies bash."]
     assert lines[-2:] == [*why, "  └ bash: denied"]

@@ -152,13 +152,7 @@ def test_an_old_log_is_judged_by_the_rules_that_wrote_it(
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
-        ("./x rm y", "deny"),
-        ("./x rm y z", "run"),
-        ("./x rm all y", "run"),
-        ("watch 'rm y'", "ask"),
-    ],
+    ("text", "verdict"), [("./x rm y", "deny"), ("./x rm y z", "run"), ("./x rm all y", "run"), ("watch 'rm y'", "ask")]
 )
 def test_an_exact_command_is_denied_wherever_it_begins_and_nothing_longer(text: str, verdict: str) -> None:
     subject = CallSubject(text, (ShellCommand(tuple(shlex.split(text))),))

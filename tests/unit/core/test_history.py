@@ -291,11 +291,7 @@ def test_an_answer_that_was_not_the_last_word_is_followed_by_continue(stored: bo
 
 def test_blocks_without_a_word_are_left_out() -> None:
     script = Script().user("hi").agent(1, Text(" \n"), call(1)).tool("t1").agent(3, Text("")).user("next")
-    assert script.view() == (
-        user(Text("hi")),
-        assistant(call(1)),
-        user(ToolSuccess("t1", "out t1"), Text("next")),
-    )
+    assert script.view() == (user(Text("hi")), assistant(call(1)), user(ToolSuccess("t1", "out t1"), Text("next")))
 
 
 def test_nothing_to_send_is_no_turn() -> None:

@@ -198,9 +198,7 @@ def _happened(sub_agent: bool, name: str, event: str) -> Cell | None:
         settle = settle_event(result.new_state, told.at)
         cells.add(
             Cell(
-                code(result.new_state),
-                tuple(map(effect_text, result.effects)),
-                type(settle).__name__ if settle else "",
+                code(result.new_state), tuple(map(effect_text, result.effects)), type(settle).__name__ if settle else ""
             )
         )
     (only,) = cells
@@ -225,8 +223,7 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize(
-    ("sub_agent", "name"),
-    [pytest.param(*one, id=f"{'sub-agent: ' if one[0] else ''}{one[1]}") for one in COLUMNS],
+    ("sub_agent", "name"), [pytest.param(*one, id=f"{'sub-agent: ' if one[0] else ''}{one[1]}") for one in COLUMNS]
 )
 def test_every_cell_has_the_effects_of_the_list(sub_agent: bool, name: str) -> None:
     for event in ROWS:

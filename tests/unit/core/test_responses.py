@@ -76,10 +76,7 @@ def test_the_continuations_are_counted_from_zero_in_the_next_round() -> None:
     assert isinstance(talk.state, LlmRequesting)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [(), (Text(""),), (Text(" \n"),), (Reasoning("hm"),), (Reasoning("hm"), Text(" "))],
-)
+@pytest.mark.parametrize("content", [(), (Text(""),), (Text(" \n"),), (Reasoning("hm"),), (Reasoning("hm"), Text(" "))])
 def test_an_empty_end_is_no_message_and_a_completed_run_that_says_so(content: tuple[Text | Reasoning, ...]) -> None:
     talk = asked()
     talk.tell(LlmStreamStarted(talk.at(), "c:r1", 1))

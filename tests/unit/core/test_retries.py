@@ -66,10 +66,7 @@ def test_three_attempts_one_and_two_seconds_apart_then_an_error_that_says_so(kin
     assert (message.type, message.error_kind) == (MessageType.ERROR, kind.value)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    sorted(set(ErrorKind) - RETRYABLE - {ErrorKind.AUTH, ErrorKind.CONTEXT_EXHAUSTED}),
-)
+@pytest.mark.parametrize("kind", sorted(set(ErrorKind) - RETRYABLE - {ErrorKind.AUTH, ErrorKind.CONTEXT_EXHAUSTED}))
 def test_what_a_retry_cannot_mend_is_an_error_at_once(kind: ErrorKind) -> None:
     talk = asked()
 

@@ -245,8 +245,7 @@ def test_a_submitted_result_completes_the_sub_agent_and_its_history_is_paired(ra
 
 
 @pytest.mark.parametrize(
-    "call",
-    [submit("submit_error", '{"error": "no"}'), submit("submit_result", '{"result": "no", "success": false}')],
+    "call", [submit("submit_error", '{"error": "no"}'), submit("submit_result", '{"result": "no", "success": false}')]
 )
 def test_a_submitted_failure_fails_it_without_a_partial_result(call: ToolUse) -> None:
     talk = sub_agent()

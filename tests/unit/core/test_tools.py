@@ -206,11 +206,7 @@ class World:
 
 
 moves = st.lists(
-    st.one_of(
-        st.sampled_from(["execute", "end", "time_out", "late", "abort last"]),
-        st.integers(1, 8),
-    ),
-    max_size=25,
+    st.one_of(st.sampled_from(["execute", "end", "time_out", "late", "abort last"]), st.integers(1, 8)), max_size=25
 )
 
 

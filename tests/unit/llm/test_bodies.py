@@ -263,8 +263,7 @@ def test_reasoning_is_echoed_byte_for_byte_to_the_model_that_wrote_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "name"),
-    [("anthropic", "claude-opus-5"), ("openai-chat", MINE), ("demo", "demo"), ("", "")],
+    ("protocol", "name"), [("anthropic", "claude-opus-5"), ("openai-chat", MINE), ("demo", "demo"), ("", "")]
 )
 def test_reasoning_of_another_model_is_left_out(protocol: str, name: str) -> None:
     turns = _thought(protocol, name, RAW_THINKING)

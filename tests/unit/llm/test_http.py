@@ -29,15 +29,7 @@ from actors.ports import CancelToken, machine
 from tests.support.certificates import openssl
 from tests.support.model_requests import QUICK, model, provider
 from tests.support.model_requests import failure as model_failure
-from tests.support.scripted_server import (
-    STREAM_HEAD,
-    Script,
-    ScriptedServer,
-    ServedConnection,
-    answer,
-    chunked,
-    stream,
-)
+from tests.support.scripted_server import STREAM_HEAD, Script, ScriptedServer, ServedConnection, answer, chunked, stream
 from tests.unit.llm.test_abort import until
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")

@@ -25,10 +25,7 @@ from tests.unit.llm.test_outcomes import ALPHABETS, ENDS, NAMES, PROTOCOLS, Said
 
 Event = dict[str, Any]
 ANTHROPIC, CHAT, RESPONSES = NAMES
-BLOCK_STARTS = {
-    "text": {"type": "text", "text": ""},
-    "reasoning": {"type": "thinking", "thinking": ""},
-}
+BLOCK_STARTS = {"text": {"type": "text", "text": ""}, "reasoning": {"type": "thinking", "thinking": ""}}
 
 
 def texts(protocol: str, *deltas: Any, kind: str = "text", index: Any = 0) -> list[Event]:

@@ -47,8 +47,7 @@ ERRORS = st.fixed_dictionaries(
 )
 COUNTERS = "input_tokens output_tokens cache_read_input_tokens prompt_tokens completion_tokens prompt_tokens_details"
 USAGE = st.dictionaries(
-    st.sampled_from(COUNTERS.split()),
-    st.one_of(COUNTS, st.fixed_dictionaries({"cached_tokens": COUNTS})),
+    st.sampled_from(COUNTERS.split()), st.one_of(COUNTS, st.fixed_dictionaries({"cached_tokens": COUNTS}))
 )
 BLOCKS = st.one_of(
     _event("text", text=TEXTS),
@@ -84,10 +83,7 @@ CHAT_DELTAS = st.fixed_dictionaries(
 FINISHES = st.sampled_from([None, None, "stop", "length", "tool_calls", "content_filter", "error", "new"])
 CHOICES = st.lists(st.fixed_dictionaries({"delta": CHAT_DELTAS, "finish_reason": FINISHES}), max_size=2)
 CHAT = st.one_of(
-    _event("", choices=CHOICES),
-    _event("", choices=CHOICES, usage=USAGE),
-    _event("", error=ERRORS),
-    st.just("[DONE]"),
+    _event("", choices=CHOICES), _event("", choices=CHOICES, usage=USAGE), _event("", error=ERRORS), st.just("[DONE]")
 )
 PARTS = st.lists(
     st.fixed_dictionaries({"type": st.just("output_text")}, optional={"text": TEXTS, "refusal": TEXTS}), max_size=2

@@ -83,12 +83,7 @@ def test_no_environment_no_provider() -> None:
         ),
         (
             {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"},
-            {
-                "protocol": "openai-chat",
-                "models": (),
-                "default_model": "default",
-                "max_tokens_field": "max_tokens",
-            },
+            {"protocol": "openai-chat", "models": (), "default_model": "default", "max_tokens_field": "max_tokens"},
         ),
     ],
 )

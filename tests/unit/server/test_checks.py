@@ -176,10 +176,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "images": ([v1.Image()] * 21,),
         "request_id": ("x",),
     },
-    v1.AnswerQuestionRequest: {
-        "name": ("", NAME, f"{NAME}/questions/", f"{NAME}/approvals/x"),
-        "request_id": ("x",),
-    },
+    v1.AnswerQuestionRequest: {"name": ("", NAME, f"{NAME}/questions/", f"{NAME}/approvals/x"), "request_id": ("x",)},
     v1.CreateApprovalRuleRequest: {
         "parent": BAD_NAMES,
         "approval_rule": (*BAD_RULES, v1.ApprovalRule(command="make")),
@@ -200,26 +197,14 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     },
     v1.SpawnSubAgentsRequest: {
         "name": BAD_NAMES,
-        "tasks": (
-            (),
-            [v1.SpawnSubAgentsRequest.Task(task="x")] * (limits.SUB_AGENTS.per_call + 1),
-        ),
+        "tasks": ((), [v1.SpawnSubAgentsRequest.Task(task="x")] * (limits.SUB_AGENTS.per_call + 1)),
         "request_id": ("x",),
     },
     v1.VerifyConversationRequest: {"name": BAD_NAMES},
     v1.ReplayConversationRequest: {"name": BAD_NAMES, "until_revision": (-1,)},
-    v1.ListTransitionsRequest: {
-        "parent": BAD_NAMES,
-        "page_size": (-1,),
-        "page_token": BAD_TOKENS,
-        "after_step": (-1,),
-    },
+    v1.ListTransitionsRequest: {"parent": BAD_NAMES, "page_size": (-1,), "page_token": BAD_TOKENS, "after_step": (-1,)},
     v1.ExportConversationRequest: {"name": BAD_NAMES},
-    v1.BrowseDirectoryRequest: {
-        "path": ("/x\0y", "/" + "x" * 4_096),
-        "page_size": (-1,),
-        "page_token": BAD_TOKENS,
-    },
+    v1.BrowseDirectoryRequest: {"path": ("/x\0y", "/" + "x" * 4_096), "page_size": (-1,), "page_token": BAD_TOKENS},
     v1.DownloadAttachmentRequest: {"name": ("", NAME, f"{NAME}/attachments/", f"{NAME}/messages/x")},
     v1.ListMessagesRequest: {
         "parent": BAD_NAMES,

@@ -234,10 +234,7 @@ def test_everything_can_be_given() -> None:
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
-        (
-            {"place": "x"},
-            r"cluster\.place: unknown; there are: address, token_file, name, ca, lease_seconds, work",
-        ),
+        ({"place": "x"}, r"cluster\.place: unknown; there are: address, token_file, name, ca, lease_seconds, work"),
         ({"address": None}, r"cluster\.address: must be host:port"),
         ({"address": "host"}, r"cluster\.address: must be host:port"),
         ({"address": "host:0"}, r"cluster\.address: must be host:port"),

@@ -291,11 +291,7 @@ def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
 
 def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:
     stopped = messages.CancelConversationResult(
-        no_op=False,
-        state=StateSummary("tool_executing"),
-        state_entered_at=1,
-        recorded=False,
-        tool_use_ids=("call-1",),
+        no_op=False, state=StateSummary("tool_executing"), state_entered_at=1, recorded=False, tool_use_ids=("call-1",)
     )
     answer = results.cancel_conversation(FACTS, "c", stopped)
     assert (answer.unrecorded, list(answer.tool_use_ids)) == (True, ["call-1"])

@@ -557,11 +557,7 @@ def test_what_is_wrong_with_the_authorizer_is_said_in_one_line(home: Path, table
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
-    [
-        ({"BEDROCK_CPUS": "8000"}, "cpus"),
-        ({"BEDROCK_DEFAULT_MODEL": "no-such-model"}, "default_model"),
-    ],
+    ("env", "said"), [({"BEDROCK_CPUS": "8000"}, "cpus"), ({"BEDROCK_DEFAULT_MODEL": "no-such-model"}, "default_model")]
 )
 def test_what_this_machine_cannot_give_is_named(env: dict[str, str], said: str) -> None:
     done = check(**env)

@@ -427,10 +427,7 @@ def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
         ({"issuer": ""}, "issuer: must be a text"),
         ({"audience": []}, "audience: needed"),
         ({"leeway_seconds": 9_000}, "leeway_seconds: must be between"),
-        (
-            {"principals": {"1": "eve"}},
-            "principals: '1' is mapped to 'eve', which is not a principal; there are: ada",
-        ),
+        ({"principals": {"1": "eve"}}, "principals: '1' is mapped to 'eve', which is not a principal; there are: ada"),
         ({"principals": {}}, "principals: name a principal for each sub, or a template for all"),
         ({"roles": {"x": "user"}}, "role_claim: needed, since roles are given by the values of a claim"),
         ({"role_claim": "r", "roles": {"x": "king"}}, "roles: must be one of reader, user, operator"),

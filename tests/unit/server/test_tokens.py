@@ -267,11 +267,7 @@ def test_principals_are_as_the_file_has_them() -> None:
         ("ada", {"roots": [], "modes": ["all"]}, "must be one of restricted"),
         ("ada", {"roots": [], "modes": "restricted"}, "principals.ada.modes: must be a list"),
         ("ada", {"roots": [], "models": [1]}, "principals.ada.models[1]: must be a text"),
-        (
-            "ada",
-            {"roots": [], "mode": []},
-            "principals.ada.mode: unknown; did you mean 'modes'? There are: roots",
-        ),
+        ("ada", {"roots": [], "mode": []}, "principals.ada.mode: unknown; did you mean 'modes'? There are: roots"),
     ],
 )
 def test_what_is_wrong_with_a_principal_is_said(name: str, table: dict[str, Any], why: str) -> None:

@@ -60,10 +60,7 @@ CYCLE = "conversations/c/requestCycles/c:3"
 ASKED = states.Question(3, 1, "files", "Sure?", 1_000, 9_000, '{"type": "object"}')
 JOB = states.BackgroundJob("b-1", samples.BASH.id, "make")
 EVENTS: list[tuple[Durable, str]] = [
-    (
-        StateChanged(summary_of(samples.FACTS, "c", samples.STATES["error"]), (ContextState.FAILED,)),
-        "state_changed",
-    ),
+    (StateChanged(summary_of(samples.FACTS, "c", samples.STATES["error"]), (ContextState.FAILED,)), "state_changed"),
     (MessageAdded(samples.MESSAGE), "message_added"),
     (StreamDiscarded("c:r5", 2), "stream_discarded"),
     (Retrying(2, 3, 9_000, samples.TIMEOUT, request_id="c:r5"), "retrying"),

@@ -7,12 +7,7 @@ import pytest
 
 from actors.adapters.tools.bash.job import JobRegistry
 from actors.adapters.tools.bash.output_text import display_command
-from actors.adapters.tools.bash.tool import (
-    MAX_COMMAND_BYTES,
-    BashTool,
-    JobRequest,
-    request,
-)
+from actors.adapters.tools.bash.tool import MAX_COMMAND_BYTES, BashTool, JobRequest, request
 from actors.adapters.tools.program_launch import ToolRefusedError
 from actors.core.context import Mode
 from actors.ports import ProcessStartError, SandboxUnavailableError, ToolTransientError

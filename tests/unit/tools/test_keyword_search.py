@@ -112,10 +112,7 @@ def test_the_verdict_comes_first(
 ) -> None:
     (here / "file").write_text("x\n")
     nothing = b'"remarks": [], "root": ""}'
-    for term, answer in (
-        ("x", b'ok\n{"text": "file:1:x\\n", ' + nothing),
-        ("[[x]y(", b'ok\n{"text": "", ' + nothing),
-    ):
+    for term, answer in (("x", b'ok\n{"text": "file:1:x\\n", ' + nothing), ("[[x]y(", b'ok\n{"text": "", ' + nothing)):
         asked = json.dumps({"search_terms": [term], "ripgrep": ripgrep()}).encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(asked)))
         worker.main([])
