@@ -127,7 +127,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, so that `import bedrock` is cheap."""
+    """Names are imported when they are first used, so that `import bedrock` is cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME_OF.get(name, "bedrock.errors")), name)

@@ -17,16 +17,13 @@ _LINE = b"bedrock: interrupted\n"
 
 
 def end_at_once() -> None:
-    """Make SIGINT print a line and end the process without clean-up. Call this in the main thread only."""
+    """Make SIGINT print a line and end the process without clean-up. Main thread only."""
     signal.signal(signal.SIGINT, _end)
 
 
 @contextmanager
 def ending_at_once() -> Generator[None]:
-    """Make SIGINT end the process as `end_at_once` does, until the end of the ``with`` block.
-
-    Has no effect outside of the main thread, because only the main thread can set signal handlers.
-    """
+    """Make SIGINT end the process as `end_at_once` does, in the ``with`` block. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -39,19 +36,16 @@ def ending_at_once() -> Generator[None]:
 
 
 def raise_again() -> None:
-    """Undo `end_at_once`: make SIGINT raise KeyboardInterrupt, as is Python's default.
-
-    Has no effect outside of the main thread, or if another handler is installed.
-    """
+    """Undo `end_at_once`, unless another handler is installed; no effect outside of the main thread."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
 def as_ctrl_c() -> Generator[None]:
-    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, until the end of the ``with`` block.
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt in the ``with`` block, unless they are ignored as under `nohup`.
 
-    One that is ignored, as under `nohup`, stays so. Has no effect outside of the main thread.
+    No effect outside of the main thread.
     """
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():

@@ -77,7 +77,7 @@ class Answer(str):
         return self.run.partition("/requestCycles/")[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the text and the attributes as values for JSON; `usage` as `Usage.to_dict` returns it."""
+        """The text and the attributes as values for JSON; `usage` as `Usage.to_dict` returns it."""
         return {
             "text": str(self),
             "run": self.run,
@@ -100,33 +100,21 @@ class ToolAnswer:
 
 
 def checked(decision: object) -> bool:
-    """Return a decision about a tool call unchanged.
-
-    Raises:
-        TypeError: The decision is neither True nor False, but e.g. a truthy value such as "no" or a coroutine.
-    """
+    """Raise TypeError unless a decision is True or False: a word such as "no", or a coroutine, is truthy."""
     if isinstance(decision, bool):
         return decision
     raise TypeError(f"the function that decides about tool calls returned {decision!r}, neither True nor False")
 
 
 def checked_content(content: object) -> Content:
-    """Return the content for the form of a tool's question unchanged. None means that the question is declined.
-
-    Raises:
-        TypeError: The content is neither a mapping nor None.
-    """
+    """Raise TypeError unless the content is a mapping, or None, which declines the question."""
     if content is None or isinstance(content, Mapping):
         return cast("Content", content)
     raise TypeError(f"the function that answers tools' questions returned {content!r}, neither a mapping nor None")
 
 
 def decider(on_approval: Literal["approve", "deny"] | DecideT | None) -> DecideT | Decide | None:
-    """Return the function that `on_approval` stands for; None if `on_approval` is None.
-
-    Raises:
-        ValueError: `on_approval` is a word other than "approve" and "deny", or not callable.
-    """
+    """The function that `on_approval` stands for. Raises ValueError for another word, or what cannot be called."""
     if on_approval is None or callable(on_approval):
         return on_approval
     if on_approval in ("approve", "deny"):

@@ -57,7 +57,7 @@ class Task:
         self.to_proto()
 
     def to_proto(self) -> v1.SpawnSubAgentsRequest.Task:
-        """Return the task as a protobuf message.
+        """The task as a protobuf message.
 
         Raises:
             TypeError, ValueError: A value is invalid; the text names the field.

@@ -398,10 +398,7 @@ class RunInterrupted(RunEnded):
 
 
 def error_class(reason: str, code: str) -> type[BedrockError]:
-    """Return the exception class for a refusal reason or, if the reason is unknown, for a gRPC status code.
-
-    Returns `BedrockError` if both are unknown.
-    """
+    """The exception class for a refusal reason or, if that is unknown, a gRPC status code; else `BedrockError`."""
     return _BY_NAME.get(reason) or _BY_NAME.get(code) or BedrockError
 
 

@@ -34,15 +34,11 @@ LONGEST_SOCKET_PATH = 107
 
 
 class NotPrivateError(Exception):
-    """A file or directory is not safe to use, because other users may read or write it; the text says what to do."""
+    """A file or directory is not safe to use, because others may read or write it; the text says what to do."""
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory in which a server on this machine keeps its files.
-
-    Raises:
-        ValueError: BEDROCK_DATA_DIR is relative; the text says so.
-    """
+    """Where a server on this machine keeps its files. Raises ValueError: BEDROCK_DATA_DIR is relative."""
     if chosen := environ.get("BEDROCK_DATA_DIR"):
         try:
             return absolute_path(chosen)
@@ -53,20 +49,13 @@ def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def xdg_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the directory that an XDG variable names; None if the variable is unset.
-
-    Relative paths count as unset, as the XDG specification demands.
-    """
+    """The directory of an XDG variable; None if unset or relative, which the specification counts as unset."""
     path = Path(environ.get(variable, ""))
     return path if path.is_absolute() else None
 
 
 def absolute_path(text: str) -> Path:
-    """Return the path that `text` stands for, with `~` expanded.
-
-    Raises:
-        ValueError: The path is relative. A server and its clients may have different working directories.
-    """
+    """A path with `~` expanded. Raises ValueError for a relative one: the server may run in another directory."""
     try:
         path = Path(text).expanduser()
     except RuntimeError:  # the path begins with ``~name``, and there is no such user
@@ -77,12 +66,7 @@ def absolute_path(text: str) -> Path:
 
 
 def check_private(directory: Path) -> None:
-    """Make sure that only this user can enter a directory, and that no other user has created it.
-
-    Raises:
-        NotPrivateError: The directory belongs to another user, or other users may enter it.
-        OSError: The directory does not exist, or is no directory.
-    """
+    """Raise NotPrivateError unless only this user can enter a directory; OSError if it is none."""
     check_owner(directory)
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & 0o022:
@@ -95,12 +79,7 @@ def check_private(directory: Path) -> None:
 
 
 def check_owner(directory: Path) -> None:
-    """Make sure that a directory, and the link that leads to it if there is one, belong to this user.
-
-    Raises:
-        NotPrivateError: The directory or the link belongs to another user; or this system has no owners of files.
-        OSError: There is no such directory.
-    """
+    """Raise NotPrivateError unless a directory, and a link that leads to it, are this user's; OSError if it is none."""
     if not hasattr(os, "geteuid"):
         raise NotPrivateError(
             "this system has no owners of files that could be looked at: give the address of a server"
@@ -119,12 +98,7 @@ def check_owner(directory: Path) -> None:
 
 
 def check_socket(path: Path) -> None:
-    """Make sure that only this user can listen on a Unix socket.
-
-    Raises:
-        NotPrivateError: The socket or its directory belongs to another user, or other users may enter the directory.
-        OSError: There is no such socket.
-    """
+    """Raise NotPrivateError unless only this user can listen on a Unix socket; OSError if it is none."""
     check_owner(path.parent)
     if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # e.g. /tmp, where everybody can write
         raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
@@ -134,11 +108,9 @@ def check_socket(path: Path) -> None:
 
 
 def check_entries(directory: Path) -> None:
-    """Make sure that no other user has put a file into a directory before it was closed to others.
+    """Raise NotPrivateError if another user may have put a file into a directory before it was closed to others.
 
-    Raises:
-        NotPrivateError: A file is a link, has a name elsewhere or belongs to another user, or others may write to it.
-        OSError: The directory cannot be read.
+    Such a file is a link, has another name elsewhere, or belongs to another user or can be written by others.
     """
     files: dict[Path, os.stat_result] = {}
     for path in directory.iterdir():
@@ -155,14 +127,10 @@ def check_entries(directory: Path) -> None:
 
 
 def open_believed(path: Path, *, named: bool = False) -> int:
-    """Open a regular file that only this user can have written, and return its descriptor. Never blocks.
+    """Open a regular file that only this user can have written. Never blocks.
 
-    A file that an operator has `named`, such as a certificate, may also be root's, and a link of this user or root may
-    lead to it.
-
-    Raises:
-        NotPrivateError: The file is a link or belongs to another user, or others may write to it.
-        OSError: The file cannot be opened, or is not a regular file.
+    One that an operator has `named`, such as a certificate, may also be root's, or be reached by a link of either.
+    Raises NotPrivateError or OSError.
     """
     if stat.S_ISLNK((link := path.lstat()).st_mode):
         _check_file(path, link, named=named)
@@ -176,7 +144,7 @@ def open_believed(path: Path, *, named: bool = False) -> int:
 
 
 def read_believed(path: Path, *, named: bool = False, most: int = -1) -> bytes:
-    """Return the content of a file, or its first `most` bytes. Raises the errors of `open_believed`."""
+    """The content of a file, or its first `most` bytes. Raises the errors of `open_believed`."""
     with os.fdopen(open_believed(path, named=named), "rb") as file:
         return file.read(most)
 
@@ -197,11 +165,7 @@ def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> No
 
 
 def open_regular(path: Path, *, follow: bool = True) -> int:
-    """Open a regular file for reading and return its descriptor. Never blocks, even if the path is a FIFO.
-
-    Raises:
-        OSError: The file cannot be opened, or is not a regular file; or it is a link that is not to be followed.
-    """
+    """Open a regular file, without blocking on a FIFO. Raises OSError, also for a link that is not to be followed."""
     flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
     flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, os.O_RDONLY | flags)
@@ -212,10 +176,7 @@ def open_regular(path: Path, *, follow: bool = True) -> int:
 
 
 def server_process(data_dir: Path) -> int:
-    """Return the id of the server process that uses a data directory; 0 if none is running.
-
-    The server need not be able to answer calls: it may still be starting, or already stopping.
-    """
+    """The pid of the server that uses a data directory, perhaps still starting or stopping; 0 if none runs."""
     with suppress(OSError, ValueError, NotPrivateError):
         descriptor = open_believed(data_dir / LOCK_FILE)
         try:

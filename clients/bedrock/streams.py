@@ -80,7 +80,7 @@ class Stream(Closing, Generic[T]):
         return self
 
     def map(self, convert: Callable[[T], U]) -> Stream[U]:
-        """Return a stream of the converted items. Use the returned stream instead of this one from now on.
+        """A stream of the converted items. Use the returned stream instead of this one from now on.
 
         Closing the returned stream closes this stream, too.
         """
@@ -122,7 +122,7 @@ class AsyncStream(AsyncClosing, Generic[T]):
         return self
 
     def map(self, convert: Callable[[T], U]) -> AsyncStream[U]:
-        """Return a stream of the converted items. Use the returned stream instead of this one from now on.
+        """A stream of the converted items. Use the returned stream instead of this one from now on.
 
         Closing the returned stream closes this stream, too.
         """

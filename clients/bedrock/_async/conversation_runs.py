@@ -37,10 +37,6 @@ class AsyncConversationBase:
     """A conversation on the server, identified by its name. The subclasses add the methods."""
 
     def __init__(self, transport: AsyncTransport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Create the object. Programs call `AsyncClient.conversation` or `AsyncClient.create` instead.
-
-        `functions` answer calls of the conversation's client tools.
-        """
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""
         self._transport = transport
@@ -51,7 +47,7 @@ class AsyncConversationBase:
         return f"AsyncConversation({self.name!r})"
 
     async def get(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Return the conversation as it is now. Raises NotFound if it does not exist."""
+        """The conversation as it is now. Raises NotFound if it does not exist."""
         request = v1.GetConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.GetConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
@@ -75,7 +71,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncRun:
-        """Return the run of a new message; it is sent when the run is awaited or iterated.
+        """The run of a new message; it is sent when the run is awaited or iterated.
 
         Args:
             text: What to say.
@@ -169,7 +165,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[AsyncRun]:
-        """Return a context manager that sends a message and yields its run.
+        """A context manager that sends a message and yields its run.
 
         If an exception ends the ``async with`` block or the sending, the run is cancelled. Only a BedrockError does not
         cancel it: the run has ended already, or continues on the server. The arguments and the errors raised are those
@@ -244,7 +240,6 @@ class AsyncConversationRuns(AsyncConversationBase):
         return progress.outcome()
 
     async def _check_own_run(self, name: str, deadline: Deadline) -> None:
-        """Raise NotFound if `name` is the full name of a run of another conversation."""
         owner, separator, _ = name.partition("/requestCycles/")
         if not separator or owner == self.name:
             return
@@ -262,7 +257,7 @@ class AsyncConversationRuns(AsyncConversationBase):
         until_settled: bool = False,
         timeout: float | None = None,
     ) -> AsyncStream[Event]:
-        """Return the events of the conversation, each one once, also across broken connections and restarts.
+        """The events of the conversation, each one once, also across broken connections and restarts.
 
         The stream begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no
         longer keeps the events missed in a long disconnection, another snapshot follows instead.

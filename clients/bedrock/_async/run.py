@@ -146,11 +146,10 @@ async def question(
     *,
     new: bool = False,
 ) -> AsyncGenerator[AsyncRun]:
-    """Send a message and yield its run. Cancel the run if an exception ends the ``async with`` block or the sending.
+    """Send a message and yield its run, which is cancelled if an exception ends the block or the sending.
 
-    A BedrockError does not cancel the run, unless it means that `deadline` has passed: the run has ended already, or
-    continues on the server. With `new`, the conversation was created for this message, and is deleted if the
-    message is invalid.
+    Not by a BedrockError, except at the deadline: the run has ended, or continues on the server. With `new`, the
+    conversation was made for this message, and is deleted if that is invalid.
     """
     run: AsyncRun | None = None
     timeout = deadline.shorten(transport.timeout)
@@ -204,10 +203,7 @@ def send(
     timeout: float | None,
     tools: AsyncClientTools | None = None,
 ) -> AsyncRun:
-    """Return the run of a message, which sends the message when it is awaited or iterated.
-
-    Tools that were added to `tools` are declared to the server first.
-    """
+    """The run of a message, which is sent when it is awaited or iterated; before that, tools are declared."""
     return AsyncRun(transport, request.name, _sent(transport, request, timeout, tools), policy, tools)
 
 

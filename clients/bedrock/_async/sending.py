@@ -55,7 +55,6 @@ class AsyncSending(AsyncStream[Event]):
         return await self._sent()
 
     async def _sent(self) -> Self:
-        """Send the message, unless it was sent already, and return this object."""
         if self._sending is not None:
             sending, self._sending = self._sending, None
             response = await sending
@@ -75,23 +74,17 @@ class AsyncOpenedStream(AsyncStream[T]):
 
 
 def opened(items: AsyncGenerator[T]) -> AsyncStream[T]:
-    """Return a stream whose ``async with`` raises errors of the call on entry, not within the block."""
+    """A stream whose ``async with`` raises errors of the call on entry, not within the block."""
     return AsyncOpenedStream(items)
 
 
 async def decided(decision: bool | Awaitable[bool]) -> bool:
-    """Return the decision about a tool call; await it first if the deciding function is asynchronous.
-
-    Raises TypeError if the decision is neither True nor False.
-    """
+    """Await an asynchronous decision about a tool call. Raises TypeError if it is neither True nor False."""
     return checked(await decision if inspect.isawaitable(decision) else decision)
 
 
 async def filled_in(content: Content | Awaitable[Content]) -> Content:
-    """Return the content of a question's form; await it first if the answering function is asynchronous.
-
-    Raises TypeError if the content is neither a mapping nor None.
-    """
+    """Await an asynchronous answer to a form. Raises TypeError if it is neither a mapping nor None."""
     return checked_content(await content if inspect.isawaitable(content) else content)
 
 
@@ -104,5 +97,4 @@ async def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -
 
 
 def fitting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tool's function unchanged. The blocking client's `fitting` rejects asynchronous functions instead."""
     return function

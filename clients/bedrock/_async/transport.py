@@ -32,10 +32,7 @@ PageT = TypeVar("PageT", bound=Page)
 
 
 class AsyncTransport:
-    """Makes gRPC calls on one event loop.
-
-    Adds the token, time limits and retries, and raises the errors of this package.
-    """
+    """Makes gRPC calls on one event loop, with token, time limits, retries, and the errors of this package."""
 
     def __init__(
         self,
@@ -47,11 +44,9 @@ class AsyncTransport:
     ) -> None:
         """Find the server; the first call opens the connection.
 
-        Args:
-            find: Returns the address and credentials. Called before each attempt to connect; see `Connection`.
-            timeout: Default time limit of one call in seconds.
-            reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
-            on_disconnect: Called before each attempt to resume a broken stream of events.
+        `find` returns address and credentials, before each attempt to connect. `timeout` limits a call, and
+        `reconnect_for` the time for which a broken stream is retried, in seconds. `on_disconnect` is called before each
+        retry of a stream.
         """
         self.timeout = checked_timeout(timeout)
         self._connection = Connection(find, open_aio_channel)
@@ -68,7 +63,6 @@ class AsyncTransport:
         return self._connection.address
 
     async def close(self) -> None:
-        """Close the connection and end every stream that is still open."""
         self._closed.set()
         for channel in self._connection.channels:
             await channel.close()
@@ -78,9 +72,7 @@ class AsyncTransport:
     ) -> Response:
         """Make one call, and repeat it if the connection is lost and the repetition is safe.
 
-        Raises:
-            BedrockError: The call has failed, or this client is closed (Unavailable).
-            TypeError, ValueError: `timeout` is not a number of seconds, or is negative; nothing was sent.
+        Raises BedrockError (Unavailable if this client is closed), or TypeError and ValueError for a bad `timeout`.
         """
         attempts = Attempts(last=not repeatable(request))
         until = time.monotonic() + (self.timeout if timeout is None else checked_timeout(timeout))
@@ -102,10 +94,7 @@ class AsyncTransport:
     async def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
     ) -> AsyncIterator[PageT]:
-        """Iterate over the pages of a call that lists something.
-
-        `page_token` in `request` is set for each further page.
-        """
+        """Iterate over the pages of a call that lists something; sets `page_token` in `request`."""
         while True:
             page = await self.call(method, request, timeout)
             yield page
@@ -116,10 +105,9 @@ class AsyncTransport:
     def stream(
         self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None
     ) -> AsyncStream[Response]:
-        """Return the responses of a streaming call. It starts at the first read; closing the stream cancels the call.
+        """The responses of a call that starts at the first read, and ends with the stream.
 
-        `timeout` limits the whole stream, in seconds; None means no limit. Raises TypeError or ValueError if `timeout`
-        is not a number of seconds, or is negative.
+        `timeout` limits the whole stream, in seconds; None: no limit. Raises TypeError or ValueError for a bad one.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         return AsyncStream(self._responses(method, request, timeout))
@@ -150,10 +138,10 @@ class AsyncTransport:
             await self._before_another(attempts, failure, unsent)
 
     async def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
-        """Wait before another attempt of a call, or raise `failure` if the call must not be tried again.
+        """Wait before another attempt, or raise `failure` if the call must not be tried again.
 
-        Returns at once if the server has rejected the token and another token is found. If no attempt is left but the
-        request was never sent (`unsent`), one more attempt is made on a new connection if that can be opened.
+        Returns at once for a rejected token if there is another. A request that was never sent gets one more attempt if
+        a new connection opens.
         """
         if isinstance(failure, Unauthenticated) and self._connection.look_again():
             return
@@ -166,7 +154,7 @@ class AsyncTransport:
         await self.pause(delay)
 
     async def _use_new_connection(self) -> bool:
-        """Try to open a new connection. If that succeeds, use it from now on. Return whether it has succeeded."""
+        """Try to open another connection, and use it from then on."""
         try:
             settings, channel = self._connection.candidate()
         except ServerNotRunning:
@@ -184,21 +172,14 @@ class AsyncTransport:
         return ready
 
     async def pause(self, seconds: float) -> None:
-        """Wait `seconds`, or until the client is closed, and then look up the server again for the next attempt.
-
-        Raises:
-            Unavailable: The client is closed.
-        """
+        """Wait `seconds`, then look up the server again. Raises Unavailable if the client is closed."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), seconds)
         self._ensure_open()
         self._connection.look_again()
 
     def _raise_if_closed_under_a_call(self) -> None:
-        """Raise Unavailable if a call was cancelled because the client was closed.
-
-        Do nothing if the caller's task was cancelled instead.
-        """
+        """Raise Unavailable if a call was cancelled because the client was closed, and not the caller's task."""
         if (task := asyncio.current_task()) is None or not task.cancelling():
             self._ensure_open()
 
@@ -211,7 +192,7 @@ class AsyncTransport:
 
 
 async def _is_ready(channel: grpc.aio.Channel) -> bool:
-    """Connect a new channel. Return whether the first attempt succeeded within the time limit for connecting."""
+    """Connect a channel; return whether the first attempt succeeded in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CONNECT_SECONDS):
             while (state := channel.get_state(try_to_connect=True)) not in CONNECT_ENDS:

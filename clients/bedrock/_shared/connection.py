@@ -33,12 +33,11 @@ _OPTIONS: list[tuple[str, str | int]] = [
 ]
 
 
+# A channel that failed to connect only repeats its last error until it tries again, so another one is opened, for so
+# long.
 CONNECT_SECONDS = 2.0
-"""How many seconds an attempt to connect with a new channel may take, after a call found no connection.
 
-A new channel is opened because the old one only repeats its last error. If it cannot connect, that error is raised.
-"""
-
+# The channel states in which an attempt to connect is over.
 CONNECT_ENDS = frozenset(
     {
         grpc.ChannelConnectivity.READY,
@@ -46,7 +45,6 @@ CONNECT_ENDS = frozenset(
         grpc.ChannelConnectivity.SHUTDOWN,
     }
 )
-"""The channel states in which an attempt to connect is over."""
 
 
 def open_channel(settings: Settings) -> grpc.Channel:
@@ -57,7 +55,6 @@ def open_channel(settings: Settings) -> grpc.Channel:
 
 
 def open_aio_channel(settings: Settings) -> grpc.aio.Channel:
-    """Open a channel for the running event loop. The channel connects at the first call."""
     if credentials := _credentials(settings):
         return grpc.aio.secure_channel(settings.target, credentials, options=_options(settings))
     return grpc.aio.insecure_channel(settings.target, options=_options(settings))
@@ -68,7 +65,7 @@ def _options(settings: Settings) -> list[tuple[str, str | int]]:
 
 
 def has_no_listener(target: str) -> bool:
-    """Return whether the target is a Unix socket that is missing or at which no process listens. Never blocks."""
+    """Whether the target is a Unix socket that is missing or at which no process listens. Never blocks."""
     if not target.startswith("unix:"):
         return False
     path = target.removeprefix("unix:")
@@ -92,7 +89,7 @@ def _credentials(settings: Settings) -> grpc.ChannelCredentials | None:
 
 
 def call_metadata(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that every call carries: the bearer token, or nothing if the settings have no token."""
+    """The metadata that every call carries: the bearer token, or nothing if the settings have no token."""
     return (("authorization", f"Bearer {settings.token}"),) if settings.token else ()
 
 
@@ -101,7 +98,7 @@ ChannelT = TypeVar("ChannelT")
 
 @dataclass(frozen=True, slots=True)
 class _Route(Generic[ChannelT]):
-    """The address, credentials and channel of calls in one object, so that a token never goes to the wrong server."""
+    """The address, credentials and channel of calls in one object: a token must never go to another server."""
 
     settings: Settings
     channel: ChannelT
@@ -109,32 +106,25 @@ class _Route(Generic[ChannelT]):
 
 
 class Connection(Generic[ChannelT]):
-    """A gRPC channel that sends every call to the server's present address. Safe to use from several threads.
+    """A gRPC channel to the server's present address. Any thread.
 
-    A server that was restarted may have another address and another token. The function `find` alone decides both: it
-    is called when a client is made and, by `look_again`, before every further attempt of a call or stream that did not
-    reach the server. If `find` returns other settings than before, the next calls use a new channel with them.
+    A restarted server may have another address and token. `find` decides both: it is called at first and, by
+    `look_again`, before every further attempt that did not reach the server.
     """
 
     def __init__(self, find: Callable[[], Settings], open_channel: Callable[[Settings], ChannelT]) -> None:
-        """Look up the server and open a channel, which connects at the first call. If no server is found, calls fail.
+        """Look up the server and open a channel, which connects at the first call.
 
-        Args:
-            find: Returns the address of the server and the credentials.
-            open_channel: Opens a channel to that address.
+        Raises Misconfigured, as `find` does.
 
-        Raises:
-            Misconfigured: `find` raised it.
+        If no server is found, calls fail.
         """
         self._find = find
         self._open_channel = open_channel
         self._lock = threading.Lock()
         self._route: _Route[ChannelT] | None = None
         self.channels: list[ChannelT] = []
-        """All channels that were opened.
-
-        Calls use the last one; earlier ones may still carry streams. The owner of this connection closes all of them.
-        """
+        """All channels: calls use the last one, earlier ones may carry streams. The owner closes all."""
         self.look_again()
 
     @property
@@ -148,24 +138,17 @@ class Connection(Generic[ChannelT]):
         return self._route.settings.token_source if self._route else ""
 
     def look_again(self) -> bool:
-        """Call `find` again, and return whether the destination changed. If no server is found, nothing changes.
-
-        Raises:
-            Misconfigured: `find` raised it.
-        """
+        """Call `find` again; return whether the destination changed. Raises Misconfigured."""
         with self._lock, suppress(ServerNotRunning):
             before = self._route
             return self._found() is not before
         return False
 
     def candidate(self) -> tuple[Settings, ChannelT]:
-        """Open a channel to the present address of the server; it carries no calls until it is passed to `use`.
+        """Open a channel to the server's present address, for `use`.
 
-        A channel that failed to connect repeats its last error until it tries again; a new channel tries at once.
-
-        Raises:
-            Misconfigured, ServerNotRunning: `find` raised it.
-            ServerNotRunning: No process listens at the Unix socket.
+        One that failed to connect repeats its last error; another tries at once. Raises Misconfigured, or
+        ServerNotRunning, also without a listener.
         """
         settings = self._find()
         if has_no_listener(settings.target):  # a channel opened in vain takes 0.2 s to close
@@ -179,11 +162,11 @@ class Connection(Generic[ChannelT]):
             self.channels.append(channel)
 
     def unary_unary(self, path: str, *serializers: Any, **options: Any) -> Callable[..., Any]:
-        """Return a callable for one unary method of a gRPC stub; see `grpc.Channel.unary_unary`."""
+        """A callable for one unary method of a gRPC stub; see `grpc.Channel.unary_unary`."""
         return self._method("unary_unary", path, serializers, options)
 
     def unary_stream(self, path: str, *serializers: Any, **options: Any) -> Callable[..., Any]:
-        """Return a callable for one streaming method of a gRPC stub; see `grpc.Channel.unary_stream`."""
+        """A callable for one streaming method of a gRPC stub; see `grpc.Channel.unary_stream`."""
         return self._method("unary_stream", path, serializers, options)
 
     def _method(self, kind: str, path: str, serializers: Any, options: Any) -> Callable[..., Any]:
@@ -200,9 +183,9 @@ class Connection(Generic[ChannelT]):
         return call
 
     def _found(self) -> _Route[ChannelT]:
-        """Look the server up, and return the route to it, with a new channel if its address or credentials changed.
+        """The route to the server, with another channel if it changed. The caller holds the lock.
 
-        The caller holds the lock. Raises what `find` raises.
+        Raises what `find` raises.
         """
         settings = self._find()
         if self._route is None or self._route.settings != settings:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from bedrock import v1
 from bedrock.events import Event
 
+# Identifies the attempt that a delta belongs to: the id of the model request or tool call, and the attempt number.
 Slot = tuple[str, int]
-"""Identifies the attempt that a delta belongs to: the id of the model request or tool call, and the attempt number."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,6 @@ class EventCursor:
     """The position of one client in the event stream of one conversation."""
 
     name: str
-    """The resource name of the conversation, `conversations/{conversation}`."""
     revision: int | None = None
     """The revision of the last stored event or snapshot that was received; None to start with a snapshot."""
     recent_messages: int | None = None
@@ -60,7 +59,7 @@ class EventCursor:
         return self.deleted or (self.until_settled and self.caught_up)
 
     def request(self) -> v1.SubscribeRequest:
-        """Return the request of a new stream that resumes at this position. Discards the deltas in `_held`."""
+        """The request of a new stream that resumes at this position. Discards the deltas in `_held`."""
         self.caught_up = False
         self._held.clear()
         request = v1.SubscribeRequest(name=self.name, omit_deltas=self.omit_deltas, until_settled=self.until_settled)
@@ -71,10 +70,7 @@ class EventCursor:
         return request
 
     def restart_with_snapshot(self) -> None:
-        """Forget the position, so that the next stream starts with a snapshot.
-
-        Called when the server no longer has the events after the position.
-        """
+        """Start the next stream with a snapshot, because the server no longer has the events after the position."""
         self.revision = None
         self._snapshot_due = True
         self._shown.clear()

@@ -6,17 +6,12 @@ import time
 from numbers import Real
 from typing import cast
 
+# The longest time limit in seconds, about three years. gRPC and thread waits treat much longer ones like zero.
 LONGEST_SECONDS = 1e8
-"""The longest time limit in seconds, about three years. gRPC and thread waits treat much longer ones like zero."""
 
 
 def checked_timeout(timeout: object) -> float:
-    """Return a time limit as a float of seconds, reduced to `LONGEST_SECONDS` if it is longer or infinite.
-
-    Raises:
-        TypeError: The time limit is not a number.
-        ValueError: The time limit is negative or NaN.
-    """
+    """A time limit in seconds, at most `LONGEST_SECONDS`. Raises TypeError or ValueError (negative, NaN)."""
     if isinstance(timeout, bool) or not isinstance(timeout, Real):
         raise TypeError(f"timeout: must be a number of seconds, not {timeout!r}")
     seconds = cast("float", timeout)
@@ -31,14 +26,13 @@ class Deadline:
     def __init__(self, seconds: float | None) -> None:
         """Start the clock. None means no limit. Raises what `checked_timeout` raises."""
         self.seconds = seconds
-        """The time limit in seconds; None if there is no limit."""
         self._end = None if seconds is None else time.monotonic() + checked_timeout(seconds)
 
     def left(self) -> float | None:
-        """Return the remaining seconds, at least 0.0; None if there is no limit."""
+        """The remaining seconds, at least 0.0; None if there is no limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def shorten(self, seconds: float) -> float:
-        """Return `seconds`, or the remaining time if that is shorter."""
+        """`seconds`, or the remaining time if that is shorter."""
         left = self.left()
         return seconds if left is None else min(seconds, left)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from bedrock.types import ToolGroup
 
 MINUTES = 5
-"""How many minutes a call waits for the client's answer, unless the tool sets another timeout."""
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -37,16 +36,9 @@ class ToolFunction:
     parameters: type[msgspec.Struct]
     """A struct type with one field for each parameter. A parameter with a default value may be absent."""
     allow_unoffered: bool = False
-    """Whether the tool may be declared although the conversation's mode does not offer it to the agent."""
 
     def arguments(self, call: ToolCall) -> dict[str, Any]:
-        """Convert the input of a call into keyword arguments of the function.
-
-        Parameters that the call omits are left out.
-
-        Raises:
-            ValueError: The input does not fit the parameters; the error text names the parameter.
-        """
+        """The input of a call as keyword arguments. Raises ValueError, which names the parameter that does not fit."""
         given = json.loads(call.raw_input) if call.raw_input else call.input
         parsed = msgspec.convert(given, self.parameters)
         values = {name: getattr(parsed, name) for name in self.parameters.__struct_fields__}
@@ -64,13 +56,10 @@ def tool_function(
     requires_approval: bool = False,
     allow_unoffered: bool = False,
 ) -> ToolFunction:
-    """Make a tool from a typed function, whose parameters become the input schema.
+    """Make a tool from a typed function: parameters become the schema, the docstring the default description.
 
-    The function's docstring becomes the description if none is given.
-
-    Raises:
-        TypeError: `function` is not callable, or a parameter has no type, has a type without a counterpart in JSON, or
-            cannot be passed by name.
+    Raises TypeError for what is not callable, or for a parameter without a type, with one that JSON lacks, or that has
+    no name.
     """
     if not callable(function):
         raise TypeError(f"client_tools: must be a list of functions or bedrock.ClientTool, not of {function!r}")
@@ -89,10 +78,7 @@ def tool_function(
 
 
 def check_offered(conversation: v1.Conversation, functions: Mapping[str, ToolFunction]) -> None:
-    """Raise ToolNotOffered if the conversation does not offer the agent one of these functions, by their tools' names.
-
-    Functions with `allow_unoffered` are not checked.
-    """
+    """Raise ToolNotOffered if the conversation does not offer one of these functions, without `allow_unoffered`."""
     missing = [tool for tool in conversation.unoffered_tools if tool.name in functions]
     if missing := [tool for tool in missing if not functions[tool.name].allow_unoffered]:
         names = ", ".join(tool.name for tool in missing)
@@ -101,11 +87,7 @@ def check_offered(conversation: v1.Conversation, functions: Mapping[str, ToolFun
 
 
 def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:
-    """Return a struct type with one field for each parameter of a function.
-
-    Raises:
-        TypeError: A parameter has no type, its type cannot be resolved, or it cannot be passed by name.
-    """
+    """A struct type with a field for each parameter. Raises TypeError for one without a usable type or name."""
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -125,11 +107,7 @@ def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]
 
 
 def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """Return the JSON Schema of a struct of parameters; the schemas of nested types are beneath `$defs`.
-
-    Raises:
-        TypeError: A parameter has a type without a counterpart in JSON.
-    """
+    """The JSON Schema of parameters; nested types are in `$defs`. Raises TypeError for a type that JSON lacks."""
     try:
         (schema,), shared = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
     except TypeError as error:
@@ -139,11 +117,7 @@ def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
 
 
 def answer_of(value: Any) -> ToolAnswer:
-    """Return a function's result as an answer whose value is text: strings unchanged, None as "", other values as JSON.
-
-    Raises:
-        TypeError: The value has no counterpart in JSON.
-    """
+    """A result as text: strings unchanged, None as "", other values as JSON. Raises TypeError for others."""
     answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
     if isinstance(answer.value, str):
         return answer
@@ -151,5 +125,5 @@ def answer_of(value: Any) -> ToolAnswer:
 
 
 def failure_of(error: Exception) -> str:
-    """Return the text that the model reads when a tool function raised this exception."""
+    """The text that the model reads when a tool function raised this exception."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -40,13 +40,7 @@ _NO_LISTENER = frozenset({os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFU
 
 
 def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> errors.BedrockError:
-    """Make the exception for a failed gRPC call.
-
-    Args:
-        error: The error that gRPC raised, with code, details and trailing metadata.
-        target: The address that was called, for the text of connection failures.
-        token_source: Where the sent token came from; "" if none was sent.
-    """
+    """The exception for a failed gRPC call; `target` was called with a token from `token_source` ("": none)."""
     code = error.code().name
     message = error.details() or code
     reason, resource, fields, metadata, retry_after = "", "", {}, {}, None
@@ -83,10 +77,9 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
 
 
 def nothing_was_sent(error: grpc.RpcError) -> bool:
-    """Return whether no server can have executed a failed call, because no connection could be made.
+    """Whether no server can have executed a failed call, because no connection could be made.
 
-    Returns False for a connection that was lost during the call, and for an error with metadata, because only a server
-    can have sent that.
+    Not if one was lost, or for an error with metadata, which only a server sends.
     """
     call = cast("grpc.Call", error)  # gRPC raises the call object itself as the error
     if error.code().name != "UNAVAILABLE" or not (error.details() or "").startswith(_NO_CONNECTION):
@@ -95,24 +88,21 @@ def nothing_was_sent(error: grpc.RpcError) -> bool:
 
 
 def may_resume(error: errors.BedrockError) -> bool:
-    """Return whether the client may resume a stream that ended with this error."""
+    """Whether the client may resume a stream that ended with this error."""
     if isinstance(error, errors.Unavailable | errors.Aborted | errors.TooManyStreams | errors.QuotaExceeded):
         return True
     return not error.reason and error.code in _BROKEN
 
 
 def is_gap(error: errors.BedrockError) -> bool:
-    """Return whether the error means that the server cannot send the events after the requested revision."""
+    """Whether the error means that the server cannot send the events after the requested revision."""
     if isinstance(error, errors.RevisionTooOld):
         return True
     return isinstance(error, errors.InvalidArgument) and "after_revision" in error.fields
 
 
 def cause_of(details: str) -> str:
-    """Return the last cause in gRPC's text of nested causes, which is the part that users can act on.
-
-    For a failed TLS handshake, a text with advice is returned instead.
-    """
+    """The last cause in gRPC's nested causes, on which users can act, or advice for a failed TLS handshake."""
     if "handshake failed" in details:
         return "the TLS handshake failed. Does it speak TLS, with a certificate that is trusted here?"
     return details.rpartition(": ")[2].rstrip("]")
@@ -130,19 +120,17 @@ def _unpack(detail: Any, message: M) -> M | None:
     return message if detail.Unpack(message) else None
 
 
+# The seconds to wait after the first failure, before jitter.
 FIRST_SECONDS = 0.1
-"""The seconds to wait after the first failure, before jitter."""
 
+# The longest delay between two attempts, in seconds, before jitter.
 LONGEST_SECONDS = 5.0
-"""The longest delay between two attempts, in seconds, before jitter."""
 
+# With the delays of `Backoff` about two seconds: long enough for a server to restart, short enough to report soon that
+# none runs.
 ATTEMPTS = 5
-"""How often one call is attempted at most.
 
-With the delays of `Backoff` this takes about two seconds: long enough for a server to restart, short enough to report
-soon that no server is running.
-"""
-
+# The types of requests that only read, so that such a call may always be repeated.
 READS = frozenset(
     {
         v1.BrowseDirectoryRequest,
@@ -173,11 +161,10 @@ READS = frozenset(
         v1.WaitRequestCycleRequest,
     }
 )
-"""The types of requests that only read, so that such a call may always be repeated."""
 
 
 def repeatable(request: Message) -> bool:
-    """Return whether a call that the server may have executed can be repeated: it only reads, or has a request id."""
+    """Whether a call that the server may have executed can be repeated: it only reads, or has a request id."""
     return type(request) in READS or bool(getattr(request, "request_id", ""))
 
 
@@ -185,13 +172,7 @@ class Backoff:
     """Delays that double with each failure, with jitter, until there is progress or the time limit is reached."""
 
     def __init__(self, max_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with no failures counted.
-
-        Args:
-            max_seconds: The time limit. `next` returns None once this many seconds have passed since the first failure
-                after the last progress.
-            clock: Returns monotonic seconds.
-        """
+        """`next` returns None `max_seconds` after the first failure since the last progress; `clock` is monotonic."""
         self._max_seconds = max_seconds
         self._clock = clock
         self._failures = 0
@@ -202,10 +183,7 @@ class Backoff:
         self._failures = 0
 
     def next(self, at_least: float = 0.0) -> float | None:
-        """Count a failure, and return the seconds to wait before the next attempt; None if the time limit is reached.
-
-        The delay is never shorter than `at_least` seconds.
-        """
+        """Count a failure; the seconds to wait, at least `at_least`, or None at the time limit."""
         if not self._failures:
             self._since = self._clock()
         elif self._clock() - self._since >= self._max_seconds:
@@ -221,29 +199,18 @@ class Attempts:
     def __init__(self, *, last: bool = False) -> None:
         """Prepare for the first attempt of a call. `last` sets the attribute of the same name."""
         self.last = last
-        """Whether no further attempt is allowed.
-
-        True for a call that is not idempotent, and for one that has already yielded something that a repetition would
-        yield twice.
-        """
+        """Whether no further attempt is allowed: the call is not idempotent, or has yielded what would come twice."""
         self._left = ATTEMPTS
         self._new_connection_tried = False
         self._backoff = Backoff(math.inf)
 
     def may_try_new_connection(self) -> bool:
-        """Return True the first time, False afterwards.
-
-        A call that was not sent may use a new connection once, even after the last attempt.
-        """
+        """True once: a call that was not sent may use another connection, even after the last attempt."""
         first, self._new_connection_tried = not self._new_connection_tried, True
         return first
 
     def delay_after(self, error: BedrockError) -> float:
-        """Return the seconds to wait before the next attempt.
-
-        Raises:
-            BedrockError: The given error itself, if another attempt would not help or none is left.
-        """
+        """The seconds to wait before the next attempt. Raises the error if another would not help, or none is left."""
         # A server that is stopping cancels calls. A cancellation by the caller itself never arrives here.
         cut = error.code == "CANCELLED" and not error.reason
         if self.last or not (cut or error.code == "UNAVAILABLE"):
@@ -259,13 +226,7 @@ class Reconnection:
     """Passes the responses of an event stream to its cursor, and decides whether to resume a stream after an error."""
 
     def __init__(self, cursor: EventCursor, max_seconds: float, *, resuming: bool) -> None:
-        """Start before the first stream is opened.
-
-        Args:
-            cursor: The position in the events of the conversation; `receive` advances it.
-            max_seconds: How many seconds without progress to go on trying.
-            resuming: Whether the server was reached before, so that a failure of even the first stream is retried.
-        """
+        """`max_seconds` is how long to try without progress; `resuming`: even a failed first stream is retried."""
         self._cursor = cursor
         self._resuming = resuming
         self._backoff = Backoff(max_seconds)
@@ -278,12 +239,9 @@ class Reconnection:
             self._backoff.progress()
 
     def delay_after(self, error: BedrockError) -> float:
-        """Return the seconds to wait before the next stream is opened.
+        """The seconds to wait before the next stream. Raises the error if another would not help, or at the time limit.
 
-        Zero if the server no longer has the missed events: the next stream then starts with a snapshot.
-
-        Raises:
-            BedrockError: The given error itself, if another stream would not help or the time limit is reached.
+        Zero if the missed events are gone: the next stream starts with a snapshot.
         """
         if self._resuming and is_gap(error):
             self._cursor.restart_with_snapshot()

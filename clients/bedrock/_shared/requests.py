@@ -42,14 +42,14 @@ if TYPE_CHECKING:
         RuleAction,
     )
 
+# An image: its bytes, the path of its file, or a protobuf message.
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
-"""An image: its bytes, the path of its file, or a protobuf message."""
 
+# The largest request that a server accepts.
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
-"""The largest request that a server accepts."""
 
+# The longest wait in seconds that one WaitRequestCycle call may ask for.
 LONGEST_WAIT = 600.0
-"""The longest wait in seconds that one WaitRequestCycle call may ask for."""
 
 _MAGIC = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
@@ -64,7 +64,6 @@ class Page(Protocol):
 
 
 def new_request_id() -> str:
-    """Generate a request id: an idempotency key that lets the server recognise a repeated call."""
     return str(uuid.uuid4())
 
 
@@ -76,10 +75,7 @@ def create(
     request_id: str | None,
     **settings: Any,
 ) -> v1.CreateConversationRequest:
-    """Make the request that creates a conversation; the working directory is the current one if None.
-
-    Raises what `_conversation` raises.
-    """
+    """Raises what `_conversation` raises. The working directory is the current one if None."""
     directory = str(Path(working_directory or ".").absolute())
     return v1.CreateConversationRequest(
         conversation=_conversation(working_directory=directory, client_tools=client_tools, **settings),
@@ -89,11 +85,9 @@ def create(
 
 
 def _conversation(**settings: Any) -> v1.Conversation:
-    """Make a conversation with those settings that are not None.
+    """Make a conversation with the settings that are not None.
 
-    Raises:
-        TypeError: A setting has the wrong type; the error text names it.
-        ValueError: A name such as that of the mode is unknown, or a number is out of range.
+    Raises TypeError, which names the setting, or ValueError for an unknown name or a number out of range.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     converted = {name: convert(given[name]) for name, convert in _SETTINGS.items() if name in given}
@@ -108,10 +102,7 @@ def conversations(
     filter: str = "",  # noqa: A002 -- the name of the field in the API
     order_by: str = "",
 ) -> v1.ListConversationsRequest:
-    """Make the request that lists conversations, or only the sub-agents of `parent`.
-
-    If `archived` or `working_directory` is None, the list is not restricted by it.
-    """
+    """List conversations, or the sub-agents of `parent`; None restricts the list by nothing."""
     parts = [filter] if filter.strip() else []  # OR binds tighter than AND, so the filter needs no parentheses
     if archived is not None:
         parts.append(f"archived = {str(archived).lower()}")
@@ -132,7 +123,7 @@ def audit(
     conversation: str,
     outcome: AuditOutcome | None,
 ) -> v1.ListAuditEntriesRequest:
-    """Make the request that reads the audit trail. Raises ValueError if a time has no time zone."""
+    """Raises ValueError if a time has no time zone."""
     about = resource_name("conversations", conversation) if conversation else ""
     request = new_message(v1.ListAuditEntriesRequest, principal=principal, conversation=about, outcome=outcome)
     for field, time in ((request.start_time, since), (request.end_time, until)):
@@ -155,13 +146,7 @@ def send(
     output_schema: Mapping[str, Any] | None = None,
     request_id: str | None = None,
 ) -> v1.SendMessageRequest:
-    """Make the request that sends a message to the conversation `name`, with a new request id if None is given.
-
-    Raises:
-        TypeError: An argument has the wrong type; the error text names the argument.
-        ValueError: `delivery` is unknown, or an image has an unsupported format.
-        OSError: The file of an image cannot be read.
-    """
+    """Raises TypeError, which names the argument, ValueError for `delivery` or a format of image, or OSError."""
     return new_message(
         v1.SendMessageRequest,
         name=name,
@@ -176,23 +161,20 @@ def send(
 
 
 def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
-    """Make the request that cancels the run `run` because its caller no longer waits for the answer."""
     return v1.CancelConversationRequest(name=name, run=run, reason="the caller no longer waits for the answer")
 
 
 def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
-    """Make the request that lists a conversation's request cycles in the full view, the latest first."""
     return v1.ListRequestCyclesRequest(parent=name, view=v1.ListRequestCyclesRequest.VIEW_FULL, descending=True)
 
 
 def child_name(conversation: str, kind: str, name: str) -> str:
-    """Return ``{conversation}/{kind}/{id}``, where `name` is that full name or only the id; "" if `name` is empty."""
+    """``{conversation}/{kind}/{id}``, where `name` is that full name or only the id; "" if `name` is empty."""
     child = name.rpartition(f"{kind}/")[2]
     return f"{conversation}/{kind}/{child}" if child else ""
 
 
 def cycle_name(conversation: str, run: RequestCycle | str) -> str:
-    """Return the resource name of a run, given as a request cycle, a name or an id; "" if `run` is empty."""
     return child_name(conversation, "requestCycles", run if isinstance(run, str) else run.name)
 
 
@@ -208,14 +190,13 @@ def wait_for_cycle(
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
-    """Return what the server did with a message, e.g. "steer_queued"; "direct" for a call that spawns sub-agents."""
+    """What the server did with a message, e.g. "steer_queued"; "direct" for a call that spawns sub-agents."""
     if isinstance(response, v1.SendMessageResponse):
         return cast("Disposition", enum_name(v1.Disposition, response.disposition))
     return "direct"
 
 
 def sub_agents(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> list[str]:
-    """Return the resource names of the sub-agents that a call started; [] for a call that sent a message."""
     return list(response.sub_agents) if isinstance(response, v1.SpawnSubAgentsResponse) else []
 
 
@@ -236,13 +217,7 @@ def resolve(
     note: str,
     rule: ApprovalRule | None = None,
 ) -> v1.ResolveApprovalRequest:
-    """Make the request that answers an approval, given as an object, its name, or the id of its tool call.
-
-    With a rule, the server also stores an approval rule whose action is this decision.
-
-    Raises:
-        ValueError: `decision` is unknown.
-    """
+    """Answer an approval, with the rule, if any, that decides alike. Raises ValueError for an unknown decision."""
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
         name = f"{conversation}/approvals/{name}"
@@ -255,27 +230,19 @@ def resolve(
 
 
 def create_approval_rule(conversation: str, action: RuleAction, **subject: str) -> v1.CreateApprovalRuleRequest:
-    """Make the request that creates an approval rule about one tool, command, command prefix, path or MCP server.
-
-    Raises:
-        ValueError: `action` is unknown, or not exactly one subject is given.
-    """
+    """Raises ValueError for an unknown action, or not exactly one subject."""
     rule = new_message(v1.ApprovalRule, action=enum_value(v1.ApprovalRule.Action, action), **_subject(**subject))
     return v1.CreateApprovalRuleRequest(parent=conversation, approval_rule=rule, request_id=new_request_id())
 
 
 def approval_rule_name(conversation: str, rule: ApprovalRule | str) -> str:
-    """Return the resource name of an approval rule, given as an object, its name, or its id."""
+    """The resource name of an approval rule, given as an object, its name, or its id."""
     name = rule.name if isinstance(rule, ApprovalRule) else rule
     return name if "/" in name else f"{conversation}/approvalRules/{name}"
 
 
 def _subject(**given: str) -> dict[str, Any]:
-    """Return the subject of an approval rule as keyword arguments of `v1.ApprovalRule`.
-
-    Raises:
-        ValueError: Not exactly one subject is given.
-    """
+    """The subject as keyword arguments of `v1.ApprovalRule`. Raises ValueError unless exactly one is given."""
     chosen = {name: value for name, value in given.items() if value}
     if len(chosen) != 1:
         raise ValueError("give exactly one of tool, command, command_prefix, path and mcp_server")
@@ -285,9 +252,7 @@ def _subject(**given: str) -> dict[str, Any]:
 def update(
     name: str, *, allow_unoffered: bool, merge_generation: bool, etag: str, **settings: Any
 ) -> v1.UpdateConversationRequest:
-    """Make the request that changes those settings of a conversation that are not None.
-
-    With `merge_generation`, the generation settings that `generation` does not set stay as they are.
+    """Change the settings that are not None; with `merge_generation`, unset generation settings stay.
 
     Raises what `_conversation` raises.
     """
@@ -339,7 +304,6 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
 
 
 def declare(conversation: str, tools: Iterable[v1.ClientTool]) -> v1.UpdateConversationRequest:
-    """Make the request that replaces the client tools of a conversation."""
     wanted = v1.Conversation(name=conversation, client_tools=tools)
     return v1.UpdateConversationRequest(conversation=wanted, update_mask=FieldMask(paths=["client_tools"]))
 
@@ -354,13 +318,7 @@ def tool_result(
     error: str = "",
     request_id: str | None = None,
 ) -> v1.SubmitToolResultRequest:
-    """Make the request that answers a call of a client tool.
-
-    Raises:
-        TypeError: An argument has the wrong type; the error text names the argument.
-        ValueError: An image is neither PNG, JPEG, GIF nor WebP.
-        OSError: The file of an image cannot be read.
-    """
+    """Raises TypeError, which names the argument, ValueError for another format of image, or OSError."""
     call_id = call if isinstance(call, str) else call.tool_use_id
     return new_message(
         v1.SubmitToolResultRequest,
@@ -376,11 +334,7 @@ def tool_result(
 def answer_question(
     conversation: str, question: Question | str, content: Mapping[str, Any] | None, request_id: str | None
 ) -> v1.AnswerQuestionRequest:
-    """Make the request that answers a tool's question, given as an object, its name or its id.
-
-    Raises:
-        TypeError: `content` is not a dict of JSON values.
-    """
+    """Raises TypeError if `content` is not a dict of JSON values."""
     request = _to_question(conversation, question, request_id)
     if content is not None:
         request.content.CopyFrom(struct_message("content", content))
@@ -388,7 +342,6 @@ def answer_question(
 
 
 def decline_question(conversation: str, question: Question | str, request_id: str | None) -> v1.AnswerQuestionRequest:
-    """Make the request that declines a tool's question, given as an object, its name or its id."""
     request = _to_question(conversation, question, request_id)
     request.decline = True
     return request
@@ -402,7 +355,6 @@ def _to_question(conversation: str, question: Question | str, request_id: str | 
 
 
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:
-    """Convert one image source, or several, to protobuf messages. Raises what `image` raises."""
     if isinstance(sources, v1.Image | bytes | str | os.PathLike):
         return [image(sources)]
     check_list("images", sources)
@@ -410,11 +362,7 @@ def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Imag
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file or a pipe that a user has named.
-
-    Raises:
-        OSError: It cannot be read, is a device or a directory, or is larger than a request can be.
-    """
+    """A file or pipe that a user has named. Raises OSError for a device, a directory, or too large a file."""
     with open(path, "rb") as file:
         kind = os.fstat(file.fileno()).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
@@ -426,13 +374,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def image(source: ImageSource) -> v1.Image:
-    """Convert an image source to a protobuf message.
-
-    Raises:
-        TypeError: `source` is not an image source.
-        ValueError: The bytes are not PNG, JPEG, GIF or WebP.
-        OSError: As for `read_file`.
-    """
+    """Raises TypeError, ValueError for another format than PNG, JPEG, GIF and WebP, or OSError."""
     if isinstance(source, v1.Image):
         return source
     if not isinstance(source, bytes | str | os.PathLike):

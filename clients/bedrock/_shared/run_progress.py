@@ -23,8 +23,8 @@ FillInT = TypeVar("FillInT")
 
 _log = logging.getLogger("bedrock")
 
+# The note that an automatic denial carries. The agent and every client that watches the conversation can read it.
 DENIED_NOTE = "Denied automatically: the program that sent the message went on without an answer."
-"""The note that an automatic denial carries. The agent and every client that watches the conversation can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,7 @@ def log_declined(question: Question) -> None:
 
 
 def question_of_others(approval: Approval) -> ApprovalNeeded:
-    """Return the error to raise when an earlier run's approval is still open.
-
-    The program that waits for this run must not deny an approval of another run.
-    """
+    """The error for an open approval of an earlier run, which a program that waits for this one must not deny."""
     return ApprovalNeeded(
         f"the run before this one asks whether {approval.tool} may run; answer that, or pass wait_for_others=True",
         approval,
@@ -86,32 +83,23 @@ class RunProgress:
     _usage: dict[str, Usage] = field(default_factory=dict)
     """The token usage of each message of the agent, by the message's resource name."""
     _questions: dict[str, Approval] = field(default_factory=dict)
-    """The open approvals, by resource name."""
     _tool_questions: dict[str, Question] = field(default_factory=dict)
-    """The open questions of running tools, by resource name."""
     _calls: dict[str, ToolCall] = field(default_factory=dict)
-    """The tool calls that wait for a client's answer, by tool call id."""
     _shown: set[str] = field(default_factory=set)
-    """The names of the approvals and questions that were already yielded as events."""
 
     def questions(self) -> list[Approval]:
-        """Return the approvals that are open as far as this client has seen; [] after the end of the run."""
+        """The approvals that are open as far as this client has seen; [] after the end of the run."""
         return [] if self.stop else list(self._questions.values())
 
     def tool_questions(self) -> list[Question]:
-        """Return the tools' questions that are open as far as this client has seen.
-
-        Returns [] before the run begins and after it has ended, because questions are then about another run.
-        """
+        """The open questions of tools, as far as seen; [] outside of the run, when they are about another one."""
         return list(self._tool_questions.values()) if self.run and not self.stop else []
 
     def settled(self, asked: Approval | Question) -> None:
-        """Record that an approval was decided, or that a question is no longer open."""
         self._questions.pop(asked.name, None)
         self._tool_questions.pop(asked.name, None)
 
     def waiting_calls(self) -> list[ToolCall]:
-        """Return the tool calls that wait for a client's answer, as far as this client has seen."""
         return list(self._calls.values())
 
     def observe(self, event: Event) -> None:
@@ -157,10 +145,7 @@ class RunProgress:
                 yield Event.from_proto(v1.Event(time=approval.proto.create_time, approval_changed=asked))
 
     def find(self, cycles: Iterable[RequestCycle]) -> bool:
-        """Look for the run among request cycles, and record its text and its end if it is found.
-
-        The request cycles must have been read with the view "full". Returns False if none of them is the run.
-        """
+        """Look for the run among request cycles (view "full") and record its text and end; False if it is none."""
         for cycle in cycles:
             if cycle.name == self.run or (self.message and _root(cycle) == self.message):
                 self.run = cycle.name
@@ -171,21 +156,13 @@ class RunProgress:
         return False
 
     def lost(self, snapshot: Snapshot) -> None:
-        """Record that no request cycle of the run was found.
-
-        The run counts as interrupted, unless its message still waits in the queue or the run is still in progress.
-        """
+        """Without a request cycle, the run counts as interrupted, unless its message waits or it is in progress."""
         waits = any(entry.message.name == self.message for entry in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
             self.stop = Stop("interrupted", "unknown")
 
     def outcome(self) -> Answer:
-        """Return the agent's last text, with the run's token usage and output.
-
-        Raises:
-            RunFailed: The run ended in an error.
-            RunInterrupted: The run was cancelled or cut short, or never took place.
-        """
+        """The last text, with usage and output. Raises RunFailed, or RunInterrupted for a run that never began, too."""
         stop = self.stop or Stop("interrupted", "unknown")
         if stop.reason == "error":
             reason = (stop.error_kind or stop.detail).upper()
@@ -220,7 +197,6 @@ class RunProgress:
                 self._said.clear()
 
     def _catch_up(self, cycle: RequestCycle) -> None:
-        """Replace the texts and the token usage by those of a request cycle."""
         self._usage = {done.output: done.usage for done in cycle.rounds if done.usage}
         self._said.clear()
         for step in cycle.steps:
@@ -235,16 +211,13 @@ class RunProgress:
 
 
 def waiting_calls(event: Event) -> dict[str, ToolCall]:
-    """Return the tool calls that wait for a client's answer according to an event, by tool call id.
-
-    Only snapshots and events about calls of client tools report any; {} for other events.
-    """
+    """The calls that wait for a client's answer, by id, according to a snapshot or an event about such calls."""
     changed = event.client_tool_call_changed
     told = (changed,) if changed else event.snapshot.pending_client_tool_calls if event.snapshot else ()
     return {each.call.tool_use_id: each.call for each in told if each.status == "pending"}
 
 
 def _root(cycle: RequestCycle) -> str:
-    """Return the name of the message that started a cycle; "" if the cycle was read without its steps."""
+    """The name of the message that started a cycle; "" if the cycle was read without its steps."""
     root = cycle.steps[0].root if cycle.steps else None
     return "" if root is None else root.name

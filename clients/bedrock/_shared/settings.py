@@ -32,9 +32,7 @@ class Settings:
     """The server's address and the credentials of a connection."""
 
     target: str
-    """The target of the gRPC channel, e.g. "127.0.0.1:7421" or "unix:/run/bedrock.sock"."""
     token: str = field(repr=False)
-    """The bearer token; "" to send none."""
     tls: bool
     ca: bytes | None
     """The CA certificates to trust, in PEM format; None for those of the system."""
@@ -43,10 +41,7 @@ class Settings:
     key: bytes | None = field(default=None, repr=False)
     """The private key of `certificate`, in PEM format."""
     token_source: str = ""
-    """Where the token came from: "BEDROCK_TOKEN", "token=" or the path of its file; "" without a token.
-
-    Error messages contain this text.
-    """
+    """Where the token came from, for errors: "BEDROCK_TOKEN", "token=", the path of its file, or ""."""
 
 
 def resolve(
@@ -60,19 +55,14 @@ def resolve(
 ) -> Settings:
     """Decide which server to connect to, and with which credentials.
 
-    The address comes from the argument or from BEDROCK_ADDRESS; without them it is the Unix socket that a server on
-    this machine has written to its data directory. The token comes from the argument or from BEDROCK_TOKEN; without
-    them it is the one in the data directory, which is sent only through a Unix socket at which no other user can
-    listen. An address that begins with `https://` uses TLS. `http://` means no TLS: without this prefix, no token is
-    sent in the clear to another machine. The client's own certificate, for servers that ask for one, and its key come
-    from the arguments or from BEDROCK_CERTIFICATE_FILE and BEDROCK_KEY_FILE.
+    Arguments go before BEDROCK_ADDRESS, BEDROCK_TOKEN, BEDROCK_CA_FILE, BEDROCK_CERTIFICATE_FILE and BEDROCK_KEY_FILE,
+    and these before the data directory of a server on this machine, whose token is sent only through a Unix socket at
+    which no other user can listen. `https://` means TLS; without `http://`, no token is sent in the clear to another
+    machine.
 
-    Raises:
-        ServerNotRunning: No address was given and no server is running on this machine.
-        ServerUnreachable: No address was given, and the server that is running on this machine has no socket.
-        Misconfigured: BEDROCK_DATA_DIR is relative, the address is invalid, a token would be sent in the clear to
-            another machine or cannot be sent at all, a certificate comes without its key, a file cannot be read, or
-            other users may have written files of the data directory.
+    Raises ServerNotRunning, ServerUnreachable (no socket), or Misconfigured: a relative BEDROCK_DATA_DIR, an invalid
+    address, a token that cannot be sent, or in the clear only, a certificate without its key, or a file that cannot be
+    read, or that others may have written.
     """
     data = _data_directory(environ)
     given = address or environ.get("BEDROCK_ADDRESS")
@@ -113,12 +103,9 @@ def _data_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _local_server(data: Path) -> str:
-    """Return the Unix socket of the server that uses a data directory, if only this user can change the files.
+    """The Unix socket of a data directory that only this user can change.
 
-    Raises:
-        ServerNotRunning: No server uses the directory.
-        ServerUnreachable: A server uses the directory, but has no socket.
-        Misconfigured: The files of the directory cannot be read or trusted.
+    Raises ServerNotRunning, ServerUnreachable (no socket) or Misconfigured.
     """
     try:
         check_private(data)
@@ -144,10 +131,7 @@ def _local_server(data: Path) -> str:
 
 
 def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> ServerNotRunning:
-    """Return the error for a Unix socket that is missing or refuses connections.
-
-    It is a `ServerUnreachable` if the server's process still runs.
-    """
+    """The error for a Unix socket without a listener: ServerUnreachable if the server's process still runs."""
     data = _data_directory(environ)
     for directory in (Path(target.removeprefix("unix:")).parent, data):
         named = directory != data or _names(data, target)
@@ -172,7 +156,7 @@ def _unreachable(process: int, data: Path) -> ServerUnreachable:
 
 
 def _local_token(data: Path) -> str:
-    """Return the token of the server on this machine; "" if there is none. Raises Misconfigured if it is unusable."""
+    """The token of the server on this machine; "" if there is none. Raises Misconfigured if it is unusable."""
     try:
         check_private(data)
         return _read(data / TOKEN_FILE)
@@ -220,7 +204,7 @@ def _is_local_socket(target: str) -> bool:
 
 
 def is_local(target: str) -> bool:
-    """Return whether a gRPC target is on this machine: a Unix socket, "localhost" or a loopback address."""
+    """Whether a gRPC target is on this machine: a Unix socket, "localhost" or a loopback address."""
     if _is_local_socket(target):
         return True
     host = _host(target)
@@ -233,10 +217,9 @@ def is_local(target: str) -> bool:
 
 
 def proxy_of(target: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the name of the environment variable with the proxy through which gRPC connects to a target, or "".
+    """The variable with the proxy through which gRPC connects, or "".
 
-    It is "" without a proxy, and for targets to which the connection is direct: on this machine, in a private network,
-    or named in `no_proxy`.
+    Connections on this machine, in a private network, or of `no_proxy` are direct.
     """
     variable = next((name for name in ("grpc_proxy", "https_proxy", "http_proxy") if environ.get(name)), "")
     if not variable or is_local(target):

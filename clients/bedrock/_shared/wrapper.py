@@ -46,35 +46,31 @@ if TYPE_CHECKING:
 MessageT = TypeVar("MessageT", bound=Message)
 
 _BITS = {FieldDescriptor.CPPTYPE_INT32: 32, FieldDescriptor.CPPTYPE_INT64: 64}
-"""The number of bits of each protobuf integer type that the API uses."""
 
 _SECOND = 10**9
+# The first and the last time that protobuf's JSON mapping allows, the years 1 to 9999, in nanoseconds since 1970.
 _TIMES = -62_135_596_800 * _SECOND, 253_402_300_800 * _SECOND - 1
-"""The first and the last time that protobuf's JSON mapping allows, the years 1 to 9999, in nanoseconds since 1970."""
+# The longest duration that protobuf's JSON mapping allows, about 10,000 years, in nanoseconds.
 _LONGEST = 315_576_000_001 * _SECOND - 1
-"""The longest duration that protobuf's JSON mapping allows, about 10,000 years, in nanoseconds."""
 
+# Stands for an empty dict among default values: each wrapper gets its own dict, because dicts are mutable.
 _NEW_DICT = object()
-"""Stands for an empty dict among default values: each wrapper gets its own dict, because dicts are mutable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper(Generic[MessageT]):
-    """A protobuf message of the API with its values as plain Python attributes."""
-
     proto: MessageT = field(repr=False, compare=False, kw_only=True)
     """The protobuf message. It may contain fields for which only newer versions of this package have attributes."""
 
     @classmethod
     def from_proto(cls, proto: MessageT) -> Self:
-        """Convert a protobuf message into its wrapper."""
         return cls(proto=proto, **_values(cls, proto))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message as values for JSON, with the protobuf field names.
 
-        This is protobuf's JSON mapping: enums by their full names, 64-bit integers as strings, times in RFC 3339;
-        fields that are not set are omitted. A time or a duration out of range becomes the nearest valid one.
+        This is protobuf's JSON mapping: enums by full names, 64-bit integers as strings, times in RFC 3339, no unset
+        fields. What is out of range becomes the nearest valid value.
         """
         return _json_values(self.proto)
 
@@ -84,7 +80,6 @@ class Value(Wrapper[MessageT]):
     """A wrapper that callers may also create themselves: the protobuf message is then made from the attributes."""
 
     proto: MessageT = field(init=False, repr=False, compare=False)
-    """The protobuf message with these values."""
 
     def __post_init__(self) -> None:
         """Create the protobuf message. Raises what `new_message` raises."""
@@ -94,24 +89,20 @@ class Value(Wrapper[MessageT]):
 
     @classmethod
     def from_proto(cls, proto: MessageT) -> Self:
-        """Convert a protobuf message into its wrapper, and keep the message with its unknown fields."""
         value = cls(**_values(cls, proto))
         object.__setattr__(value, "proto", proto)
         return value
 
 
 def message_type(wrapper: type[Wrapper[Any]]) -> type[Message]:
-    """Return the protobuf message class that a wrapper class wraps."""
     (base,) = vars(wrapper)["__orig_bases__"]
     return cast("type[Message]", get_args(base)[0])
 
 
 def new_message(kind: type[MessageT], **values: Any) -> MessageT:
-    """Create a protobuf message from the arguments of a caller: enum values by short names or numbers, plain dicts.
+    """Create a protobuf message from a caller's arguments: enum values by short names or numbers, plain dicts.
 
-    Raises:
-        TypeError: A value has the wrong type; the error text names the field.
-        ValueError: A whole number is out of range, or an enum has no such name; the error text names the field.
+    Raises TypeError or ValueError, which name the field.
     """
     for name, value in values.items():
         descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
@@ -121,12 +112,7 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
 
 
 def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
-    """Convert a dict into a protobuf Struct.
-
-    Raises:
-        TypeError: The value is no dict of JSON values, or is nested too deeply; the error text begins with `name`,
-            which is the name of the argument.
-    """
+    """Convert a dict into a protobuf Struct. Raises TypeError, which begins with `name`: no JSON, or too deep."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
     try:
@@ -140,11 +126,9 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
 
 
 def _sent(kind: type[Message], name: str, value: Any) -> Any:
-    """Return what a protobuf field takes for the value of a caller.
+    """What a protobuf field takes for a caller's value.
 
-    Raises:
-        TypeError: A duration is no timedelta, or a value for a Struct is no dict of JSON values.
-        ValueError: The enum has no such name; the error text lists the names that exist.
+    Raises TypeError for no timedelta or JSON, ValueError for an unknown name of an enum.
     """
     descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
     message, enum = descriptor.message_type, descriptor.enum_type
@@ -167,10 +151,7 @@ def _sent(kind: type[Message], name: str, value: Any) -> Any:
 
 
 def _check(descriptor: FieldDescriptor, value: Any) -> None:
-    """Check a value for a field of strings or numbers; other fields are not checked.
-
-    Raises TypeError or ValueError, whose text names the field, unlike that of protobuf's own errors.
-    """
+    """Check a value for strings or numbers. Raises TypeError or ValueError, which name the field, unlike protobuf's."""
     if isinstance(descriptor.default_value, list):
         if descriptor.message_type is None:
             check_list(descriptor.name, value)
@@ -199,10 +180,7 @@ def _check_type(name: str, value: object, kind: type[Any], words: str) -> None:
 
 
 def moment(timestamp: Timestamp) -> datetime:
-    """Convert a protobuf timestamp into an aware datetime in UTC.
-
-    A time outside of the years 1 to 9999 becomes the first or the last time that a datetime can represent.
-    """
+    """A protobuf timestamp as a datetime in UTC; out of its years, the first or the last one."""
     try:
         return timestamp.ToDatetime(tzinfo=UTC)
     except (OverflowError, ValueError):  # one bad time must not end a loop over events
@@ -218,10 +196,9 @@ def length(duration: Duration) -> timedelta:
 
 
 def _json_values(proto: Message) -> dict[str, Any]:
-    """Return protobuf's JSON mapping of a message, with the protobuf field names.
+    """Protobuf's JSON mapping, with the protobuf field names.
 
-    A time or a duration that the mapping cannot represent becomes the nearest one that it can; a number that JSON does
-    not have becomes a string: "NaN", "Infinity" or "-Infinity".
+    Times and durations become the nearest that it can represent, and numbers that JSON lacks strings such as "NaN".
     """
     try:
         return _mapping(proto)
@@ -238,7 +215,6 @@ def _mapping(proto: Message) -> dict[str, Any]:
 
 
 def _clamp(proto: Any) -> None:
-    """Replace, in place, values that protobuf's JSON mapping cannot represent, also in messages within the message."""
     match proto.DESCRIPTOR.full_name:
         case "google.protobuf.Timestamp":
             _clamp_time(proto, *_TIMES)
@@ -257,7 +233,7 @@ def _clamp_time(proto: Any, low: int, high: int) -> None:
 
 
 def _messages(descriptor: FieldDescriptor, value: Any) -> Iterable[Message]:
-    """Return the messages in the value of a field, which may be single, repeated or a map; none for other types."""
+    """The messages in the value of a field, which may be single, repeated or a map; none for other types."""
     if not descriptor.is_repeated:
         return (value,) if isinstance(value, Message) else ()
     values = value.values() if hasattr(value, "values") else value
@@ -265,7 +241,6 @@ def _messages(descriptor: FieldDescriptor, value: Any) -> Iterable[Message]:
 
 
 def plain(struct: Struct) -> dict[str, Any]:
-    """Convert a protobuf Struct into Python values. Whole numbers become int, because a Struct stores only doubles."""
     return {key: _plain_value(value) for key, value in struct.fields.items()}
 
 
@@ -287,10 +262,7 @@ def _plain_value(value: StructValue) -> Any:
 
 
 def _values(wrapper: Any, proto: Message) -> dict[str, Any]:
-    """Return the attribute values of a wrapper.
-
-    Fields that are not set, which are most of them, take cached defaults without any conversion.
-    """
+    """A wrapper's attribute values. Unset fields, which are most, take cached defaults without conversion."""
     converters = _converters(wrapper)
     values = dict(_values_of_unset(wrapper))
     for descriptor, value in proto.ListFields():
@@ -329,7 +301,7 @@ def _typed_fields(wrapper: type[Wrapper[Any]]) -> Iterator[tuple[str, FieldDescr
 
 
 def _converter(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
-    """Return the function that converts the value of a single, repeated or map field."""
+    """The function that converts the value of a single, repeated or map field."""
     types = get_args(hint)
     if get_origin(hint) is tuple:
         convert = _conversion(descriptor, types[0])
@@ -342,7 +314,7 @@ def _converter(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
 
 
 def _conversion(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
-    """Return the function that converts a single value; for repeated and map fields, one element."""
+    """The function that converts a single value; for repeated and map fields, one element."""
     if (enum := descriptor.enum_type) is not None:
         return lambda number: number_name(enum, number)
     if descriptor.message_type is None:
@@ -364,15 +336,7 @@ E = TypeVar("E", bound=int)
 
 
 def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
-    """Return the enum value that has a short name.
-
-    Args:
-        enum: The enum, e.g. ``v1.Delivery``.
-        value: A short name such as "follow_up", or None for the value 0, which means "not given".
-
-    Raises:
-        ValueError: The enum has no such name; the error text lists the names that exist.
-    """
+    """The enum value of a short name such as "follow_up"; 0 for None. Raises ValueError, which lists the names."""
     if value is None:
         return cast("E", 0)
     known = {name: number for number, name in _short_names(enum.DESCRIPTOR).items() if number}
@@ -382,25 +346,17 @@ def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
 
 
 def enum_name(enum: _EnumTypeWrapper[E], value: E) -> str:
-    """Return the short name of an enum value, e.g. "follow_up"; see `number_name`."""
+    """The short name of an enum value, e.g. "follow_up"; see `number_name`."""
     return number_name(enum.DESCRIPTOR, value)
 
 
 def number_name(enum: EnumDescriptor, number: int) -> str:
-    """Return the short name of an enum value given by its number, e.g. "follow_up" for 3.
-
-    Returns "" for zero, which means "not set", and the digits of the number for a value that this version does not
-    define.
-    """
+    """The short name, e.g. "follow_up" for 3; "" for 0 ("not set"), and digits for an unknown number."""
     return _short_names(enum).get(number, str(number))
 
 
 def resource_name(collection: str, name: str) -> str:
-    """Return the full resource name for an id, a slug, or a name that is already full.
-
-    Raises:
-        ValueError: The name is empty.
-    """
+    """The full resource name for an id, a slug, or a full name. Raises ValueError for ""."""
     if not name:
         raise ValueError(f"the name of one of the {collection} is empty")
     return name if name.startswith(collection + "/") else f"{collection}/{name}"

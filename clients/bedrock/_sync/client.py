@@ -268,7 +268,7 @@ class Client(Closing):
         return ask(self._transport, request, policy, deadline, new=True)
 
     def conversation(self, name: str) -> Conversation:
-        """Return a conversation by its slug, id or resource name. The server is not called."""
+        """A conversation by its slug, id or resource name. The server is not called."""
         return Conversation(self._transport, resource_name("conversations", name))
 
     def conversations(
@@ -364,7 +364,7 @@ class Client(Closing):
         order_by: str = "",
         timeout: float | None = None,
     ) -> Stream[ConversationListEvent]:
-        """Return a stream of changes to the list of conversations. It ends with an error if the connection breaks.
+        """A stream of changes to the list of conversations. It ends with an error if the connection breaks.
 
         Args:
             changes_only: Omit the conversations that exist already.
@@ -381,40 +381,37 @@ class Client(Closing):
         return entries.map(ConversationListEvent.from_proto)
 
     def models(self, *, timeout: float | None = None) -> list[Model]:
-        """Return the models that conversations can use at present."""
+        """The models that conversations can use at present."""
         pages = self.pages(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
         return [Model.from_proto(model) for page in pages for model in page.models]
 
     def tools(self, *, timeout: float | None = None) -> list[Tool]:
-        """Return the tools that agents can call."""
+        """The tools that agents can call."""
         pages = self.pages(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
         return [Tool.from_proto(tool) for page in pages for tool in page.tools]
 
     def model(self, name: str, *, timeout: float | None = None) -> Model:
-        """Return one of the models that conversations can use at present. Raises NotFound if there is no such model."""
+        """One of the models that conversations can use at present. Raises NotFound if there is no such model."""
         request = v1.GetModelRequest(name=resource_name("models", name))
         return Model.from_proto((self.call(self.catalog_stub.GetModel, request, timeout)).model)
 
     def tool(self, name: str, *, timeout: float | None = None) -> Tool:
-        """Return one of the tools that agents can call. Raises NotFound if there is no such tool."""
+        """One of the tools that agents can call. Raises NotFound if there is no such tool."""
         request = v1.GetToolRequest(name=resource_name("tools", name))
         return Tool.from_proto((self.call(self.catalog_stub.GetTool, request, timeout)).tool)
 
     def server_info(self, *, timeout: float | None = None) -> ServerInfo:
-        """Return the version of the server, what its sandbox can do, and its limits."""
+        """The version of the server, what its sandbox can do, and its limits."""
         response = self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
         return ServerInfo.from_proto(response)
 
     def quotas(self, *, timeout: float | None = None) -> list[Quota]:
-        """Return the quotas of this client's principal and their usage.
-
-        An operator gets the quotas of all principals.
-        """
+        """The quotas of this client's principal and their usage. An operator gets the quotas of all principals."""
         response = self.call(self.catalog_stub.GetQuotas, v1.GetQuotasRequest(), timeout)
         return [Quota.from_proto(quota) for quota in response.quotas]
 
     def nodes(self, *, timeout: float | None = None) -> list[Node]:
-        """Return the servers that share this server's database, including this one. Needs the role of an operator.
+        """The servers that share this server's database, including this one. Needs the role of an operator.
 
         `timeout` is the time limit of each page in seconds.
         """
@@ -422,7 +419,7 @@ class Client(Closing):
         return [Node.from_proto(node) for page in pages for node in page.nodes]
 
     def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
-        """Return the content of a directory on the server's machine.
+        """The content of a directory on the server's machine.
 
         An empty `path` means the home directory of the user that the server runs as.
         """
@@ -448,8 +445,5 @@ class Client(Closing):
     def stream(
         self, method: Callable[..., Iterable[Response]], request: Any, timeout: float | None = None
     ) -> Stream[Response]:
-        """Return the responses of a streaming call.
-
-        The call starts at the first read; closing the stream cancels it.
-        """
+        """The responses of a streaming call. The call starts at the first read; closing the stream cancels it."""
         return self._transport.stream(method, request, timeout)

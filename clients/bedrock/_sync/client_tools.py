@@ -32,7 +32,6 @@ class ClientTools:
     """
 
     def __init__(self, transport: Transport, conversation: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Store functions whose tools the server already knows. `add` adds functions of tools that are new to it."""
         self._transport = transport
         self._conversation = conversation
         self._functions = {function.declaration.name: function for function in functions}
@@ -41,7 +40,6 @@ class ClientTools:
         """The calls that `answer` has taken, so that no call is answered twice: by id, a marker of the invocation."""
 
     def add(self, function: ToolFunction) -> None:
-        """Add the function of a tool. Before the next run, `declare` must tell the server about the tool."""
         self._functions[function.declaration.name] = function
         self._declared = False
 
@@ -67,10 +65,7 @@ class ClientTools:
         self._declared = True
 
     def answer(self, calls: Sequence[ToolCall], deadline: Deadline) -> None:
-        """Run the functions for those calls that still wait for an answer; send the results or errors to the server.
-
-        Calls of tools for which this object has no function are skipped.
-        """
+        """Answer those calls that still wait, by their functions; calls of other tools are skipped."""
         for call in calls:
             function, me = self._functions.get(call.tool), object()
             if function is None or self._taken.setdefault(call.tool_use_id, me) is not me:
@@ -83,11 +78,7 @@ class ClientTools:
                 raise
 
     def _waits(self, call: ToolCall, deadline: Deadline) -> bool:
-        """Return whether the server still waits for the answer to a call.
-
-        It does not if, for example, another client has answered the call already, or if the event that reported the
-        call is old.
-        """
+        """Whether the server still waits for this call's answer: another client may be faster, or its event old."""
         request = v1.GetConversationRequest(name=self._conversation)
         try:
             got = insist(self._transport, self._transport.conversations.GetConversation, request, deadline)
@@ -97,10 +88,7 @@ class ClientTools:
         return running.HasField("deadline") and running.current.tool_use_id == call.tool_use_id
 
     def _result(self, call: ToolCall, function: ToolFunction) -> v1.SubmitToolResultRequest:
-        """Run the function of a tool for one call.
-
-        Return the request that sends the function's result or, if it raises an exception, the error to the server.
-        """
+        """The request with the function's result or, if it raises an exception, the error."""
         try:
             answer = answer_of(carried_out(function.function, function.arguments(call)))
             return requests.tool_result(self._conversation, call, answer.value, images=answer.images)
@@ -109,10 +97,7 @@ class ClientTools:
             return requests.tool_result(self._conversation, call, error=failure_of(error))
 
     def _submit(self, request: v1.SubmitToolResultRequest, deadline: Deadline) -> None:
-        """Send the answer to a call.
-
-        If the server rejects the answer, e.g. because it is too long, send an error instead.
-        """
+        """Send an answer, or an error if the server rejects it, e.g. because it is too long."""
         method = self._transport.conversations.SubmitToolResult
         with suppress(UnknownOrDecided, NotFound):  # call cancelled or timed out, or conversation deleted
             try:

@@ -49,7 +49,7 @@ class ConversationRecords(ConversationBase):
                 yield Message.from_proto(message)
 
     def message(self, name: str, *, timeout: float | None = None) -> Message:
-        """Return a message by its resource name or id, also if it still waits in the queue.
+        """A message by its resource name or id, also if it still waits in the queue.
 
         Raises NotFound if there is no such message.
         """
@@ -95,7 +95,7 @@ class ConversationRecords(ConversationBase):
     def cycle(
         self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
     ) -> RequestCycle:
-        """Return one request cycle.
+        """One request cycle.
 
         Args:
             run: The request cycle, or the resource name or id of the run; see `Run.name` and `Event.run`.
@@ -185,7 +185,7 @@ class ConversationRecords(ConversationBase):
             yield piece.line
 
     def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
-        """Return an image's format, width, height and length in bytes. `name` is an image's `attachment` in a message.
+        """An image's format, width, height and length in bytes. `name` is an image's `attachment` in a message.
 
         Raises NotFound if there is no such image.
         """
@@ -194,7 +194,7 @@ class ConversationRecords(ConversationBase):
         return Attachment.from_proto(response.attachment)
 
     def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
-        """Return the bytes of an image, as they were sent. `name` is the `attachment` of an image in a message.
+        """The bytes of an image, as they were sent. `name` is the `attachment` of an image in a message.
 
         Raises NotFound if there is no such image.
         """
@@ -214,7 +214,7 @@ class ConversationDecisions(ConversationBase):
                 yield Approval.from_proto(approval)
 
     def approval(self, name: str, *, timeout: float | None = None) -> Approval:
-        """Return an open approval by its resource name or by the id of its tool call.
+        """An open approval by its resource name or by the id of its tool call.
 
         Raises:
             NotFound: There is no such approval, or it was answered or withdrawn.
@@ -271,7 +271,7 @@ class ConversationDecisions(ConversationBase):
                 yield ApprovalRule.from_proto(rule)
 
     def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
-        """Return an approval rule. `rule` is the rule, its name or, for a rule of this conversation, its id.
+        """An approval rule. `rule` is the rule, its name or, for a rule of this conversation, its id.
 
         Raises NotFound if there is no such rule.
         """
@@ -334,7 +334,7 @@ class ConversationDecisions(ConversationBase):
                 yield Question.from_proto(asked)
 
     def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
-        """Return an open question of a tool. `name` is its resource name or its id.
+        """An open question of a tool. `name` is its resource name or its id.
 
         Raises NotFound if there is no such question, or if it no longer waits for an answer.
         """
@@ -503,7 +503,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
     def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
     ) -> Conversation:
-        """Return the successor of a conversation whose context is used up. The first call creates the successor.
+        """The successor of a conversation whose context is used up. The first call creates the successor.
 
         With `include_summary` the successor begins with the summary of this conversation. Raises NotExhausted if the
         context is not used up.

@@ -38,10 +38,6 @@ class ConversationBase:
     """A conversation on the server, identified by its name. The subclasses add the methods."""
 
     def __init__(self, transport: Transport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
-        """Create the object. Programs call `Client.conversation` or `Client.create` instead.
-
-        `functions` answer calls of the conversation's client tools.
-        """
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""
         self._transport = transport
@@ -52,7 +48,7 @@ class ConversationBase:
         return f"Conversation({self.name!r})"
 
     def get(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Return the conversation as it is now. Raises NotFound if it does not exist."""
+        """The conversation as it is now. Raises NotFound if it does not exist."""
         request = v1.GetConversationRequest(name=self.name)
         response = self._transport.call(self._stub.GetConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
@@ -76,7 +72,7 @@ class ConversationRuns(ConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Run:
-        """Return the run of a new message, which is sent now.
+        """The run of a new message, which is sent now.
 
         Args:
             text: What to say.
@@ -170,7 +166,7 @@ class ConversationRuns(ConversationBase):
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
     ) -> AbstractContextManager[Run]:
-        """Return a context manager that sends a message and yields its run.
+        """A context manager that sends a message and yields its run.
 
         If an exception ends the ``with`` block or the sending, the run is cancelled. Only a BedrockError does not
         cancel it: the run has ended already, or continues on the server. The arguments and the errors raised are those
@@ -245,7 +241,6 @@ class ConversationRuns(ConversationBase):
         return progress.outcome()
 
     def _check_own_run(self, name: str, deadline: Deadline) -> None:
-        """Raise NotFound if `name` is the full name of a run of another conversation."""
         owner, separator, _ = name.partition("/requestCycles/")
         if not separator or owner == self.name:
             return
@@ -263,7 +258,7 @@ class ConversationRuns(ConversationBase):
         until_settled: bool = False,
         timeout: float | None = None,
     ) -> Stream[Event]:
-        """Return the events of the conversation, each one once, also across broken connections and restarts.
+        """The events of the conversation, each one once, also across broken connections and restarts.
 
         The stream begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no
         longer keeps the events missed in a long disconnection, another snapshot follows instead.

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def insist(transport: Transport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
-    """Make an idempotent call. While the server is unavailable, repeat the call for at most `reconnect_for` seconds.
-
-    Raises Unavailable if the server is still unavailable after that.
-    """
+    """Make an idempotent call, for `reconnect_for` seconds while the server is unavailable. Raises Unavailable."""
     backoff = Backoff(transport.reconnect_for)
     while True:
         try:
@@ -33,10 +30,7 @@ def insist(transport: Transport, method: Callable[..., Any], request: Any, deadl
 
 
 def pause(transport: Transport, error: BedrockError, delay: float) -> None:
-    """Call `on_disconnect` with the error and the delay, then wait `delay` seconds.
-
-    Raises Unavailable if the client is closed.
-    """
+    """Call `on_disconnect`, then wait `delay` seconds. Raises Unavailable if the client is closed."""
     if transport.on_disconnect is not None:
         transport.on_disconnect(error, delay)
     transport.pause(delay)

@@ -144,11 +144,10 @@ def question(
     *,
     new: bool = False,
 ) -> Generator[Run]:
-    """Send a message and yield its run. Cancel the run if an exception ends the ``with`` block or the sending.
+    """Send a message and yield its run, which is cancelled if an exception ends the block or the sending.
 
-    A BedrockError does not cancel the run, unless it means that `deadline` has passed: the run has ended already, or
-    continues on the server. With `new`, the conversation was created for this message, and is deleted if the
-    message is invalid.
+    Not by a BedrockError, except at the deadline: the run has ended, or continues on the server. With `new`, the
+    conversation was made for this message, and is deleted if that is invalid.
     """
     run: Run | None = None
     timeout = deadline.shorten(transport.timeout)
@@ -202,10 +201,7 @@ def send(
     timeout: float | None,
     tools: ClientTools | None = None,
 ) -> Run:
-    """Return the run of a message, which sends the message when it is awaited or iterated.
-
-    Tools that were added to `tools` are declared to the server first.
-    """
+    """The run of a message, which is sent when it is awaited or iterated; before that, tools are declared."""
     return Run(transport, request.name, _sent(transport, request, timeout, tools), policy, tools)
 
 

@@ -44,15 +44,10 @@ class RunWatch:
         *,
         tools: ClientTools | None = None,
     ) -> None:
-        """Prepare to follow a run from the position of the cursor.
+        """Prepare to follow a run from the cursor's position.
 
-        Args:
-            transport: Makes the calls.
-            cursor: Where to begin; it advances with the events.
-            progress: The known state of the run, which the events update.
-            policy: Decides the run's approvals, and answers its tools' questions.
-            deadline: When to raise DeadlineExceeded.
-            tools: Answers calls of client tools; None if this program has none.
+        `progress` is the known state of the run, `tools` answers client tool calls (None: this program has none), and
+        at the deadline DeadlineExceeded is raised.
         """
         self._transport = transport
         self._cursor = cursor
@@ -62,14 +57,10 @@ class RunWatch:
         self._tools = tools
 
     def events(self) -> Generator[Event]:
-        """Yield events until the run ends.
+        """Yield events until the run ends; open approvals, questions and calls are answered before the next one.
 
-        When the caller reads the next event, open approvals, questions and client tool calls are answered first.
-
-        Raises:
-            ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
-            DeadlineExceeded: The time is up. The run continues; a new `RunWatch` with this cursor can resume.
-            NotFound: The conversation has no such run.
+        Raises ApprovalNeeded (an earlier run waits), DeadlineExceeded (the run continues; another `RunWatch` can
+        resume at this cursor) or NotFound.
         """
         resuming = self._cursor.revision is not None
         self._settle()
@@ -86,10 +77,7 @@ class RunWatch:
                 self._settle()
 
     def _look_up(self, snapshot: Snapshot) -> None:
-        """Read how the run ended from its request cycle, because the events of the run are no longer available.
-
-        Raises NotFound if the conversation has no such run.
-        """
+        """Read the end of the run from its request cycle: its events are not available. Raises NotFound."""
         self._progress.observe_gap(snapshot)
         recent = bool(self._progress.message) or snapshot.conversation.state.run == self._progress.run
         request = requests.latest_cycles(self._cursor.name)
@@ -103,10 +91,7 @@ class RunWatch:
         self._progress.lost(snapshot)
 
     def _settle(self) -> None:
-        """Answer open client tool calls for which this program has a function, and open approvals and tools' questions.
-
-        With `wait_for_others`, approvals and questions are left to other clients.
-        """
+        """Answer open client tool calls, and approvals and questions unless they are left to others."""
         if self._tools is not None:
             self._tools.answer(self._progress.waiting_calls(), self._deadline)
         if self._policy.wait_for_others:
@@ -121,10 +106,7 @@ class RunWatch:
             self._progress.settled(question)
 
     def _answer(self, approval: Approval) -> None:
-        """Decide an approval as the policy says. Without a function in the policy, deny the approval.
-
-        Raises ApprovalNeeded if the approval belongs to an earlier run, which this run has to wait for.
-        """
+        """Decide an approval by the policy, by default deny. Raises ApprovalNeeded for one of an earlier run."""
         if not self._progress.run:
             raise question_of_others(approval)
         if self._policy.decide is None:
@@ -140,10 +122,7 @@ class RunWatch:
             self._insist(self._transport.conversations.ResolveApproval, request)
 
     def _fill_in(self, question: Question) -> None:
-        """Answer a tool's question as the policy says. Without a function in the policy, decline the question.
-
-        If the function's answer does not fit the form, the question is declined and InvalidArgument is raised.
-        """
+        """Answer a tool's question by the policy, by default decline. A misfit declines and raises InvalidArgument."""
         content = None
         if self._policy.fill_in is None:
             log_declined(question)
@@ -171,10 +150,7 @@ class RunWatch:
         return True
 
     def _waits(self, approval: Approval) -> bool:
-        """Return whether an approval is still open.
-
-        An answer to one approval can also decide other approvals of the same model response.
-        """
+        """Whether an approval is still open: an answer to another can decide it, too."""
         request = v1.GetConversationRequest(name=self._cursor.name)
         try:
             response = self._insist(self._transport.conversations.GetConversation, request)
@@ -189,13 +165,9 @@ class RunWatch:
 def follow(
     transport: Transport, cursor: EventCursor, deadline: Deadline, *, resuming: bool = False
 ) -> Generator[Event]:
-    """Yield the events after the position of the cursor. When the stream breaks, open another one.
+    """Yield the events after the cursor's position, over several streams if they break.
 
-    Args:
-        transport: Makes the calls.
-        cursor: Where to begin; it advances with the events.
-        deadline: When to raise DeadlineExceeded.
-        resuming: Whether the server was reached before, so that even a failure of the first stream is retried.
+    With `resuming`, the server was reached before, so that even a failure of the first stream is retried.
     """
     reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
     while True:

@@ -11,7 +11,6 @@ from bedrock.cli import stdio as streams
 
 
 def main() -> None:
-    """Run the program with the arguments of the process. Always ends with SystemExit."""
     _interrupts.end_at_once()
     # Suppresses gRPC's messages about lost connections: the program prints its own.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -128,11 +128,7 @@ class Commands(click.Group):
         return self.get_command(ctx, name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command and return it; None if there is no such command.
-
-        Raises:
-            CommandError: The command belongs to the server, which is not installed.
-        """
+        """Import a command; None if there is none. Raises CommandError for one of the server, if that is missing."""
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name in OURS:
             module = import_module(f"bedrock.cli.commands.{OURS[cmd_name][0]}")
@@ -153,10 +149,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the user has typed; if it does not exist, raise UsageError that suggests similar names.
-
-        After this, Ctrl-C raises KeyboardInterrupt, so that the command can handle it.
-        """
+        """Find the typed command; raise UsageError with similar names. From then on Ctrl-C raises KeyboardInterrupt."""
         try:
             found = super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -224,11 +217,7 @@ def bedrock(ctx: click.Context, address: str | None) -> None:
 
 
 def _open_chat(ctx: click.Context) -> None:
-    """Open a chat at a terminal.
-
-    Raises:
-        Exit: There is no terminal. The help was printed instead.
-    """
+    """Open a chat at a terminal; without one, print the help and raise Exit."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print_text(ctx.get_help())
         ctx.exit(exits.USAGE)

@@ -39,33 +39,22 @@ MOST = 100
 
 
 def unreadable(path: str, error: Exception, option: str) -> click.BadParameter:
-    """Return the error for a file that an option names and that cannot be read."""
     return click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=option)
 
 
 def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions: the models whose names begin with the typed text."""
     return _complete(ctx, incomplete, _models)
 
 
 class ConversationName(NameType):
-    """The type of an argument that names a conversation by slug or id.
-
-    An empty name, e.g. of an unset variable, is invalid.
-    """
+    """The slug or id of a conversation. Not empty, as an unset variable is."""
 
     name = "conversation"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name unchanged.
-
-        Raises:
-            BadParameter: The name is empty.
-        """
         return value or self.fail("it is empty", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return completions: the slugs that begin with the typed text, the latest conversation first."""
         return _complete(ctx, incomplete, _conversations)
 
 
@@ -123,10 +112,7 @@ def _models(client: Client) -> Iterable[tuple[str, str]]:
 def _complete(
     ctx: click.Context, incomplete: str, ask: Callable[[Client], Iterable[tuple[str, str]]]
 ) -> list[CompletionItem]:
-    """Return completions for the typed text: those names from `ask` that begin with it.
-
-    The list is empty if no server answers within PATIENCE seconds.
-    """
+    """The names from `ask` that begin with the typed text; none if no server answers within PATIENCE seconds."""
     address = ctx.find_root().params.get("address")
     answers: queue.SimpleQueue[list[tuple[str, str]]] = queue.SimpleQueue()
 
@@ -165,7 +151,7 @@ def on_conversation(run: Callable[..., None]) -> click.Command:
 
 
 def address_or_spawned(ctx: click.Context) -> str | None:
-    """Return the address to connect to; if this user's server on this machine does not run, start one first."""
+    """The address to connect to; if this user's server on this machine does not run, start one first."""
     from bedrock.cli.spawned_server import spawn_if_missing  # noqa: PLC0415 -- most commands do without it
 
     address: str | None = ctx.find_root().obj
@@ -204,10 +190,7 @@ class _McpTable(Struct, forbid_unknown_fields=True):
 
 
 def servers_in(path: Path) -> list[McpServer]:
-    """Return the servers in the tables [[mcp_servers]] of a TOML file.
-
-    Raises BadParameter, which names what is wrong.
-    """
+    """The tables [[mcp_servers]] of a TOML file. Raises BadParameter."""
     try:
         tables = tomllib.loads(read_file(path).decode("utf-8-sig")).get("mcp_servers", [])
         if not isinstance(tables, list) or not tables:
@@ -295,11 +278,7 @@ def create_conversation(
     mcp_servers: str | None,
     **others: Any,
 ) -> Conversation:
-    """Create a conversation from the options of a command. `others` are those that the client takes as they are.
-
-    Raises:
-        UsageError: The options contradict each other, or a file that they name cannot be read.
-    """
+    """Create a conversation from a command's options. Raises UsageError: they contradict each other, or a bad file."""
     if replace_instructions and not instructions:
         raise click.UsageError("--replace-instructions needs --instructions")
     create = partial(
@@ -346,10 +325,7 @@ def _asked_model(client: Client) -> str:
 
 
 def _text(given: str) -> str:
-    """Return a text given on the command line or, if it begins with @, the content of the file that it names.
-
-    Raises BadParameter if the file cannot be read.
-    """
+    """A text, or with @ the content of a file. Raises BadParameter if that cannot be read."""
     if not given.startswith("@"):
         return given
     try:
@@ -359,12 +335,7 @@ def _text(given: str) -> str:
 
 
 def open_conversation(client: Client, *, latest: bool, resume: str | None, **creating: Any) -> Conversation:
-    """Return the conversation that a command's options select: the latest one, a named one, or a new one.
-
-    Raises:
-        UsageError: The options contradict each other.
-        CommandError: There is no conversation to continue.
-    """
+    """The latest, a named, or a new conversation. Raises UsageError, or CommandError if there is none to continue."""
     if latest and resume:
         raise click.UsageError("-c and -r exclude each other")
     if not latest and not resume:
@@ -381,13 +352,9 @@ def open_conversation(client: Client, *, latest: bool, resume: str | None, **cre
 
 
 def _latest(client: Client, directory: str) -> Conversation:
-    """Return the conversation of a directory that has changed last, ignoring archived ones and sub-agents.
+    """The conversation of a directory that changed last, no archived one and no sub-agent, or its successor.
 
-    If the context of that conversation is used up, return its successor instead, and create the successor if there is
-    none.
-
-    Raises:
-        CommandError: The directory has no such conversation.
+    Raises CommandError if there is none.
     """
     for found in client.conversations(working_directory=directory):
         if found.state.kind != "context_exhausted":

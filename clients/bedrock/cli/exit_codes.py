@@ -32,8 +32,8 @@ from bedrock.errors import (
     Unavailable,
 )
 
+# The end of some of the server's error messages. It is meant for programs, so it is removed for people.
 FOR_PROGRAMS = ": try again, with the same request_id"
-"""The end of some of the server's error messages. It is meant for programs, so it is removed for people."""
 RUNS_END = "A run has to end first: `bedrock list --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
 
 _COMMAND_LINE: dict[type[BedrockError], str] = {
@@ -54,16 +54,13 @@ _CHAT: dict[type[BedrockError], str] = {
 
 
 def what_happened(error: BedrockError) -> str:
-    """Return the message of an error for people. A missing conversation is named as the user has typed it."""
+    """The message of an error for people. A missing conversation is named as the user has typed it."""
     missing = _missing_conversation(error)
     return f"conversation “{missing}” not found" if missing else error.message.removesuffix(FOR_PROGRAMS)
 
 
 def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
-    """Return a hint about what the user can do after an error: a command to enter or, in a chat, a key to press.
-
-    Returns "" if the error's message contains the hint already.
-    """
+    """A command to enter, or in a chat a key to press; "" if the error's message has the hint already."""
     if _missing_conversation(error):
         return "`bedrock list` lists them."
     if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":
@@ -110,18 +107,16 @@ CHECK_ADDRESS = (
 
 
 def address_source(ctx: click.Context) -> str:
-    """Return where the server's address was set, "--address" or "BEDROCK_ADDRESS"; empty if neither."""
+    """Where the address was set: "--address" or "BEDROCK_ADDRESS"; "" if by neither."""
     if ctx.find_root().params.get("address"):
         return "--address"
     return "BEDROCK_ADDRESS" if os.environ.get("BEDROCK_ADDRESS") else ""
 
 
 def way_to_a_server(error: Unavailable, source: str = "") -> str:
-    """Return a hint for the user if a server could not be reached.
+    """A hint for a server that cannot be reached; a server's own refusal has a `reason`.
 
-    Args:
-        error: The error; a server's own refusal has a `reason`, a failure to connect has none.
-        source: The source of the address, as returned by `address_source`.
+    `source`: see `address_source`.
     """
     if not error.reason and " through the proxy " in error.message:
         return AROUND_THE_PROXY
@@ -146,7 +141,7 @@ class CommandError(Exception):
 
     @classmethod
     def of(cls, error: BedrockError, source: str = "") -> CommandError:
-        """Return the CommandError for an error of the client. `source` is the result of `address_source`."""
+        """The CommandError for an error of the client. `source` is the result of `address_source`."""
         message, hint = what_happened(error), what_to_do(error)
         for field, description in error.fields.items():
             if description not in message:
@@ -158,14 +153,12 @@ class CommandError(Exception):
         return cls(message, hint, USAGE if isinstance(error, InvalidArgument | Misconfigured) else FAILED)
 
     def show(self) -> None:
-        """Print the error to standard error, followed by what the user can do about it."""
         print_message(f"error: {self.message}")
         if self.hint:
             print_message(self.hint)
 
 
 def print_message(text: str) -> None:
-    """Print a sanitized message to standard error. If that is a terminal, wrap the message to its width."""
     say = folding(partial(print_line, err=True), columns(sys.stderr))
     for line in Paint.for_stream(sys.stderr).clean(text).lines():
         say(line)

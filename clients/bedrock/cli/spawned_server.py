@@ -33,12 +33,9 @@ _GOES_ON = re.compile(rb"\bgoes on\b")
 
 
 def server_answers(address: str | None) -> bool:
-    """Return whether a Bedrock server answers at the address; a refusal of the token is an answer, too.
+    """Whether a Bedrock server answers, even if it refuses the token.
 
-    Raises:
-        Misconfigured: The address, or a file in the data directory, cannot be used.
-        ServerUnreachable: A server that cannot be reached uses the data directory, so no other server could start
-            with that directory.
+    Raises Misconfigured, or ServerUnreachable: one that cannot be reached keeps others from the data directory.
     """
     try:
         target = resolve(address).target
@@ -60,17 +57,13 @@ def server_answers(address: str | None) -> bool:
 class SpawnedServer:
     """A server as a child process.
 
-    When the ``with`` block ends, or this process, the server goes on as long as another client is connected or a run is
-    open, and then ends. With `until_eof` it ends at once. It notices by its standard input, a pipe from this process.
+    It notices the end of the ``with`` block, or of this process, by its standard input, and then goes on while another
+    client is connected or a run is open; not with `until_eof`.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None, until_eof: bool = False) -> None:
-        """Prepare the start. `arguments` are added to the server's command.
-
-        `environment` contains the server's environment variables; None for those of this process.
-        """
+        """`arguments` are added to the server's command; `environment` is None for that of this process."""
         self.address = ""
-        """The address that the server listens on; empty until it is ready."""
         self._until = "--until-eof" if until_eof else "--until-unused"
         self._arguments = arguments
         self._environment = os.environ if environment is None else environment
@@ -92,7 +85,6 @@ class SpawnedServer:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before the start and after `stop`."""
         return None if self._child is None else self._child.pid
 
     @property
@@ -100,7 +92,6 @@ class SpawnedServer:
         return self._child is not None and self._child.poll() is None
 
     def log(self) -> str:
-        """Return the server's log, which contains warnings and errors; empty before the start and after `stop`."""
         if self._log is None or self._log.closed:
             return ""
         return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode(errors="replace")
@@ -120,7 +111,7 @@ class SpawnedServer:
     def leave(self) -> bool:
         """Wait until the server has exited, unless it goes on; return whether it does. Idempotent.
 
-        Close the clients of this process first, for which the server would go on.
+        Close this process's clients first: the server would go on for them.
         """
         child = self._child
         if child is None:
@@ -195,14 +186,10 @@ def spawn_if_missing(
     *,
     insist: bool = False,
 ) -> SpawnedServer | None:
-    """Start a server if no address is given and this user's server on this machine does not run.
+    """Start a server if no address is given and this user's server does not run; None if none was started.
 
-    With `insist`, start one also if nothing answers at an address that is given. `enter` enters the context of the
-    server, `starting` is called before. Returns None if no server was started.
-
-    Raises:
-        CommandError: The server could not be started.
-        Misconfigured, ServerUnreachable: As for `server_answers`.
+    With `insist`, also if nothing answers at a given address. `starting` is called before `enter`, which enters the
+    server's context. Raises CommandError, or what `server_answers` raises.
     """
     if ((address or os.environ.get("BEDROCK_ADDRESS")) and not insist) or _runs(address):
         return None
@@ -218,7 +205,7 @@ def spawn_if_missing(
 
 
 def _runs(address: str | None) -> bool:
-    """Return whether a server answers, after waiting for one on this machine that starts or stops."""
+    """Whether a server answers, after waiting for one on this machine that starts or stops."""
     deadline = time.monotonic() + UNREACHABLE_SECONDS
     while True:
         try:

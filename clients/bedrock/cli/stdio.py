@@ -20,11 +20,9 @@ LOOK_SECONDS = 1.0
 
 
 def prepare() -> None:
-    """Make decoding of input strict and encoding of output lenient, and replace closed standard streams.
+    """Decode input strictly, encode output leniently, and replace closed standard streams.
 
-    A closed standard input is replaced by an empty one, standard output by one on which all writes fail, standard error
-    by one that discards. Otherwise a file that is opened later would get the descriptor of the closed stream, and text
-    meant for the stream would be written to that file.
+    Otherwise a file that is opened later gets the descriptor of a closed one, and its text.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), closefd=False)
@@ -38,12 +36,7 @@ def prepare() -> None:
 
 
 def ensure_read(stream: TextIO) -> None:
-    """Check, without printing anything, whether a stream can still be written to.
-
-    Raises:
-        BrokenPipeError: The reader has closed the pipe.
-        OSError: The stream is closed, or its disk is full.
-    """
+    """Check, without printing, that a stream can be written to. Raises BrokenPipeError (no reader) or OSError."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):  # the stream is not a file
@@ -56,7 +49,7 @@ def ensure_read(stream: TextIO) -> None:
 
 
 async def until_closed(stream: TextIO) -> None:
-    """Wait until the terminal that `stream` writes to is closed or, if it is a pipe, until its reader has closed it."""
+    """Wait until a terminal is closed, or the reader of a pipe has closed it."""
     import asyncio  # noqa: PLC0415 -- most commands do not need it
 
     with suppress(OSError):
@@ -68,11 +61,8 @@ async def until_closed(stream: TextIO) -> None:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of a command that prints while it waits.
 
-    Ctrl-C, SIGTERM and SIGHUP cancel it and raise KeyboardInterrupt. A signal that is ignored, as under `nohup`, stays
-    so.
-
-    Raises:
-        BrokenPipeError: The reader of standard output has closed it, and the coroutine was cancelled.
+    Ctrl-C, SIGTERM and SIGHUP, unless ignored as under `nohup`, cancel it and raise KeyboardInterrupt. Raises
+    BrokenPipeError once nobody reads standard output.
     """
     import asyncio  # noqa: PLC0415
 
@@ -99,7 +89,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generator[None]:
-    """Have the running event loop call a handler for each of these signals, until the end of the ``with`` block."""
+    """Have the event loop call a handler for each of these signals in the ``with`` block."""
     import asyncio  # noqa: PLC0415
 
     loop = asyncio.get_running_loop()
@@ -113,7 +103,7 @@ def handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generat
 
 
 async def read_line(stream: TextIO) -> str:
-    """Return the next line typed at a terminal; "" at the end of the input. Unlike `readline`, it can be cancelled."""
+    """The next line typed at a terminal; "" at the end of the input. Unlike `readline`, it can be cancelled."""
     import asyncio  # noqa: PLC0415
 
     loop, typed = asyncio.get_running_loop(), asyncio.Event()
@@ -126,7 +116,6 @@ async def read_line(stream: TextIO) -> str:
 
 
 def discard_output() -> None:
-    """Write out buffered output or, if that fails, discard it, so that the interpreter does not fail on it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -137,9 +126,9 @@ def discard_output() -> None:
 
 @contextmanager
 def typing_ahead(stream: TextIO) -> Generator[None]:
-    """Let the terminal buffer early input for the coming prompt, unmodified and without echo.
+    """Let the terminal buffer early input for the coming prompt, without echo.
 
-    Otherwise Enter would reach the prompt as Ctrl-J, which begins a new line. Ctrl-C stays a signal.
+    Otherwise Enter would reach it as Ctrl-J, a new line. Ctrl-C stays a signal.
     """
     try:
         termios.tcgetattr(stream.fileno())
@@ -152,10 +141,7 @@ def typing_ahead(stream: TextIO) -> Generator[None]:
 
 @contextmanager
 def asking(stream: TextIO) -> Generator[None]:
-    """Let the terminal edit and echo lines while a question is asked, as without `typing_ahead`.
-
-    What was typed before the question is dropped, so that it is not taken for the answer.
-    """
+    """Let the terminal edit and echo lines for a question; what was typed before is dropped, and no answer."""
     with _editing(stream, True, termios.TCSAFLUSH):
         yield
 

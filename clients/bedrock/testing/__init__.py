@@ -38,11 +38,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of this package only when it is first used.
-
-    This keeps pytest fast in projects that have the package installed but do not use it: pytest loads its plugin there,
-    too.
-    """
+    """Names are imported when first used: pytest loads the plugin in projects that do not use it, too."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

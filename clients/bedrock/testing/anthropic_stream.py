@@ -13,7 +13,7 @@ _numbers = count(1)
 
 
 def opening(*pieces: str, input_tokens: int = 10) -> list[dict[str, Any]]:
-    """Return the first events of an answer. With `pieces`, the answer's text begins with these pieces."""
+    """The first events of an answer. With `pieces`, the answer's text begins with these pieces."""
     usage = {"input_tokens": input_tokens, "output_tokens": 1}
     message = {"id": "msg", "type": "message", "role": "assistant", "content": [], "usage": usage}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
@@ -24,15 +24,12 @@ def opening(*pieces: str, input_tokens: int = 10) -> list[dict[str, Any]]:
 
 
 def delta(text: str) -> dict[str, Any]:
-    """Return the event that adds a piece to the answer's text."""
+    """The event that adds a piece to the answer's text."""
     return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
 
 
 def tool_calls(wanted: Iterable[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the events of tool calls, given as pairs of name and input.
-
-    The indexes of their content blocks begin at 1, because the answer's text has index 0.
-    """
+    """Events of (name, input) pairs; content blocks begin at 1, because the text has index 0."""
     events: list[dict[str, Any]] = []
     for index, (name, arguments) in enumerate(wanted, start=1):
         block = {"type": "tool_use", "id": f"toolu_{next(_numbers)}", "name": name, "input": {}}
@@ -46,7 +43,7 @@ def tool_calls(wanted: Iterable[tuple[str, dict[str, Any]]]) -> list[dict[str, A
 
 
 def ending(reason: str) -> list[dict[str, Any]]:
-    """Return the last events of an answer. `reason` is "end_turn", "tool_use", "max_tokens" or "refusal"."""
+    """The last events of an answer. `reason` is "end_turn", "tool_use", "max_tokens" or "refusal"."""
     return [
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 5}},
@@ -55,5 +52,5 @@ def ending(reason: str) -> list[dict[str, Any]]:
 
 
 def named(*events: dict[str, Any]) -> list[bytes]:
-    """Return each event as the bytes that are sent over HTTP (server-sent events)."""
+    """Each event as server-sent bytes."""
     return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]

@@ -42,13 +42,11 @@ class Exchange:
 
     @property
     def system(self) -> str:
-        """The system prompt."""
         system = self.body.get("system", "")
         return system if isinstance(system, str) else "".join(block["text"] for block in system)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of the conversation so far, as the model gets them."""
         return list(self.body["messages"])
 
     @property
@@ -58,12 +56,11 @@ class Exchange:
 
     @staticmethod
     def said(message: dict[str, Any]) -> list[str]:
-        """Return the texts of one message, tool results included."""
+        """The texts of one message, tool results included."""
         return [text for block in message["content"] for text in _texts(block)]
 
     @property
     def question(self) -> str:
-        """The last text of the conversation."""
         return self.texts[-1]
 
     @property
@@ -86,21 +83,17 @@ class Exchange:
         self._connection.send(b"".join(map(chunked, named(*events))))
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
         self._connection.send(data)
 
     def end(self, events: Iterable[dict[str, Any]]) -> None:
-        """Send the last events of a stream, and end the response."""
         self.send(events)
         self._connection.send(b"0\r\n\r\n")
 
     def stream(self, events: Iterable[dict[str, Any]]) -> None:
-        """Send a whole stream: headers, events and end."""
         self.begin()
         self.end(events)
 
     def reset(self) -> None:
-        """Break the connection with a TCP reset."""
         self._connection.reset()
 
     def wait_for_close(self) -> None:
@@ -110,20 +103,14 @@ class Exchange:
         self.closed.set()
 
     def wait_for_go(self) -> None:
-        """Set `reached`, then block until the test sets `go`.
-
-        Raises AssertionError if it takes longer than PATIENCE.
-        """
+        """Set `reached`, then block until the test sets `go`; AssertionError after PATIENCE."""
         self.reached.set()
         if not self.go.wait(PATIENCE):
             raise AssertionError("the test never let this script continue")
 
 
 Play: TypeAlias = Callable[[Exchange], None]
-"""A function that answers one request. It is called on a thread of its own.
-
-An OSError that it raises is ignored: it means that the server has closed the connection.
-"""
+"""Answers one request, on a thread of its own. An OSError is ignored: the server has closed the connection."""
 
 
 class Gate:
@@ -143,11 +130,7 @@ class Gate:
         return "a gate"
 
     def wait(self, timeout: float = PATIENCE) -> Exchange:
-        """Wait until an answer is held back by the gate, and return the request to be answered. The gate stays closed.
-
-        Raises:
-            AssertionError: No answer was held back within `timeout` seconds.
-        """
+        """Wait for an answer that the gate holds back. Raises AssertionError after `timeout` seconds."""
         try:
             return self._arrived.get(timeout=timeout)
         except queue.Empty:

@@ -31,10 +31,7 @@ class Named(Protocol):
 
 
 class Bedrock:
-    """A server for one test. At first it has no conversations, and its model has no prepared answers (empty script).
-
-    All waits have a time limit.
-    """
+    """A server for one test, without conversations and with an empty script. All waits have a time limit."""
 
     def __init__(self, server: PrivateServer) -> None:
         self.model = ScriptedModel()
@@ -47,7 +44,7 @@ class Bedrock:
         server.provider.received.clear()
 
     def async_client(self) -> AsyncClient:
-        """Return a new client for asyncio: ``async with bedrock.async_client() as client``."""
+        """A new client for asyncio: ``async with bedrock.async_client() as client``."""
         return self.server.async_client()
 
     def wait_for_event(
@@ -89,11 +86,9 @@ class Bedrock:
     def wait_for_state(
         self, conversation: Named | str, *kinds: StateKind, timeout: float = PATIENCE
     ) -> ConversationState:
-        """Wait until a conversation is in one of the states `kinds`, e.g. "idle", and return its state.
+        """Wait until a conversation is in one of these states, e.g. "idle".
 
-        Raises:
-            AssertionError: The conversation was in none of them within `timeout` seconds; the text contains what
-                happened instead.
+        Raises AssertionError with what happened instead.
         """
         event = self.wait_for_event(
             conversation, lambda each: each.state is not None and each.state.kind in kinds, timeout=timeout
@@ -102,10 +97,9 @@ class Bedrock:
         return event.state
 
     def close(self) -> list[str]:
-        """Delete all conversations, which ends their work. Return descriptions of problems; empty if there are none.
+        """Delete all conversations; return problems.
 
-        Problems are a crashed server, running work and processes that the test left behind, mistakes in scripts, and
-        scripted answers that no request asked for.
+        That are a crash, work and processes left behind, mistakes in scripts, and unused answers.
         """
         problems: list[str] = []
         try:

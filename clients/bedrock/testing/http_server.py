@@ -75,20 +75,15 @@ class Received:
     def __init__(self, path: str, headers: dict[str, str], body: bytes) -> None:
         self.path = path
         self.headers = headers
-        """The headers; names are in lower case."""
         self.body = body
 
     @property
     def json(self) -> Any:
-        """The body, decoded from JSON."""
         return json.loads(self.body)
 
 
 HttpScript: TypeAlias = Callable[[ServedConnection], None]
-"""A function that serves one connection. It is called on a thread of its own.
-
-An OSError that it raises closes this connection, and is otherwise ignored.
-"""
+"""Serves one connection, on a thread of its own. An OSError closes the connection, and is ignored."""
 
 
 class ScriptedServer:
@@ -102,7 +97,6 @@ class ScriptedServer:
         self.received: list[Received] = []
         """All requests, in the order in which they were completely received."""
         self.accepted = 0
-        """The number of accepted connections."""
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server((host, 0))
@@ -152,10 +146,7 @@ class ScriptedServer:
 
 
 def whole(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> bytes:
-    """Return a complete HTTP response, including the header `content-length`.
-
-    Unless `headers` has another value for `connection`, the response says that the connection closes after it.
-    """
+    """A complete HTTP response, after which the connection closes, unless `headers` has another `connection`."""
     lines = [f"HTTP/1.1 {status} Fake", f"content-type: {content_type}", f"content-length: {len(body)}"]
     headers.setdefault("connection", "close")
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -163,5 +154,5 @@ def whole(status: int, body: bytes, content_type: str = "application/json", **he
 
 
 def chunked(piece: bytes) -> bytes:
-    """Return one chunk of a body in chunked encoding."""
+    """One chunk of a body in chunked encoding."""
     return b"%x\r\n%s\r\n" % (len(piece), piece)

@@ -27,10 +27,9 @@ class ModelServer(ScriptedServer):
         models: Sequence[str] = (),
         check: Callable[[bytes], object] | None = None,
     ) -> None:
-        """`models` are the names in the provider's list of models; if empty, requests for the list fail with 404.
+        """`models` are the provider's list, which is 404 if empty.
 
-        `check` is called with the body of each request for an answer, and raises an exception if the body is wrong. The
-        exceptions are recorded in `faults`.
+        `check` raises an exception for a wrong body of a request, which `faults` records.
         """
         super().__init__(self._serve, tls=tls)
         self.model = model or ScriptedModel()

@@ -33,24 +33,18 @@ class Told:
     play: Callable[[Exchange], None]
 
     def __call__(self, exchange: Exchange) -> None:
-        """Answer a request."""
         self.play(exchange)
 
 
 def words_of(play: Play) -> str:
-    """Return a description of a function that answers a model request (a play), for error messages."""
+    """A description of a function that answers a model request (a play), for error messages."""
     return play.words if isinstance(play, Told) else getattr(play, "__qualname__", repr(play))
 
 
 def says(*pieces: str | Gate, input_tokens: int = 10, stop: str = "end_turn") -> Play:
-    """Return a function that answers a model request with a text, streamed in pieces.
+    """Answer with a text, streamed in pieces; at a gate among them, wait until the test opens it.
 
-    At a gate, the function waits until the test opens the gate.
-
-    Args:
-        pieces: The pieces of the text, and gates among them.
-        input_tokens: The size of the request in tokens, as the model reports it.
-        stop: Why the answer ends: "end_turn", "max_tokens" or "refusal".
+    `input_tokens` is the request's reported size; `stop` is "end_turn", "max_tokens" or "refusal".
     """
 
     def play(exchange: Exchange) -> None:
@@ -69,10 +63,7 @@ def says(*pieces: str | Gate, input_tokens: int = 10, stop: str = "end_turn") ->
 
 
 def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
-    """Return a function that answers a model request with `text`, if there is one, and then with tool calls.
-
-    Each tool call is given as a pair of name and input.
-    """
+    """Answer with `text`, if there is one, and then with tool calls: pairs of name and input."""
 
     def play(exchange: Exchange) -> None:
         exchange.stream([*(opening(text) if text else opening()), *tool_calls(wanted), *ending("tool_use")])
@@ -81,13 +72,10 @@ def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
 
 
 def refuses(status: int, kind: str = "", message: str = "not now", retry_after: float | None = None) -> Play:
-    """Return a function that answers a model request with an HTTP error.
+    """Answer with an HTTP error.
 
-    Args:
-        status: The HTTP status.
-        kind: The error's type as the provider names it; the usual type for the status if empty.
-        message: The provider's error message.
-        retry_after: Seconds after which the server may try again; if None, the server chooses the delay.
+    `kind` is the provider's name of the error, by default the usual one; after `retry_after` seconds the server may try
+    again.
     """
     error = {"type": kind or _KINDS.get(status, "api_error"), "message": message}
     body = json.dumps({"type": "error", "error": error}).encode()
@@ -96,7 +84,7 @@ def refuses(status: int, kind: str = "", message: str = "not now", retry_after: 
 
 
 def breaks_off(*pieces: str) -> Play:
-    """Return a function that answers a model request with `pieces` of a text, or none, and breaks the connection."""
+    """A function that answers a model request with `pieces` of a text, or none, and breaks the connection."""
 
     def play(exchange: Exchange) -> None:
         if pieces:

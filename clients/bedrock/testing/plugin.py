@@ -39,7 +39,7 @@ def bedrock(bedrock_server: PrivateServer, request: pytest.FixtureRequest) -> It
 
 @pytest.fixture
 def start_bedrock(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bedrock]]:
-    """Provide a function that starts further servers, each with a model of its own.
+    """Provide a function that starts further servers, each with a model.
 
     Its arguments are those of `PrivateServer`: ``start_bedrock("--config", path, BEDROCK_DEFAULT_MODEL="…")``.
     """

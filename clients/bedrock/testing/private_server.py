@@ -20,16 +20,10 @@ _INHERITED = ("PATH", "PYTHONPATH", "LANG", "TMPDIR")
 
 
 class PrivateServer:
-    """A server and its model provider, which run as long as the ``with`` block.
-
-    The server has a Unix socket and no port. It ends with this process, even if this process is killed.
-    """
+    """A server, with a Unix socket and no port, and its model provider, as long as the ``with`` block runs."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
-        """Prepare the server without starting it.
-
-        `arguments` are passed to ``bedrock serve``; `environment` adds variables to the environment of the server.
-        """
+        """`arguments` are for ``bedrock serve``; `environment` adds variables."""
         self.provider = ModelServer()
         self._arguments = arguments
         self._more = environment
@@ -59,7 +53,6 @@ class PrivateServer:
 
     @property
     def data(self) -> Path:
-        """The server's data directory."""
         return self._folder / "data"
 
     @property
@@ -74,7 +67,6 @@ class PrivateServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; None while it does not run."""
         return self._process.pid if self._process is not None and self._process.alive else None
 
     @property
@@ -83,10 +75,7 @@ class PrivateServer:
         return self.pid is None and not self._ended_by_test
 
     def start(self) -> None:
-        """Start the server with the data that it had before.
-
-        Raises CommandError, with the reason, if it cannot start.
-        """
+        """Start the server with the data that it had before. Raises CommandError if it cannot start."""
         self.stop()
         self._ended_by_test = False
         self._process = SpawnedServer(*self._arguments, environment=self._environment(), until_eof=True)
@@ -99,7 +88,6 @@ class PrivateServer:
             self._process.stop()
 
     def kill(self) -> None:
-        """Kill the server, as in a crash. `start` starts it again."""
         if self._process is not None:
             self._process.kill()
         self.stop()
@@ -110,19 +98,19 @@ class PrivateServer:
         self.start()
 
     def client(self) -> Client:
-        """Return a new client of the server. The caller must close the client."""
+        """A new client of the server. The caller must close the client."""
         return Client(self.address, token=self.token, timeout=PATIENCE)
 
     def async_client(self) -> AsyncClient:
-        """Return a new asyncio client of the server. The caller must close the client."""
+        """A new asyncio client of the server. The caller must close the client."""
         return AsyncClient(self.address, token=self.token, timeout=PATIENCE)
 
     def log(self) -> str:
-        """Return the server's log since its start: warnings and errors."""
+        """The server's log since its start: warnings and errors."""
         return "" if self._process is None else self._process.log()
 
     def tool_processes(self) -> list[int]:
-        """Return the ids of all processes that the server's tools have started, directly or indirectly."""
+        """The ids of all processes that the server's tools have started, directly or indirectly."""
         return [pid for pid in processes.running(self._marker) if pid != self.pid]
 
     def _environment(self) -> dict[str, str]:

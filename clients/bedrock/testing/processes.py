@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def running(marker: str) -> list[int]:
-    """Return the ids of living processes whose arguments or environment contain the marker, whoever their parent is."""
+    """The ids of living processes whose arguments or environment contain the marker, whoever their parent is."""
     return list(each_running(marker))
 
 
@@ -22,18 +22,18 @@ def each_running(marker: str) -> Iterator[int]:
 
 
 def command(pid: int) -> str:
-    """Return the first 200 characters of a process's command line; empty if the process has ended."""
+    """The first 200 characters of a process's command line; empty if the process has ended."""
     return read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()[:200]
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process is alive; a zombie is not."""
+    """Whether a process is alive; a zombie is not."""
     stat = read(pid, "stat")
     return bool(stat) and stat.rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
 
 
 def read(pid: int, file: str) -> bytes:
-    """Return a file of /proc about a process; empty if the process has ended or belongs to another user."""
+    """A file of /proc about a process; empty if the process has ended or belongs to another user."""
     try:
         return Path(f"/proc/{pid}/{file}").read_bytes()
     except OSError:

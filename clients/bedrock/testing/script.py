@@ -24,14 +24,12 @@ class Script:
     """The answers to model requests, in order: to those of conversations with a certain text, or to all others."""
 
     def __init__(self, text: str = "", *plays: Play, otherwise: Play | None = None) -> None:
-        """Start with `plays`, functions that each answer one request, in order.
+        """Start with `plays`, which answer one request each, then `otherwise`; None: further requests fail the test.
 
-        `otherwise` answers all further requests; if None, further requests fail the test. The script is for
-        conversations whose first message contains `text`; for any conversation if `text` is empty.
+        The script is for conversations whose first message contains `text`.
         """
         self.text = text
         self.requests: list[Exchange] = []
-        """All requests that this script has received so far."""
         self.problems: list[str] = []
         """Mistakes of the test: requests that the script has no answer for, and answering functions that raised."""
         self._plays = deque(plays)
@@ -42,28 +40,26 @@ class Script:
         self._gates: list[Gate] = []
 
     def answers(self, *pieces: str | Gate, input_tokens: int = 10, stop: str = "end_turn") -> None:
-        """Answer the next request with a text, streamed in these pieces.
+        """Answer the next request with a text, streamed in these pieces; a `Gate` among them waits for the test.
 
-        Args:
-            pieces: The text. At a `Gate` among the pieces the answer waits until the test opens the gate.
-            input_tokens: The size of the request in tokens, as the model reports it; large values fill the context.
-            stop: Why the answer ends: "end_turn", "max_tokens" or "refusal".
+        `input_tokens` is the request's reported size: large values fill the context. `stop` is "end_turn", "max_tokens"
+        or "refusal".
         """
         self._gates += [piece for piece in pieces if isinstance(piece, Gate)]
         self.then(says(*pieces, input_tokens=input_tokens, stop=stop))
 
     def calls(self, tool: str, /, **given: Any) -> None:
-        """Answer the next request with a call of a tool; the keyword arguments are the tool's input.
+        """Answer the next request with one tool call.
 
-        For several calls in one answer, or a text before them, use ``then(plays.calls(("bash", {…}), …, text="…"))``.
+        For several, or a text before them: ``then(plays.calls(("bash", {…}), …, text="…"))``.
         """
         self.then(calls((tool, given)))
 
     def fails(self, status: int = 500, message: str = "not now", *, times: int = 1, retry_after: float = 0) -> None:
         """Answer the next `times` requests with an HTTP error.
 
-        The server tries again, unless the status means that a further attempt would fail, too. It gives up after three
-        attempts. It waits `retry_after` seconds before each further attempt, because the error asks for that.
+        The server makes three attempts in all, `retry_after` seconds apart, unless the status says that a further one
+        would fail.
         """
         self.then(*[refuses(status, message=message, retry_after=retry_after)] * times)
 
@@ -82,10 +78,7 @@ class Script:
 
     @contextmanager
     def held(self) -> Generator[Gate]:
-        """Hold back all answers until the ``with`` block ends or the yielded gate is opened.
-
-        The gate's method `wait` waits for a request whose answer is held back.
-        """
+        """Hold back all answers until the block ends or the gate opens; `Gate.wait` waits for a request."""
         gate = Gate()
         self._gates.append(gate)
         self._gate = gate
@@ -96,11 +89,7 @@ class Script:
             self._gate = None
 
     def next(self, timeout: float = PATIENCE) -> Exchange:
-        """Return the next request that `next` has not returned yet; wait for one if necessary.
-
-        Raises:
-            AssertionError: No request has come within `timeout` seconds.
-        """
+        """The next request that `next` has not returned; waits for one. Raises AssertionError after `timeout`."""
         try:
             return self._new.get(timeout=timeout)
         except queue.Empty:
@@ -114,10 +103,7 @@ class Script:
             return [words_of(play) for play in self._plays]
 
     def serve(self, exchange: Exchange) -> None:
-        """Answer a request with the next play (answering function) of the script.
-
-        Called on the request's own thread.
-        """
+        """Answer a request with the next play, on the request's thread."""
         with self._lock:
             play = self._plays.popleft() if self._plays else self._otherwise or self._unexpected
             exchange.play = play
@@ -154,7 +140,7 @@ class ScriptedModel(Script):
         self._scripts: list[Script] = []
 
     def when(self, text: str) -> Script:
-        """Return a new script for conversations whose first message, or sub-agent's task, contains `text`."""
+        """A new script for conversations whose first message, or sub-agent's task, contains `text`."""
         return self.add(Script(text))
 
     def add(self, script: Script) -> Script:
@@ -163,14 +149,11 @@ class ScriptedModel(Script):
         return script
 
     def subject(self, exchange: Exchange) -> str:
-        """Return the text of the first message in a request's conversation.
-
-        `script_for` chooses the script by this text.
-        """
+        """The text of a conversation's first message, by which `script_for` chooses."""
         return "\n".join(exchange.said(exchange.messages[0]))
 
     def script_for(self, exchange: Exchange) -> Script:
-        """Return the script whose text occurs earliest in a request's first message; this object if none occurs."""
+        """The script whose text occurs earliest in a request's first message; this object if none occurs."""
         said = self.subject(exchange)
         found = [
             (place, -len(script.text), script) for script in self._scripts if (place := said.find(script.text)) >= 0
@@ -179,5 +162,4 @@ class ScriptedModel(Script):
 
     @property
     def scripts(self) -> list[Script]:
-        """All scripts: this one, and those for single conversations."""
         return [self, *self._scripts]

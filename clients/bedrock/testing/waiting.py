@@ -12,15 +12,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Maximum seconds to wait for what should happen at once. The limit is generous because machines may be busy.
 PATIENCE = 45.0
-"""Maximum seconds to wait for what should happen at once. The limit is generous because machines may be busy."""
 
 
 def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """Call a blocking function on a thread of its own and return its result.
-
-    Raises what the function raises, and AssertionError if it does not return within `seconds`.
-    """
+    """Call a blocking function on a thread. Raises what it raises, or AssertionError after `seconds`."""
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -39,10 +36,7 @@ def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
 
 
 def eventually(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Poll a condition that no event reports, until it is true. `what` describes the condition in the error.
-
-    Raises AssertionError if it does not become true within `seconds`.
-    """
+    """Poll a condition that no event reports. Raises AssertionError, with `what`, after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

@@ -30,10 +30,7 @@ _SECRET = re.compile(
 
 
 class ChatHistory(FileHistory):
-    """The input history, in a file that only its owner can read.
-
-    Input that looks like a secret, or begins with a space, is kept for this chat only, in memory.
-    """
+    """The input history, in a file of its owner. What looks like a secret, or begins with a space, stays in memory."""
 
     def __init__(self, path: Path) -> None:
         """Create the file if it is missing. If others may have written it or enter its directory, none is kept."""
@@ -53,7 +50,7 @@ class ChatHistory(FileHistory):
         super().__init__(path)
 
     def load_history_strings(self) -> Iterable[str]:
-        """Return the entries, the latest first; none if the file cannot be read."""
+        """The entries, the latest first; none if the file cannot be read."""
         try:
             return list(super().load_history_strings())
         except OSError:

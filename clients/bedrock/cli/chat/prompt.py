@@ -52,12 +52,11 @@ _WITHOUT = ("", "dumb", "linux", "unknown")
 
 
 class PromptRenderer(Renderer):
-    """Draws a prompt, prints lines above it, and finds it again after the terminal was resized.
+    """Draws a prompt, prints lines above it, and finds it again after a resize.
 
-    Lines are printed with the terminal in raw mode, as part of drawing. `patch_stdout` of prompt_toolkit is no
-    substitute: it leaves raw mode for each line, so that keys pressed in that time are echoed, and Enter, Ctrl-D and
-    Ctrl-Z mean something else. It also erases as many rows as were drawn, which is too few if the terminal became
-    narrower and rewrapped them: the rest would stay in the scrollback.
+    Lines are printed in raw mode, as part of drawing: prompt_toolkit's `patch_stdout` leaves it for each, so that keys
+    pressed meanwhile are echoed, and Enter, Ctrl-D and Ctrl-Z mean something else. It also erases as many rows as were
+    drawn, too few if the terminal has rewrapped them.
     """
 
     def __init__(self, style: BaseStyle, output: Output) -> None:
@@ -66,11 +65,9 @@ class PromptRenderer(Renderer):
         super().__init__(style, output)
 
     def print_above(self, line: SafeText) -> None:
-        """Queue a line to be printed at the next draw of the prompt."""
         self._above.append(line)
 
     def take_above(self) -> list[SafeText]:
-        """Return the lines that wait to be printed, and empty the queue."""
         above, self._above = self._above, []
         return above
 
@@ -99,7 +96,7 @@ class PromptRenderer(Renderer):
         self._min_available_height = max(1, room - taken) if room else 0
 
     def _rows_gained(self) -> int:
-        """Return how many rows above the cursor the terminal has added by rewrapping lines when it became narrower."""
+        """How many rows above the cursor the terminal has added by rewrapping lines when it became narrower."""
         drawn, before, now = self._last_screen, self._last_size, self.output.get_size()
         if drawn is None or before is None or not self._reflow or now.columns >= before.columns:
             return 0
@@ -170,11 +167,9 @@ class ChatPrompt:
 
     @property
     def typed(self) -> Buffer:
-        """The input buffer, which contains the text typed so far."""
         return self._prompt.default_buffer
 
     def use(self, keys: KeyBindings) -> None:
-        """Add key bindings to prompt_toolkit's defaults, which are those of a shell."""
         self._prompt.key_bindings = keys
 
     def print(self, line: SafeText) -> None:
@@ -185,7 +180,6 @@ class ChatPrompt:
             print_line(line)
 
     async def run(self) -> None:
-        """Read input until the chat is over. If the prompt ends earlier, e.g. after an interrupt, show it again."""
         text = ""
         while not self.session.over.is_set():
             try:
@@ -199,7 +193,7 @@ class ChatPrompt:
                     print_line(line)
 
     def folded(self, pasted: str) -> str:
-        """Return what is shown of a text that was pasted: one line in place of more than FOLD_LINES."""
+        """What is shown of a text that was pasted: one line in place of more than FOLD_LINES."""
         count = len(pasted.splitlines())
         if count <= FOLD_LINES:
             return pasted
@@ -208,16 +202,14 @@ class ChatPrompt:
         return line
 
     def deletable(self, before: str) -> int:
-        """Return how many characters Backspace deletes before the cursor: all of a line in place of a pasted text."""
+        """How many characters Backspace deletes before the cursor: all of a line in place of a pasted text."""
         return next((len(line) for line in self._folded if before.endswith(line)), 1)
 
     def enter(self, text: str) -> None:
-        """Submit a text, with pasted texts as a whole, and clear the line.
+        """Submit a text, with pasted texts as a whole, and clear the line; no keystroke is lost.
 
-        The prompt keeps running, so that no keystroke is lost.
-
-        A text that the user began before the question was drawn does not answer it. If it could, it is kept in the
-        history alone, so that an Enter that is held down does not answer either.
+        A text begun before the question was drawn does not answer it. If it could, it is kept in the history alone, as
+        an Enter held down must not answer.
         """
         if self._folded:
             text = re.sub("|".join(map(re.escape, self._folded)), lambda line: self._folded[line[0]], text)
@@ -235,10 +227,7 @@ class ChatPrompt:
         self.session.enter(text, asked)
 
     def interrupt(self) -> None:
-        """Handle Ctrl-C. While the agent is idle and there is typed text, clear the text.
-
-        Otherwise the first Ctrl-C cancels the run, if there is one, and the second one ends the chat.
-        """
+        """Handle Ctrl-C: clear typed text while the agent is idle; else cancel the run, and next time end the chat."""
         if self.typed.text and not self.session.view.busy:
             self.typed.reset()
         elif not self.session.interrupt() and self.session.view.busy:
@@ -249,10 +238,9 @@ class ChatPrompt:
         run_in_terminal(lambda: os.kill(0, signal.SIGTSTP))
 
     def redraw(self) -> None:
-        """Set up the terminal again after another program used it, and draw the prompt at the cursor.
+        """Set up the terminal again after another program, and draw the prompt.
 
-        The terminal stays in raw mode. prompt_toolkit's `run_in_terminal` would leave it for a moment, in which keys
-        are echoed and Enter becomes Ctrl-J, a new line.
+        It stays in raw mode: `run_in_terminal` would leave it, so that keys are echoed and Enter becomes Ctrl-J.
         """
         if self._app.is_running:
             # This context manager is never left. When the prompt ends, it leaves its own one, which restores the
@@ -276,7 +264,7 @@ class ChatPrompt:
 
 
 def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
-    """Return the lines above the input, and the prompt mark; `room` limits the lines of text that is streaming in."""
+    """The lines above the input, and the prompt mark; `room` limits the lines of text that is streaming in."""
     lines = [*session.agent_lines(), *session.transcript.unfinished(room)]
     asked, count = session.question, session.open_questions
     if asked is not None and count > 1:
@@ -288,11 +276,7 @@ def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
 
 
 def is_being_chosen(typed: Buffer) -> bool:
-    """Return whether Enter should accept the selected completion, instead of sending the text.
-
-    It accepts the completion if there are several to choose from, or if the text ends with a blank, because then the
-    command needs an argument.
-    """
+    """Whether Enter accepts the selected completion: there are several, or the text ends with a blank."""
     menu = typed.complete_state
     if menu is None or menu.current_completion is None:
         return False
@@ -300,7 +284,7 @@ def is_being_chosen(typed: Buffer) -> bool:
 
 
 def _without_meaning() -> set[str]:
-    """Return the printable characters that prompt_toolkit does not bind in combination with Alt."""
+    """The printable characters that prompt_toolkit does not bind in combination with Alt."""
     bound = {
         each.keys[1] for each in load_key_bindings().bindings if each.keys[0] == Keys.Escape and len(each.keys) > 1
     }
@@ -308,10 +292,7 @@ def _without_meaning() -> set[str]:
 
 
 def key_bindings(prompt: ChatPrompt) -> KeyBindings:
-    """Return the key bindings of the chat.
-
-    All other keys have prompt_toolkit's defaults, which are those of a shell.
-    """
+    """All other keys have prompt_toolkit's defaults, those of a shell."""
     keys = KeyBindings()
     _bind_typing(keys, prompt)
     _bind_session(keys, prompt)
@@ -444,11 +425,7 @@ async def chat_at_terminal(session: ChatSession, paint: Paint, history: History,
 
 
 async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
-    """Process keys and events until one of the tasks ends the chat.
-
-    Raises:
-        Exception: A task has failed unexpectedly, and the chat cannot continue without it.
-    """
+    """Process keys and events until a task ends the chat. Raises what a task raises."""
     does = (session.follow(), session.work(), session.learn_models(), prompt.run(), _until_closed(session))
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in does]
 

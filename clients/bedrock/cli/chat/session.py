@@ -44,16 +44,9 @@ class ChatSession:
         width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare the session. No call is made before `follow`.
+        """`run_command` runs a slash command; `width` returns the columns of a line (None: no limit).
 
-        Args:
-            client: The client that calls the server.
-            name: The name of the conversation.
-            paint: How to colour lines.
-            write: Prints a line.
-            run_command: Runs the slash command that a text begins with.
-            width: Returns the maximum columns of a line; None for no limit.
-            refresh: Called when the prompt or the status line may have changed.
+        `refresh` is called when prompt or status line may have changed. No call is made before `follow`.
         """
         self.write = write
         """Prints a line. The prompt replaces this function."""
@@ -69,9 +62,7 @@ class ChatSession:
         self.clear_screen: Callable[[], None] = lambda: None
         """Clears the screen. The prompt sets this function."""
         self.over = asyncio.Event()
-        """Set when the chat ends: the user exits, or the conversation was deleted."""
         self.images: list[v1.Image] = []
-        """Images to be sent with the next message."""
         self.model_names: list[str] = []
         """Names of models, to complete them in commands; empty until they are known."""
         self._client = client
@@ -86,12 +77,10 @@ class ChatSession:
 
     @property
     def view(self) -> ConversationView:
-        """The latest known state of the conversation."""
         return self.drawing.view
 
     @property
     def transcript(self) -> Transcript:
-        """The printed transcript, and the text that is streaming in."""
         return self.drawing.transcript
 
     @property
@@ -107,7 +96,7 @@ class ChatSession:
         return len(self.view.approvals) + len(self.view.state.questions) + (self._offer is not None)
 
     def _form(self) -> QuestionForm | None:
-        """Return the form of the first open question of a tool, with the answers so far; None if no question waits."""
+        """The form of the first open question of a tool, with the answers so far; None if no question waits."""
         asked = next(iter(self.view.state.questions), None)
         if asked is None:
             self._filling = None
@@ -128,10 +117,7 @@ class ChatSession:
         self._moving = False
 
     async def follow(self) -> None:
-        """Show the conversation's events until the stream ends.
-
-        Then print the error, if there was one, and end the chat.
-        """
+        """Show the events until the stream ends; then print its error, if any, and end the chat."""
         try:
             while self._moved.is_set():
                 self._moved.clear()
@@ -154,7 +140,6 @@ class ChatSession:
         return self.drawing.agent_lines()
 
     def status(self) -> SafeText:
-        """Return the status line of the conversation; while the connection is lost, a line that says so."""
         return SafeText(TRYING_AGAIN) if self.outage.lasts else self.drawing.status()
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
@@ -216,12 +201,7 @@ class ChatSession:
             self.model_names = []
 
     def enter(self, text: str, asked: Asked | None = None) -> None:
-        """Handle a line that the user entered.
-
-        Args:
-            text: The message, command or reply.
-            asked: The question that the person saw when typing; another one may be open when the reply is processed.
-        """
+        """Handle an entered line; `asked` is the question that the person saw, another may be open by now."""
         if not _is_utf8(text):
             self._tell_unsent(text)
             self.say(self.paint.dim("  It is not valid UTF-8: set your terminal to UTF-8."))
@@ -236,10 +216,7 @@ class ChatSession:
         self.refresh()
 
     async def compact(self) -> None:
-        """Request a summary of the conversation.
-
-        When the summary is complete, continue in the successor conversation.
-        """
+        """Request a summary, and continue in the successor when it is complete."""
         self._compacting = self.transcript.goes_on = True
         if await self.attempt(self.conversation.trigger_continuation()) is None:
             self._compacting = self.transcript.goes_on = False
@@ -261,7 +238,6 @@ class ChatSession:
         return await made.get()
 
     def show_output(self, number: int = 1) -> None:
-        """Print the whole output of the latest tool call (1), or an earlier one (2, …)."""
         lines = self.transcript.output(number)
         for line in lines or [self.paint.dim("· no tool has printed anything here yet")]:
             self.say(line)
@@ -311,13 +287,13 @@ class ChatSession:
         return await self._client.models()
 
     async def model(self) -> Model | None:
-        """Return the model of the conversation; None if the server does not list it, or does not answer."""
+        """The model of the conversation; None if the server does not list it, or does not answer."""
         with suppress(BedrockError):
             return await self._client.model((await self.conversation.get()).model)
         return None
 
     async def attempt(self, call: Awaitable[T]) -> T | None:
-        """Return the result of a call to the server. If the call fails, print why and return None."""
+        """The result of a call to the server. If the call fails, print why and return None."""
         try:
             return await call
         except BedrockError as error:
@@ -325,7 +301,6 @@ class ChatSession:
             return None
 
     def complain(self, error: BedrockError) -> None:
-        """Print an error, and what the user can do about it."""
         self.say(self.paint.bad(f"✗ {what_happened(error)}"))
         if hint := what_to_do(error, in_chat=True):
             self.say(self.paint.dim(f"  {hint}"))
@@ -404,16 +379,15 @@ class ChatSession:
 
 
 def _is_utf8(text: str) -> bool:
-    """Return whether the terminal sent valid UTF-8; invalid bytes appear as lone surrogates."""
+    """Whether the terminal sent valid UTF-8; invalid bytes appear as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def message_of(text: str) -> str | None:
-    """Return the message that a typed text sends; None if the text is a command.
+    """The message of a typed text; None for a command.
 
-    A text that begins with a path is a message. Of two slashes at the beginning, the first one is removed, so that
-    every text can be sent. Blanks before a slash are ignored, except in a text of several lines, which may be indented
-    code.
+    A text that begins with a path is a message, and of two slashes the first is removed. Blanks before a slash are
+    ignored, except in several lines, which may be indented code.
     """
     begin = text if "\n" in text.strip() else text.lstrip()
     if not begin.startswith("/"):

@@ -43,16 +43,13 @@ _KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A slash command."""
-
     name: str
     argument: str
-    """The argument, as shown in the help; in brackets if it is optional."""
     about: str
     run: Callable[[ChatSession, str], Awaitable[None]]
 
     def takes(self, argument: str) -> bool:
-        """Return whether the command can be used with this argument, which is "" if the user gave none."""
+        """Whether the command can be used with this argument, which is "" if the user gave none."""
         if not self.argument:
             return not argument
         return bool(argument) or self.argument.startswith("[")
@@ -137,10 +134,7 @@ async def _rule_lines(chat: ChatSession) -> list[str]:
 
 
 async def _mode(chat: ChatSession, mode: str) -> None:
-    """Set the mode, and offer to stop the tool calls, jobs and MCP servers that still run with wider rights.
-
-    Without a mode, or with an unknown one, print the present mode and the possible ones.
-    """
+    """Set the mode, and offer to stop what still runs with wider rights; without a valid one, list all."""
     if mode not in MODES:
         chat.say(chat.paint.careful(f"· the mode is {chat.view.mode}; it can be {_listed(MODES)}"))
         return
@@ -194,7 +188,6 @@ async def _efforts(chat: ChatSession) -> str:
 
 
 async def _model(chat: ChatSession, model: str) -> None:
-    """Set the model; without one, list the models of the server."""
     if model:
         if (then := await chat.attempt(chat.conversation.update(model=model))) is not None:
             chat.say(chat.paint.dim(f"· the model is {one_line(then.model.removeprefix('models/'), 100)}"))

@@ -71,10 +71,7 @@ def deny(conversation: Conversation, call: str | None, note: str, always: str | 
 
 
 def _suggested(approval: Approval, kind: str | None) -> ApprovalRule | None:
-    """Return the first rule of this kind that the approval suggests; None if `kind` is None.
-
-    Raises CommandError if the approval suggests no rule of this kind.
-    """
+    """The suggested rule of this kind; None for None. Raises CommandError if there is none."""
     if kind is None:
         return None
     for rule in approval.suggestions:
@@ -141,11 +138,7 @@ def _chosen(
     everything: bool = False,
     unknown: int = exits.FAILED,
 ) -> list[Asked]:
-    """Return what is open and the command line names; if it names nothing, the only one or, with `everything`, all.
-
-    Raises:
-        CommandError: That is not open, or several are open and none is named.
-    """
+    """What is open and named or, if nothing is named, the only one, or `everything`. Raises CommandError."""
     if not found:
         raise exits.CommandError(f"{now.slug} has no open {what}")
     if wanted is not None and wanted not in found:
@@ -172,10 +165,7 @@ def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
 
 
 def _filled_in(asked: Question) -> dict[str, Any] | None:
-    """Ask for the fields of a form at the terminal, and return the values; None if the user types /decline.
-
-    Raises CommandError if there is no terminal.
-    """
+    """Ask for a form at the terminal; None for /decline. Raises CommandError without one."""
     if not sys.stdin.isatty():
         hint = "Fill in the form with --set FIELD=VALUE, or say --visited or --decline."
         raise exits.CommandError("no terminal to ask on", hint, exits.USAGE)
@@ -183,10 +173,7 @@ def _filled_in(asked: Question) -> dict[str, Any] | None:
 
 
 async def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
-    """Ask the user for the fields of a form, and return the values; None if the user types /decline.
-
-    The form is printed to standard output, or to standard error if `err`. Raises click.Abort if the input ends.
-    """
+    """Ask for the fields of a form, on stderr if `err`; None for /decline. Raises click.Abort at the end of input."""
     paint = Paint.for_stream(sys.stderr if err else sys.stdout)
     for line in form.lines(paint):
         print_line(line, err=err)
@@ -264,7 +251,7 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
 
 
 def _first(limit: int, pages: Iterable[tuple[Iterable[Asked], Iterable[str]]]) -> tuple[list[Asked], list[str]]:
-    """Return the first `limit` items from pages, and the names of unreadable conversations on the pages read so far."""
+    """The first `limit` items from pages, and the names of unreadable conversations on the pages read so far."""
     found: list[Asked] = []
     unreadable: dict[str, None] = {}
     for asked, damaged in pages:
@@ -282,7 +269,7 @@ def _tell_unreadable(names: Iterable[str]) -> None:
 
 
 def _slugs(client: Client) -> Callable[[str], str]:
-    """Return a function that maps the name of a conversation to its slug, or to its id if it was deleted meanwhile."""
+    """A function that maps the name of a conversation to its slug, or to its id if it was deleted meanwhile."""
 
     @cache
     def slug(name: str) -> str:

@@ -155,7 +155,7 @@ def ask(
 
 
 def _failure(error: BedrockError, conversation: Conversation) -> exits.CommandError:
-    """Return the CommandError that reports an error. In its hint, the conversation's slug replaces the word NAME."""
+    """The CommandError that reports an error. In its hint, the conversation's slug replaces the word NAME."""
     failure = exits.CommandError.of(error, exits.address_source(click.get_current_context()))
     if "NAME" in failure.hint:
         with suppress(BedrockError):
@@ -175,7 +175,7 @@ def _prompt(arguments: tuple[str, ...], *, no_stdin: bool = False, quiet: bool =
 
 
 def _input(*, beside_words: bool, quiet: bool) -> str:
-    """Return the text of standard input; "" if it says nothing for SILENCE_SECONDS and there are words beside it."""
+    """The text of standard input; "" if it says nothing for SILENCE_SECONDS and there are words beside it."""
     leave_out = "; --no-stdin skips it" if beside_words else ""
     text = f"Reading standard input until it ends{leave_out}."
     notice = threading.Timer(NOTICE_SECONDS, exits.print_message, (text,))
@@ -214,7 +214,7 @@ def _schema(path: str) -> dict[str, Any]:
 
 
 def _is_piped() -> bool:
-    """Return whether standard input is a pipe or a file. Other kinds, e.g. a terminal, may never reach their end."""
+    """Whether standard input is a pipe or a file. Other kinds, e.g. a terminal, may never reach their end."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):
@@ -231,10 +231,7 @@ async def _follow(
     approve: bool,
     stream: bool,
 ) -> Outcome:
-    """Print the progress of a run, unless `paint` is None, and return the run's outcome.
-
-    Without `approve`, return at the first approval request.
-    """
+    """Print a run's progress, unless `paint` is None; without `approve`, until the first approval request."""
     block, quiet, asking = LiveBlock(sys.stderr), paint is None, False
     width, paint = columns(sys.stderr) if os.environ.get("TERM") != "dumb" else None, paint or Paint(False)
     drawing = Drawing(paint, block.write, width=width)
@@ -271,10 +268,7 @@ async def _follow(
 
 
 async def _reply(conversation: AsyncConversation, asked: Question) -> None:
-    """Let the user answer an MCP server's question; if the server rejects the answer, ask again.
-
-    The question is declined if the input ends and, with a message, if there is no terminal.
-    """
+    """Let the user answer an MCP server's question, again if it is rejected; without input, decline it."""
     at_terminal, form = sys.stdin.isatty() and sys.stderr.isatty(), QuestionForm(asked)
     try:
         while at_terminal and (content := await _filled_in(form)) is not None:

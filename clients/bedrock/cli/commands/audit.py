@@ -57,10 +57,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
 
 
 def _everything(client: Client) -> Iterator[str]:
-    """Yield the slug, or without a slug the id, of each conversation and sub-agent.
-
-    Each one is yielded once, even if the server lists it repeatedly.
-    """
+    """Yield the slug or id of each conversation and sub-agent once."""
     seen: set[str] = set()
     for name, slug in _listed(client):
         for each, shown in ((name, slug), *_listed(client, parent=name)):
@@ -70,10 +67,7 @@ def _everything(client: Client) -> Iterator[str]:
 
 
 def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the names and slugs of all conversations, or of the sub-agents of `parent`, including archived ones.
-
-    The slug of a conversation that cannot be read is empty.
-    """
+    """Yield names and slugs ("" if unreadable) of all conversations, archived or not, or of `parent`'s sub-agents."""
     request = v1.ListConversationsRequest(parent=parent)
     for page in client.pages(client.conversations_stub.ListConversations, request):
         yield from ((found.name, found.slug) for found in page.conversations)
@@ -187,7 +181,7 @@ def audit(
 
 
 def _id_of(client: Client, name: str) -> str:
-    """Return the id of a conversation, by which entries name it; `name` itself if there is no such conversation."""
+    """The id of a conversation, by which entries name it; `name` itself if there is no such conversation."""
     try:
         return client.conversation(name).get().name.removeprefix("conversations/")
     except NotFound:

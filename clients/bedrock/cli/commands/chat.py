@@ -51,11 +51,9 @@ At a terminal, the same command opens a chat."""
 
 
 def play(client: Client, paint: Paint, write: Write, directory: str, model: str | None, *, again: str) -> int:
-    """Send a demo message, answer the agent's approval requests, print everything, and return the exit code.
+    """Send a demo message, answer its approval requests, print everything; the exit code.
 
-    If this function is interrupted, the run is cancelled.
-
-    `again` is the command that shows the conversation later, with {} for its slug.
+    `again` is the command that shows the conversation later, with {} for its slug. An interrupt cancels the run.
     """
     conversation = client.create(directory, model=model, approval_policy="ask_writes")
     made = conversation.get()
@@ -82,16 +80,13 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
 
 
 def is_scripted(client: Client, conversation: ConversationInfo) -> bool:
-    """Return whether a conversation uses the demo model."""
+    """Whether a conversation uses the demo model."""
     demos = (model.name for model in client.models() if model.protocol == "demo")
     return conversation.model in demos
 
 
 def _decide(conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Write) -> None:
-    """Answer an approval request in place of a user.
-
-    Calls in restricted mode and calls of the demo model are approved; other calls and mode upgrades are denied.
-    """
+    """Answer an approval for a user: yes to calls in restricted mode and of the demo model, no to all others."""
     is_safe = conversation.get().mode == "restricted" or scripted
     if is_safe and approval.tool != "request_mode_upgrade":
         write(paint.careful("  answered automatically, because there is no terminal: yes"))
@@ -180,11 +175,6 @@ def chat(
 
 
 def _farewell(left: ConversationInfo, again: str, program: str, *, ends: bool, goes_on: bool | None) -> list[str]:
-    """Return lines about what continues after the chat, how to stop it with `program`, and how to come back.
-
-    `ends` says that the server ends when it is not used; `goes_on` whether it has not ended by now, None if the chat
-    did not start it.
-    """
     count = len(left.background_jobs)
     jobs = [counted(count, "background job")] if count else []
     back = f"To come back: {again.replace('{}', left.slug)}"
@@ -201,10 +191,7 @@ def _farewell(left: ConversationInfo, again: str, program: str, *, ends: bool, g
 async def _chat(
     address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
 ) -> tuple[str, str]:
-    """Run the chat. Its first message is `first`, unless that is empty.
-
-    Returns the name and the slug of the conversation in which the chat has ended.
-    """
+    """Run the chat, after the message `first` if there is one; the name and slug of its last conversation."""
     from bedrock.cli.chat.input_history import ChatHistory  # noqa: PLC0415
     from bedrock.cli.chat.prompt import Attention, chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
 

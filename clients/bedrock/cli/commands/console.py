@@ -47,9 +47,9 @@ def console(ctx: click.Context, *, quiet: bool) -> None:
 
 
 def link_of_running(address: str | None = None) -> str:
-    """Return a link to sign in with at the gateway of the server of this machine; "" if it runs none.
+    """A link to sign in at the gateway of this machine's server; "" if it runs none.
 
-    `address` is the server's, if it is not where the settings say.
+    `address`: the server's, if not the usual.
     """
     folder = data_directory()
     if not server_process(folder):  # another program may listen at the address by now

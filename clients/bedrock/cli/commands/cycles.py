@@ -66,10 +66,9 @@ def wait(conversation: Conversation, *, run: str, timeout: float | None, output:
 
 
 def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[RequestCycle, str]:
-    """Wait for the end of a run, and print meanwhile what it waits for.
+    """Wait for a run's end, and print what it waits for.
 
-    Returns the run's request cycle, and what the run waits for when the time is up; "" if it waits for nothing or has
-    ended.
+    Returns its request cycle, and what it waits for at the deadline, or "".
     """
     told = ""
     while True:

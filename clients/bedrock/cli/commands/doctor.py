@@ -34,10 +34,7 @@ NO_MODELS_ELSEWHERE = "The operator of the server says which models you may use,
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check."""
-
     level: str
-    """"ok", "warn" or "fail"."""
     subject: str
     text: str
     advice: str = ""
@@ -92,7 +89,6 @@ def _versions() -> Finding:
 
 
 def _token(address: str | None) -> Finding:
-    """Report where the token comes from. A token in the data directory is for the server on this machine only."""
     if os.environ.get("BEDROCK_TOKEN"):
         return Finding("ok", "token", "from BEDROCK_TOKEN")
     if (address or os.environ.get("BEDROCK_ADDRESS")) and not resolve(address).token:

@@ -37,7 +37,7 @@ async def watch_list(address: str | None, output: str, wanted: str = "") -> None
 
 
 def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> SafeText:
-    """Return the line for a change; empty if there is nothing to print.
+    """The line for a change; empty if there is nothing to print.
 
     `slugs` maps the names of the conversations shown so far to their slugs, and is updated.
     """

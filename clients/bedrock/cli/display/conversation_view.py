@@ -34,9 +34,7 @@ class ConversationView:
     used: int = 0
     """Tokens in the context at present."""
     window: int = 0
-    """Maximum tokens of the context; zero if unknown."""
     tokens: int = 0
-    """The tokens, input and output, of all requests to the model so far."""
     auto_continue: bool = False
     """Whether the server creates the successor as soon as the context is used up."""
     state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
@@ -50,16 +48,10 @@ class ConversationView:
 
     @property
     def busy(self) -> bool:
-        """Whether there is a run that can be cancelled."""
         return self.state.busy
 
     def observe(self, event: Event, now: float) -> None:
-        """Apply an event.
-
-        Args:
-            event: The event.
-            now: Monotonic seconds, to measure how long the current tool has been running.
-        """
+        """Apply an event; `now` is monotonic, to time the current tool."""
         if event.conversation is not None:
             self.know(event.conversation)
         if event.state is not None:
@@ -83,13 +75,10 @@ class ConversationView:
                 pass
 
     def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> SafeText:
-        """Return the status line: state, queue, background jobs, context, mode, model.
+        """The status line: state, queue, jobs, context, mode, model.
 
-        Args:
-            now: The time, by the same clock as in `observe`.
-            wall: Wall-clock time, to count down to the next attempt of a model request.
-            width: Maximum columns; the last parts are omitted first.
-            keys: Text about keys, which is shown during a run.
+        `now` is that of `observe`, `wall` counts down to the next attempt. Beyond `width` the last parts are omitted.
+        `keys` is shown during a run.
         """
         parts = [self.activity(now, wall)]
         if self.queue:
@@ -105,7 +94,6 @@ class ConversationView:
         return one_line(line, width) if width is not None else for_terminal(line)
 
     def activity(self, now: float, wall: datetime) -> str:
-        """Return the current activity in a few words; the arguments are those of `status`."""
         state = self.state
         if state.llm_requesting:
             return self._requesting(state.llm_requesting, _WORDS.get(state.kind, "thinking"), wall)
@@ -186,11 +174,9 @@ class AgentTree:
 
     def __init__(self) -> None:
         self.waiting = False
-        """Whether the parent waits for its sub-agents."""
         self._agents: dict[int, AgentView] = {}
 
     def observe(self, event: Event) -> None:
-        """Update the tree with an event of the parent's conversation."""
         if event.state is not None and event.kind != "conversation_updated":
             waiting = self._waits(event, event.state)
             if waiting and not self.waiting:
@@ -222,7 +208,7 @@ class AgentTree:
                 yield paint.dim(f"· sub-agent {agent.status.index + 1} of {len(self._agents)} at work: {task}")
 
     def lines(self, paint: Paint, wall: datetime, width: int) -> list[SafeText]:
-        """Return a line of at most `width` columns for each sub-agent; [] unless the parent waits for sub-agents."""
+        """A line of at most `width` columns for each sub-agent; [] unless the parent waits for sub-agents."""
         if not self.waiting:
             return []
         agents = list(self._in_order())

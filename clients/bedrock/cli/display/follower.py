@@ -24,30 +24,22 @@ RETRY_SECONDS = 1.0
 
 
 def lost(error: BedrockError) -> str:
-    """Return a line for the user that says that the connection is lost, and why."""
+    """A line for the user that says that the connection is lost, and why."""
     return f"{TRYING_AGAIN} ({_cause(error)})"
 
 
 def _cause(error: BedrockError) -> str:
-    """Return why a connection was lost, without the addresses and system calls that matter only when connecting."""
+    """Why a connection was lost, without the addresses and system calls that matter only when connecting."""
     if isinstance(error, ServerNotRunning) and not isinstance(error, ServerUnreachable):
         return "the server is not running"
     return one_line(error.message, 100) if error.reason else "the server does not answer"
 
 
 class Outage:
-    """Detects that a stream of events broke, and that the connection is back, even if no new event arrives.
-
-    Use it on one event loop.
-    """
+    """Detects that a stream broke, and that the connection is back, even without an event. One event loop."""
 
     def __init__(self, conversation: Callable[[], AsyncConversation], say: Callable[[str], None]) -> None:
-        """Start in the connected state.
-
-        Args:
-            conversation: Returns the conversation that is followed.
-            say: Prints a line for the user; called after each change.
-        """
+        """`say` prints a line for the user after each change."""
         self._conversation = conversation
         self._say = say
         self._looking: asyncio.Task[None] | None = None
@@ -64,13 +56,11 @@ class Outage:
             self._say(lost(error))
 
     def end(self) -> None:
-        """Record that an event has arrived: if the connection was lost, print that it is back."""
         if self._looking is not None:
             self.close()
             self._say(CONNECTED_AGAIN)
 
     def close(self) -> None:
-        """Stop checking whether the connection is back, and print nothing."""
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
@@ -104,15 +94,9 @@ class Drawing:
         refresh: Callable[[], None] = lambda: None,
         hint: str = "",
     ) -> None:
-        """Prepare to draw.
+        """`live` shows text as it streams in, and sub-agents as a tree; `width` returns the columns (None: no limit).
 
-        Args:
-            paint: How to colour lines.
-            write: Prints a line.
-            live: Whether to show text as it streams in, and sub-agents as a tree.
-            width: Returns the maximum columns of a line; None for no limit.
-            refresh: Called after each event, because the changing lines may be others now.
-            hint: The text that tells the user how to see the omitted part of a long output.
+        `refresh` is called after each event; `hint` tells how to see the omitted part of a long output.
         """
         self.view = ConversationView()
         self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
@@ -133,10 +117,7 @@ class Drawing:
                 self.transcript.ask_person(question)
 
     def show_progress(self, event: Event) -> None:
-        """Print an event of a run, but neither the prompt, the answer and the error, nor what waits for a person.
-
-        The command prints these itself.
-        """
+        """Print an event of a run, but for what the command prints itself: prompt, answer, error, and what waits."""
         self.view.observe(event, time.monotonic())
         message = event.message if event.kind == "message_added" else None
         if message is None:
@@ -147,7 +128,7 @@ class Drawing:
             self.transcript.show(event)
 
     def status(self, keys: str = "Esc cancels") -> SafeText:
-        """Return the status line: what the conversation is doing, and its context, mode and model."""
+        """The status line: what the conversation is doing, and its context, mode and model."""
         return self.view.status(time.monotonic(), _wall(), self._width(), keys=keys)
 
     def agent_lines(self) -> list[SafeText]:

@@ -61,18 +61,17 @@ MODES = {
 
 
 def nothing_to_cancel(*, jobs: bool) -> str:
-    """Return the message about a cancel without effect; `jobs` says whether background jobs were to end, too."""
     return "there is nothing to cancel" + (", and no background job is running" if jobs else "")
 
 
 def unoffered_notice(conversation: ConversationInfo) -> str:
-    """Return the notice that names the client tools which the conversation's mode does not offer; "" if none."""
+    """The notice that names the client tools which the conversation's mode does not offer; "" if none."""
     names = ", ".join(tool.name for tool in conversation.unoffered_tools)
     return f"not offered to the agent in this mode: {names}" if names else ""
 
 
 def assumed_window(usage: ContextUsage, model: str) -> str:
-    """Return a notice that a model's window is assumed, and how to set it; "" if it is known."""
+    """A notice that a model's window is assumed, and how to set it; "" if it is known."""
     if not usage.assumed:
         return ""
     name = model.removeprefix("models/")
@@ -83,29 +82,28 @@ def assumed_window(usage: ContextUsage, model: str) -> str:
 
 
 def set_window(name: str) -> str:
-    """Return how to set the window of a model, as the end of a sentence."""
     return f'set window in [models."{name}"] of the server\'s settings'
 
 
 def for_people(result: ToolResult) -> str:
-    """Return the output of a tool for people: without the part that is marked as for the agent only."""
+    """The output of a tool for people: without the part that is marked as for the agent only."""
     addressed = str(result.display.get("for_agent", ""))
     before, found, after = result.output.rpartition(addressed) if addressed else ("", "", result.output)
     return before.rstrip(" ") + after if found else result.output
 
 
 def interruption(detail: str) -> str:
-    """Return the text for users about why a run was interrupted; "cancelled" if `detail` is empty."""
+    """The text for users about why a run was interrupted; "cancelled" if `detail` is empty."""
     return _LABELS.get(detail, f"interrupted: {detail}") if detail else "cancelled"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun, e.g. "1 request" or "2 requests"."""
+    """A count with its noun, e.g. "1 request" or "2 requests"."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def waits_for(state: ConversationState) -> str:
-    """Return what a run waits for: `APPROVAL`, or e.g. "waits for an answer (TOOL)"; "" if it does not wait."""
+    """What a run waits for: `APPROVAL`, or e.g. "waits for an answer (TOOL)"; "" if it does not wait."""
     if state.kind == "awaiting_tool_approval":
         return APPROVAL
     running = state.tool_executing
@@ -116,7 +114,6 @@ def waits_for(state: ConversationState) -> str:
 
 
 def ending(cycle: RequestCycle) -> str:
-    """Return how a run ended, or that it is still running."""
     if cycle.stop_reason == "interrupted":
         return interruption(cycle.stop_detail)
     reason, detail = cycle.stop_reason, cycle.stop_detail
@@ -124,12 +121,11 @@ def ending(cycle: RequestCycle) -> str:
 
 
 def fate(name: str) -> str:
-    """Return the label for the fate of a queued message; the fate's own name if it has no label."""
     return _LABELS.get(name, name)
 
 
 def in_words(generation: Generation | None) -> str:
-    """Return the settings for a model's answers as text to follow the model's name; "" if there are none."""
+    """The settings for a model's answers as text to follow the model's name; "" if there are none."""
     if generation is None:
         return ""
     parts = [
@@ -141,12 +137,11 @@ def in_words(generation: Generation | None) -> str:
 
 
 def tool_left_out(tool: McpToolLeftOut) -> SafeText:
-    """Return the line that says that a tool of an MCP server is not offered to agents, and why."""
+    """The line that says that a tool of an MCP server is not offered to agents, and why."""
     return one_line(f"the tool {tool.name or 'without a name'} is left out: {tool.reason}", 300)
 
 
 def state_in_words(kind: str) -> str:
-    """Return the name of a conversation's state as people read it."""
     return _USED_UP if kind == "context_exhausted" else kind.replace("_", " ")
 
 
@@ -158,22 +153,19 @@ _NO_NAME = re.compile(r"[^0-9A-Za-z]+")
 
 
 def short(image: Image) -> str:
-    """Return the short name of an image: the beginning of the hash in its id."""
     return _NO_NAME.sub("", image.attachment.rpartition("/")[2].rpartition("-")[2])[:SHOWN]
 
 
 def kind(image: Image) -> str:
-    """Return the format, which is also the file extension: "png", "jpeg", "gif" or "webp"."""
     return _NO_NAME.sub("", image.media_type.rpartition("/")[2])
 
 
 def described(image: Image) -> str:
-    """Return a line of text about an image: its short name, format, width and height."""
     return f"[image {short(image)}: {kind(image)}, {image.width} x {image.height}]"
 
 
 async def queue_lines(conversation: AsyncConversation) -> list[str]:
-    """Return a line for each queued message, to be shown in a chat; if none is queued, one line that says so."""
+    """A line for each queued message, to be shown in a chat; if none is queued, one line that says so."""
     return [
         f"· {_delivery(entry)}, sent {ago(entry.message.create_time)} ago: “{one_line(entry.message.text, 60)}”"
         async for entry in conversation.queue()

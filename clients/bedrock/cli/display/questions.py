@@ -19,10 +19,7 @@ _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
 def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -> str:
-    """Describe a tool call by its input `given` or, if that is empty, by the unparsed input `raw`.
-
-    `clean` makes texts safe to print.
-    """
+    """Describe a tool call by its input or, without any, by `raw`; `clean` makes texts safe to print."""
     if not given:
         return clean(raw)
     if isinstance(tasks := given.get("tasks"), list):
@@ -69,7 +66,7 @@ _NO = frozenset({"n", "no", "false"})
 
 
 def clock_time(when: datetime) -> str:
-    """Return the time of day in the time zone of this machine, as HH:MM:SS."""
+    """The time of day in the time zone of this machine, as HH:MM:SS."""
     return when.astimezone().strftime("%H:%M:%S")
 
 
@@ -84,7 +81,6 @@ class QuestionForm:
         self._fields = {name: fields[name] for name in dict.fromkeys((*order, *sorted(fields)))}
         self._required = frozenset(schema.get("required", ()))
         self.content: dict[str, Any] = {}
-        """The values of the fields that are filled in."""
         self._place = 0
 
     @property
@@ -103,7 +99,7 @@ class QuestionForm:
         self._place = 0
 
     def lines(self, paint: Paint) -> list[SafeText]:
-        """Return the lines that show the question in full; control characters are made visible."""
+        """The lines that show the question in full; control characters are made visible."""
         asked = self.question
         tool = literal(asked.tool.removeprefix("tools/"))
         head = paint.text(
@@ -119,13 +115,13 @@ class QuestionForm:
         return [*lines, paint.dim(INDENT + f"({NO_SECRETS})")]
 
     def prompt_line(self, paint: Paint) -> SafeText:
-        """Return the line above the prompt: what the next Enter answers, how to decline, and the deadline."""
+        """The line above the prompt: what the next Enter answers, how to decline, and the deadline."""
         return paint.text(
             paint.careful(self.prompt()), paint.dim(f"  /decline, until {clock_time(self.question.deadline)}")
         )
 
     def prompt(self) -> SafeText:
-        """Return a line that says what the next Enter answers: a field with its description and what can be typed."""
+        """A line that says what the next Enter answers: a field with its description and what can be typed."""
         if self.question.url:
             return SafeText("Enter: I have opened it")
         if not self.name:
@@ -137,10 +133,7 @@ class QuestionForm:
         return SafeText(" ".join(parts))
 
     def enter(self, text: str) -> str:
-        """Fill in the next field with the typed text; "" omits the field, or takes its default.
-
-        Returns what is wrong with the text; "" if nothing is.
-        """
+        """Fill in the next field; "" omits it, or takes its default. Returns what is wrong with the text, or ""."""
         if name := self.name:
             field, text = self._fields[name], text.strip()
             if text:
@@ -183,7 +176,7 @@ def _bound(key: str, limit: Any) -> str:
 
 
 def _about(name: str, field: Mapping[str, Any]) -> str:
-    """Return a field's title and description as one text. The title is omitted if it only repeats the name."""
+    """A field's title and description as one text. The title is omitted if it only repeats the name."""
     title, description = str(field.get("title") or ""), str(field.get("description") or "")
     told = "" if _letters(title) == _letters(name) else title
     return ": ".join(dict.fromkeys(words for words in (told, description) if words))
@@ -194,7 +187,7 @@ def _letters(text: str) -> str:
 
 
 def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the values that a field offers, each with the label that people see; [] if it takes any value."""
+    """The values that a field offers, each with the label that people see; [] if it takes any value."""
     given = field.get("items", {}) if field.get("type") == "array" else field
     if "enum" in given:
         names = given.get("enumNames", [])
@@ -236,10 +229,7 @@ def _number(field: Mapping[str, Any], text: str, kind: Callable[[str], float], o
 
 
 def _check_bounds(field: Mapping[str, Any], least: str, value: float, most: str) -> None:
-    """Raise ValueError if a value is less than the field's bound `least` or more than its bound `most`.
-
-    The text of the error names the bound.
-    """
+    """Raise ValueError, which names the bound, if a value is less than `least` or more than `most`."""
     for key, beyond in ((least, value < field.get(least, value)), (most, value > field.get(most, value))):
         if beyond:
             raise ValueError(f"type {_bound(key, field[key])}")
@@ -271,8 +261,6 @@ Asked: TypeAlias = Approval | Offer | QuestionForm
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A user's reply to a question."""
-
     approve: bool
     rule: ApprovalRule | None = None
     """The rule that decides later calls in the same way; None if the reply is for this call only."""
@@ -319,7 +307,7 @@ TITLE_COLUMNS = 60
 
 
 def question_lines(approval: Approval, working_directory: str, paint: Paint) -> list[SafeText]:
-    """Return the lines that show an approval request in full; control characters are made visible."""
+    """The lines that show an approval request in full; control characters are made visible."""
     if approval.tool == "request_mode_upgrade":
         until = ", until the mode is changed back"
         if approval.mode_upgrade is not None and approval.mode_upgrade.mode == "workspace":
@@ -337,7 +325,7 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 
 
 def _why_asked(approval: Approval) -> SafeText:
-    """Return why a person is asked: a rule demands it or might deny the call, or no rule allows it, but one could."""
+    """Why a person is asked: a rule demands it or might deny the call, or no rule allows it, but one could."""
     if (rule := approval.rule) is None:
         could = next((one_line(rule_title(each), RULE_TITLE_COLUMNS) for each in approval.suggestions), None)
         return SafeText("no rule allows it") + ("" if could is None else SafeText("; one would: allow ") + could)
@@ -349,13 +337,13 @@ def _why_asked(approval: Approval) -> SafeText:
 
 
 def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRule | None:
-    """Return the rule that was created when the user chose the suggestion `wanted`; None if it was deleted again."""
+    """The rule that was created when the user chose the suggestion `wanted`; None if it was deleted again."""
     alike = (rule for rule in rules if (rule.kind, rule.subject) == (wanted.kind, wanted.subject))
     return max((rule for rule in alike if rule.origin == "conversation"), key=_age, default=None)
 
 
 def rule_line(rule: ApprovalRule, revoking: str) -> SafeText:
-    """Return a line about a new rule. `revoking` is the command that revokes it, where {} stands for the rule's id."""
+    """A line about a new rule. `revoking` is the command that revokes it, where {} stands for the rule's id."""
     named = literal(rule_id(rule))
     made = SafeText("rule ") + named + f": {rule.action} " + rule_title(rule)
     return made + f" ({revoking.format(named)} revokes it)"
@@ -366,24 +354,24 @@ def _age(rule: ApprovalRule) -> float:
 
 
 def question_title(asked: Asked) -> SafeText:
-    """Return a short title of a question: the tool and its action, or what is asked."""
+    """A short title of a question: the tool and its action, or what is asked."""
     if isinstance(asked, Approval):
         return call_title(asked.tool, asked.input)
     return one_line(literal(asked.question.message if isinstance(asked, QuestionForm) else asked.text), TITLE_COLUMNS)
 
 
 def offers_workspace(asked: Asked | None) -> bool:
-    """Return whether a person can grant the workspace mode instead of the wider one that the agent asks for."""
+    """Whether a person can grant the workspace mode instead of the wider one that the agent asks for."""
     return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.workspace_available
 
 
 def call_title(tool: str, given: dict[str, Any]) -> SafeText:
-    """Return a short title of a call: the tool, and the most informative part of its input."""
+    """A short title of a call: the tool, and the most informative part of its input."""
     return one_line(literal(tool) + " " + literal(headline(given, literal)), TITLE_COLUMNS)
 
 
 def parse_reply(text: str, asked: Asked | None) -> Reply | None:
-    """Return the reply that a typed text contains; None if the text is an ordinary message, or fills in a form."""
+    """The reply that a typed text contains; None if the text is an ordinary message, or fills in a form."""
     if isinstance(asked, QuestionForm):
         return None
     text, rules = text.strip(), rules_by_key(asked)
@@ -402,7 +390,7 @@ def parse_reply(text: str, asked: Asked | None) -> Reply | None:
 
 
 def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
-    """Return the first approval rule of each kind that a question suggests, by the key that the user presses for it."""
+    """The first approval rule of each kind that a question suggests, by the key that the user presses for it."""
     rules: dict[str, ApprovalRule] = {}
     for rule in asked.suggestions if isinstance(asked, Approval) else ():
         if rule.kind in RULE_KEYS:
@@ -411,7 +399,7 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
 
 
 def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
-    """Return the letters that, with Enter, answer a question, as a line; `mode` is that of the conversation."""
+    """The letters that, with Enter, answer a question, as a line; `mode` is that of the conversation."""
     if isinstance(asked, QuestionForm):
         return paint.text(asked.prompt_line(paint), "\n")
     rules = rules_by_key(asked)
@@ -424,12 +412,12 @@ def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
 
 
 def rule_id(rule: ApprovalRule) -> str:
-    """Return the id of a rule, as commands take it; "(server)" for an operator's rule, which cannot be revoked."""
+    """The id of a rule, as commands take it; "(server)" for an operator's rule, which cannot be revoked."""
     return rule.name.rpartition("/")[2] if rule.origin == "conversation" else "(server)"
 
 
 def rule_title(rule: ApprovalRule) -> SafeText:
-    """Return what a rule is about, on one line; control characters are made visible."""
+    """What a rule is about, on one line; control characters are made visible."""
     subject = literal(rule.subject).replace("\n", "⏎")
     return literal(_RULE_WORDS.get(rule.kind, rule.kind)) + " " + SafeText(subject)
 

@@ -39,14 +39,7 @@ class ToolOutput:
     """Prints the outputs of the tools of one conversation, one tool after the other."""
 
     def __init__(self, paint: Paint, write: Write, width: Width | None, hint: str = "") -> None:
-        """Prepare to print the outputs of one conversation.
-
-        Args:
-            paint: How to colour lines.
-            write: Prints a line.
-            width: Returns the maximum columns of a line; None for no limit.
-            hint: Text that tells the user how to see omitted lines; "" for no such text.
-        """
+        """`width` returns the columns of a line, None for no limit; `hint` tells how to see omitted lines."""
         self._paint = paint
         self._write = write
         self._width = None if width is None else lambda: max(width() - len("  │ "), 1)
@@ -60,7 +53,7 @@ class ToolOutput:
         self._count = 0
 
     def unfinished(self, room: int) -> list[SafeText]:
-        """Return the end of the output of the tool call that still runs, in at most `room` lines."""
+        """The end of the output of the tool call that still runs, in at most `room` lines."""
         lines = [*self._latest, *self._flow.tail]
         total = self._count + len(self._flow.tail)
         return self._end(lines, total, room if total <= room else room - 1)
@@ -72,10 +65,7 @@ class ToolOutput:
         self._count += len(lines)
 
     def result(self, result: ToolResult, call: ToolCall | None, *, known: bool = False) -> None:
-        """Print how a call ended, and the end of its output.
-
-        With `known`, the output is only the reason why the call was denied. It was printed before, and is not repeated.
-        """
+        """Print how a call ended, and the end of its output; with `known`, the reason was printed before."""
         diff = result.display.get("diff")
         text = self._with_streamed(self._paint.clean(for_people(result)))
         self._outputs.append(Output(call, text))
@@ -102,10 +92,7 @@ class ToolOutput:
             self._write(self._paint.dim(f"  │ … {counted(len(lines) - OUTPUT_LINES, 'more line')}"))
 
     def all(self, number: int, running: ToolCall | None) -> list[SafeText]:
-        """Return a tool call and its whole output, as lines: `number` 1 is the latest call, which may still run.
-
-        The list is empty if there is no call with this number, or its output is no longer kept.
-        """
+        """A call and its whole output: 1 is the latest, perhaps running. [] if there is none, or no output."""
         outputs = [*self._outputs, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
         if not 1 <= number <= len(outputs):
             return []
@@ -124,16 +111,13 @@ class ToolOutput:
             self._write(line)
 
     def _with_streamed(self, text: SafeText) -> SafeText:
-        """Return the output `text` of an ended call, preceded by its streamed output if `text` does not contain that.
-
-        The result of a cancelled call, for example, does not contain the streamed output.
-        """
+        """The output of an ended call, after its streamed output if `text` lacks that, as of a cancelled call."""
         streamed = _lines(self._paint.clean(self._flow.text))
         complete = not streamed or streamed[-1] in _lines(text)
         return text if complete else self._paint.text(*(f"{line}\n" for line in streamed), text)
 
     def _end(self, lines: list[SafeText], total: int, room: int) -> list[SafeText]:
-        """Return the last `room` lines, below a line that says how many of all `total` lines are hidden."""
+        """The last `room` lines, below a line that says how many of all `total` lines are hidden."""
         shown = lines[-room:] if room > 0 else []
         hidden = total - len(shown)
         above = [f"  │ … {counted(hidden, 'line')} above{self._hint}"] if hidden > 0 else []
@@ -159,9 +143,9 @@ _SUMMARIES = ("summary", "summary_fallback")
 
 
 class Transcript:
-    """Prints the events of a conversation. With `live`, text appears as it is being written, else when it is complete.
+    """Prints the events of a conversation, `live` as text is written, else when it is complete.
 
-    The agent's text is rendered as Markdown if there are colours and a `width`; else it is printed as it is.
+    The agent's text is Markdown if there are colours and a `width`.
     """
 
     def __init__(
@@ -194,17 +178,17 @@ class Transcript:
         self.agents = AgentTree()
 
     def unfinished(self, room: int) -> list[SafeText]:
-        """Return the end of the text or tool output that is streaming in, in at most `room` lines."""
+        """The end of the text or tool output that is streaming in, in at most `room` lines."""
         text = self._answer.tail or [self._paint.dim(line) for line in self._reasoning.tail]
         return text[-room:] if text else self._output.unfinished(room)
 
     def call_title(self, call: str) -> SafeText:
-        """Return a short title of the tool call with the id `call`: only the id if the call is unknown or has ended."""
+        """A short title of the tool call with the id `call`: only the id if the call is unknown or has ended."""
         known = self._calls.get(call)
         return call_title(known.tool, known.input) if known else self._paint.clean(f"the tool call {call}")
 
     def output(self, number: int) -> list[SafeText]:
-        """Return the whole output of a tool as lines: `number` 1 is the latest. Empty if there is no such output."""
+        """The whole output of a tool as lines: `number` 1 is the latest. Empty if there is no such output."""
         running = next(iter(self._calls.values()), None)
         return self._output.all(number, running)
 
@@ -222,10 +206,7 @@ class Transcript:
                 self._write(fate_line(entry, self._paint))
 
     def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
-        """Print an event; many kinds of events print nothing.
-
-        `fates` are the outcomes of queued messages, and interrupted runs, to print among the messages of a snapshot.
-        """
+        """Print an event; many kinds print nothing. `fates` are printed among the messages of a snapshot."""
         self.agents.observe(event)
         if event.kind == "snapshot":
             self._snapshot(event, fates)
@@ -292,7 +273,6 @@ class Transcript:
             )
 
     def ask_person(self, question: Question) -> None:
-        """Print a question that a tool asks a person."""
         for line in QuestionForm(question).lines(self._paint):
             self._write(line)
 
@@ -345,7 +325,6 @@ class Transcript:
                 self._write(line)
 
     def _state(self, kind: str) -> None:
-        """Print the heading of a summary when the model begins to write it."""
         summing = self._live and kind == "awaiting_continuation"
         if summing and not self._summing:
             self._heading(SUMMED_UP)
@@ -391,7 +370,6 @@ class Transcript:
 
 
 def _notice(event: Event, paint: Paint) -> SafeText | None:
-    """Return the line that an event is printed as; None for all other events."""
     match event:
         case Event(question_changed=events.QuestionChanged(question=question)) if question.status != "pending":
             colour = paint.good if question.status == "answered" else paint.careful

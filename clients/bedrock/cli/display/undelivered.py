@@ -26,10 +26,9 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 async def fates_among(
     conversation: AsyncConversation, messages: Sequence[Message], until: datetime = NEVER
 ) -> list[Fate]:
-    """Return the queued messages and interrupted runs to be printed among `messages`.
+    """The queued messages and interrupted runs to print among `messages`, decided by `until`.
 
-    The list has the messages that left the queue after the first of `messages` was stored, those that still wait in it,
-    and the interrupted runs to which `messages` belong. With `until`, it has only what was decided by then.
+    They have left the queue after the first of `messages` was stored, or still wait.
     """
     if not messages:
         return []
@@ -51,10 +50,9 @@ async def fates_among(
 
 
 def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
-    """Yield messages in order, and between them the outcomes of undelivered messages and of interrupted runs.
+    """Yield messages, with outcomes at the times of their decisions.
 
-    An outcome is placed at the time when it was decided. The outcome of a discarded message, which is itself one of
-    `messages`, comes right after it. Messages that still wait in the queue come at the end.
+    That of a discarded message, which is one of `messages`, follows it; those that wait come last.
     """
     dropped: dict[str, Fate] = {}
     others: deque[Fate] = deque()
@@ -89,16 +87,15 @@ def fate_line(entry: Fate, paint: Paint) -> SafeText:
 
 
 def _decided(entry: Fate) -> datetime:
-    """Return when the outcome was decided; the latest possible time if the message is still queued."""
+    """When the outcome was decided; the latest possible time if the message is still queued."""
     decided = entry.end_time if isinstance(entry, RequestCycle) else entry.settle_time
     return decided or NEVER
 
 
 def _is_before(entry: Fate, message: Message) -> bool:
-    """Return whether an outcome was decided before a message was stored.
+    """Whether an outcome was decided before a message was stored.
 
-    If both times are equal, the outcome counts as earlier only if it belongs to another run than the message: one run
-    may end at the very time at which the next one begins.
+    At equal times, if it is another run's: one may end at the very time at which the next begins.
     """
     decided, stored = _decided(entry), message.create_time
     run = entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle

@@ -40,8 +40,8 @@ LEAST = 8
 # then counts separately, because some terminals show them so, and a line must fit there, too.
 _JOINER = re.compile("(?<=[\ufe0f\U0001f000-\U0001faff])\u200d")
 _JOINT = "\U000e0001"
+# Matches what precedes the text of a line: a bar, a bullet, a number or spaces.
 _MARK = re.compile(r" *(?:[│●◦?·⋯↻■✓✗>•] )?(?: *\d+\. )? *")
-"""Matches what precedes the text of a line: a bar, a bullet, a number or spaces."""
 
 _THEME = Theme(
     {
@@ -95,10 +95,9 @@ class _Path:
 
 
 def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
-    """Lay out rows in lines of at most `room` columns; `paths` is the index of the column of paths.
+    """Lay out rows in `room` columns; `paths` is the index of the column of paths.
 
-    If there is too little room, the widest columns are truncated, but never the first one, which holds names: where
-    these are long, a line can be wider than `room`.
+    The widest columns are truncated, but not the first one, of names: a line can be wider than `room`.
     """
     flat = [[_JOINER.sub(_JOINT, " ".join(for_terminal(cell).split())) for cell in row] for row in rows]
     names, *widths = (max(1, *(Text(cell).cell_len for cell in column)) for column in zip(*flat, strict=True))
@@ -114,10 +113,10 @@ def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) ->
 
 
 def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:
-    """Break a line, which may have colours, into lines of at most `width` columns.
+    """Break a line into lines of at most `width` columns.
 
-    All lines but the first are indented by `indent` columns or, if that is None, aligned with the text of the first
-    line, behind its bullet or number. The bar at the left of tool output is repeated on each line.
+    Further lines are indented by `indent` or, if None, aligned with the text behind the bullet; the bar of tool output
+    is repeated.
     """
     text = Text.from_ansi(_JOINER.sub(_JOINT, line))
     text.expand_tabs(8)
@@ -145,18 +144,15 @@ class MarkdownFlow:
 
     def _begin(self) -> None:
         self.text = ""
-        """All text received so far."""
         self._partial = ""
         self._block: list[SafeText] = []
         self._fence = ""
-        """What begins and ends the open code block; "" if none is open."""
         self._language = ""
         self._gap = self._begun = False
         self._drawn: tuple[tuple[int, int], list[SafeText]] = ((0, 0), [])
 
     @property
     def tail(self) -> list[SafeText]:
-        """The incomplete block, as rendered so far."""
         if self._drawn[0] != (now := (len(self.text), self._width())):
             partial = _clean(self._partial) if self._partial else []
             code = [self._paint.text(CODE_INDENT, line) for line in partial]
@@ -170,7 +166,7 @@ class MarkdownFlow:
         return [shown for line in complete for part in _clean(line) for shown in self._add(part)]
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the remaining lines, and begin again with an empty text; see `LineFlow.finish`."""
+        """The remaining lines, and begin again with an empty text; see `LineFlow.finish`."""
         lines: list[SafeText] = []
         if text is not None and text != self.text:
             if not text.startswith(self.text):
@@ -184,7 +180,7 @@ class MarkdownFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """Return the remaining lines without rendering them, and begin again with an empty text."""
+        """The remaining lines without rendering them, and begin again with an empty text."""
         code = [] if self._fence else self._block
         rest = [*code, *_clean(self._partial)] if self._partial else code
         self._begin()
@@ -218,7 +214,7 @@ class MarkdownFlow:
         return [self._paint.text(CODE_INDENT, shown) if shown else SafeText()]
 
     def _framed(self, language: str) -> list[SafeText]:
-        """Return the short horizontal line above or below code, with the language if it is known."""
+        """The short horizontal line above or below code, with the language if it is known."""
         lines = self._spaced([self._paint.dim(f"  ── {language}".rstrip())])
         self._gap, self._begun = False, True
         return lines
@@ -243,7 +239,7 @@ class MarkdownFlow:
 
 
 def _code_line(lines: Sequence[str], language: str) -> SafeText:
-    """Return the last of `lines` of code with the colours of its syntax; the lines before it are only its context."""
+    """The last of `lines` of code with the colours of its syntax; the lines before it are only its context."""
     last = for_terminal(lines[-1].expandtabs(4))
     syntax = _syntax(language)
     if syntax is None or not last.strip():

@@ -15,14 +15,14 @@ from bedrock.cli.text.style import cells
 #: Seconds between updates of lines that change with the time.
 TICK = 0.5
 
+# Environment variables set by terminals that rewrap lines when they become narrower.
 _BREAK_LINES = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "WT_SESSION")
-"""Environment variables set by terminals that rewrap lines when they become narrower."""
 _PROGRAMS = ("tmux", "iTerm.app", "Apple_Terminal", "WezTerm", "ghostty", "vscode", "rio", "WarpTerminal")
 _NAMES = re.compile(r"(tmux|alacritty|foot|konsole|vte|gnome|wezterm|contour|rio)\b|xterm-(kitty|ghostty)")
 
 
 def reflows(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the terminal rewraps lines when it becomes narrower. xterm and the Linux console truncate them."""
+    """Whether the terminal rewraps lines when it becomes narrower. xterm and the Linux console truncate them."""
     if environ.get("XTERM_VERSION"):
         return False
     named = _NAMES.match(environ.get("TERM", "")) is not None
@@ -30,22 +30,18 @@ def reflows(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def rows_taken(cells: Iterable[int], columns: int) -> int:
-    """Return the number of rows needed for lines with the widths `cells`, in a terminal that wraps at `columns`."""
+    """The number of rows needed for lines with the widths `cells`, in a terminal that wraps at `columns`."""
     return sum(max(1, -(-taken // max(1, columns))) for taken in cells)
 
 
 class LiveBlock:
-    """Lines that stay below the printed output and are redrawn in place.
-
-    Only control sequences that every terminal has are used: cursor up, and clear to the end of the screen.
-    """
+    """Lines below the printed output, redrawn in place by control sequences that every terminal has."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._reflow = reflows()
         self._lines: Sequence[SafeText] = ()
         self._columns = 0
-        """The columns of the terminal when the block was drawn."""
 
     def write(self, line: SafeText) -> None:
         self._draw(self._lines, above=line + "\n")
@@ -80,9 +76,6 @@ class LiveBlock:
         self._columns = shutil.get_terminal_size().columns
 
     def _rows(self) -> int:
-        """Return how many rows the block takes now.
-
-        A terminal that became narrower may have broken lines into several.
-        """
+        """How many rows the block takes now: a terminal that became narrower may have broken lines."""
         columns = shutil.get_terminal_size().columns if self._reflow else self._columns
         return rows_taken((cells(without_colours(line)) for line in self._lines), columns)

@@ -21,22 +21,18 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Wrapper[Any]")
 
 Write: TypeAlias = Callable[[SafeText], None]
-"""A function that prints a line."""
 
 
 def print_line(line: SafeText, *, err: bool = False) -> None:
-    """Print a line to standard output, or to standard error if `err`."""
     click.echo(line, err=err)  # noqa: TID251 -- the only place where click.echo may be called
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Print a line of untrusted text, sanitized for a terminal or a pipe."""
     stream = sys.stderr if err else sys.stdout
     print_line(for_terminal(text) if stream.isatty() else for_pipe(text), err=err)
 
 
 def print_json(value: Any, *, indent: int | None = None) -> None:
-    """Print a value as JSON in printable ASCII. All other characters are escaped, so that none is lost."""
     print_line(SafeText(json.dumps(value, indent=indent)))
 
 
@@ -51,11 +47,10 @@ JSON_OPTION = click.option(
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, none: str, paths: str = "") -> None:
-    """Print a table. At a terminal its columns are aligned and truncated; in a pipe the cells are whole, tab-separated.
+    """Print a table: aligned and truncated at a terminal, whole and tab-separated in a pipe.
 
-    The first column contains names that users pass to other commands, and is never truncated. `paths` is the head of
-    the column of directories: at a terminal the home directory is shown as ~, and a path that is too long is truncated
-    at its start. If there are no rows, the sentence `none` is printed as by `print_none`.
+    The first column has names for other commands, and is never truncated. In the column `paths`, a terminal shows the
+    home directory as ~, and long paths without their start. Without rows, `none` is printed.
     """
     room, paint, rows = columns(sys.stdout), Paint.for_stream(sys.stdout), list(rows)
     if not rows:
@@ -80,7 +75,7 @@ def print_none(text: str) -> None:
 
 
 def with_tilde(path: str) -> str:
-    """Return a path with ~ for the home directory of this machine's user."""
+    """A path with ~ for the home directory of this machine's user."""
     home = os.path.realpath(os.path.expanduser("~"))
     return "~" + path.removeprefix(home) if path == home or path.startswith(f"{home}/") else path
 
@@ -108,7 +103,6 @@ def print_listing(
     paths: str = "",
     zeros: bool = False,
 ) -> None:
-    """Print objects of the client as JSON, if `output` is "json", or else as a table with the given columns."""
     if output == "json":
         print_values(values, zeros=zeros)
     else:
@@ -117,7 +111,7 @@ def print_listing(
 
 
 def ago(then: datetime | None) -> str:
-    """Return how long ago something was, by the clock of this machine; "" if that is unknown."""
+    """How long ago something was, by the clock of this machine; "" if that is unknown."""
     if then is None:
         return ""
     seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))  # noqa: TID251
@@ -128,7 +122,7 @@ def ago(then: datetime | None) -> str:
 
 
 def flow_of(paint: Paint, width: Width | None) -> LineFlow | MarkdownFlow:
-    """Return what converts an agent's text: to Markdown if there are colours and a width, else to plain lines."""
+    """What converts an agent's text: to Markdown if there are colours and a width, else to plain lines."""
     if not paint.enabled or width is None:
         return LineFlow(width, paint.clean)
     from bedrock.cli.text.drawing import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
@@ -137,19 +131,12 @@ def flow_of(paint: Paint, width: Width | None) -> LineFlow | MarkdownFlow:
 
 
 class Say(Protocol):
-    """A function that prints a line.
+    """Prints a line; further lines are indented by `indent` or, if None, aligned with the text behind the bullet."""
 
-    Continuation lines are indented by `indent` columns; if that is None, they are aligned with the text of
-    the first line, behind its bullet or number.
-    """
-
-    def __call__(self, line: SafeText, *, indent: int | None = None) -> None:
-        """Print a line; `indent` is the indent of its continuation lines, in columns."""
+    def __call__(self, line: SafeText, *, indent: int | None = None) -> None: ...
 
 
 def folding(write: Write, width: Width | None) -> Say:
-    """Return a function that prints a line, broken into lines of at most `width` columns; None for no limit."""
-
     def fold(line: SafeText, *, indent: int | None = None) -> None:
         if width is None or cells(line.expandtabs()) <= (room := width()):
             write(line)

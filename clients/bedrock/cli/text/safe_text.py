@@ -30,25 +30,23 @@ _REORDERING_ONLY = re.compile(f"[{_REORDERING}]")
 _HIDDEN = re.compile(f"[{_CONTROL}{_REORDERING}{_INVISIBLE}]")
 _UNSAFE_IN_PIPES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Matches runs of symbols that may contain too many combining marks; most of these runs contain none.
 _MANY_SYMBOLS = re.compile(rf"[^\w\s\x00-\x7f]{{{MOST_COMBINING + 1},}}")
-"""Matches runs of symbols that may contain too many combining marks; most of these runs contain none."""
 
 
 class SafeText(str):
-    """Text that is printed as it is: printable characters, tabs, line feeds, and the colours that this program added.
+    """Printable text: no controls but tabs, line feeds, and this program's colours.
 
-    Made by the functions of this module and by `Paint`. An f-string of it is a plain `str` again, whose colours get
-    lost when it is cleaned: join parts with `Paint.text` instead.
+    Made by this module and `Paint`. An f-string of it is a plain `str` again, which loses its colours when cleaned:
+    join by `Paint.text`.
     """
 
     __slots__ = ()
 
     def __add__(self, other: str) -> SafeText:
-        """Append a text; a plain `str` is made safe to print."""
         return SafeText(str.__add__(self, for_terminal(other)))
 
     def __radd__(self, other: str) -> SafeText:
-        """Prepend a text; a plain `str` is made safe to print."""
         return SafeText(str.__add__(for_terminal(other), self))
 
     def lines(self) -> list[SafeText]:
@@ -59,9 +57,8 @@ class SafeText(str):
 def for_terminal(text: str) -> SafeText:
     """Make text safe for a terminal, so that no character acts as a control.
 
-    Line feeds and tabs stay, and carriage returns become line ends. Colours and excess combining marks are removed.
-    Every other control character, characters that change the direction of writing, and lone surrogates become visible
-    marks such as \\x1b or \\u202e.
+    Line feeds and tabs stay, carriage returns become line ends; colours and excess combining marks go. Other controls,
+    changes of direction, and lone surrogates become marks.
     """
     if isinstance(text, SafeText):
         return text
@@ -73,43 +70,33 @@ def for_terminal(text: str) -> SafeText:
 
 
 def for_pipe(text: str) -> SafeText:
-    """Make text safe for a file or a program: remove control characters except line feeds and tabs.
-
-    A lone surrogate, which cannot be encoded, becomes a replacement character.
-    """
+    """Remove control characters but line feeds and tabs; a lone surrogate becomes a replacement character."""
     if isinstance(text, SafeText):
         return text
     return SafeText(_SURROGATE.sub("\ufffd", _UNSAFE_IN_PIPES.sub("", text)))
 
 
 def literal(text: str) -> SafeText:
-    """Make every character of a text visible, for approval by a user.
-
-    Nothing is removed, and invisible characters become marks. Only line feeds and tabs stay.
-    """
+    """Make every character visible, for approval: only line feeds and tabs stay, nothing is removed."""
     return SafeText(_MANY_SYMBOLS.sub(_surplus_marked, _HIDDEN.sub(_mark, text)))
 
 
 def json_text(line: str) -> SafeText:
-    """Escape unsafe characters in a line of JSON.
-
-    The value stays the same, since such characters occur only in the strings of JSON.
-    """
+    """Escape unsafe characters in a line of JSON, where they occur only in strings."""
     return SafeText(_MANY_SYMBOLS.sub(_surplus_in_json, _HIDDEN.sub(_json_escape, line)))
 
 
 def without_colours(text: SafeText) -> str:
-    """Return a text without its colour sequences."""
     return _COLOUR.sub("", text)
 
 
 def without_reordering(text: SafeText) -> SafeText:
-    """Replace characters that change the direction of writing with visible marks such as \\u202e."""
+    """Replace characters that change the direction of writing with visible marks."""
     return text if text.isascii() else SafeText(_REORDERING_ONLY.sub(_mark, text))
 
 
 def _without_surplus(found: re.Match[str]) -> str:
-    """Return the matched text; in each run of combining marks, "…" replaces those beyond the first MOST_COMBINING."""
+    """The matched text; in each run of combining marks, "…" replaces those beyond the first MOST_COMBINING."""
     return "".join(
         "…" if row == MOST_COMBINING + 1 else each for each, row in _rows(found) if row <= MOST_COMBINING + 1
     )
@@ -152,24 +139,19 @@ def _json_escape_of(character: str) -> str:
 
 
 class SafeStream:
-    """A text stream that writes `SafeText` unchanged and sanitizes other text, e.g. of click, warnings and tracebacks.
-
-    Bytes written to its `buffer` are not sanitized: prompt_toolkit writes its control sequences there.
-    """
+    """Writes `SafeText` unchanged and sanitizes other text, such as tracebacks; not bytes, as of prompt_toolkit."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._make_safe = _for_terminal if stream.isatty() else for_pipe
 
     def write(self, text: str) -> int:
-        """Write the sanitized text; return the length of the original."""
         if not isinstance(text, str):
             raise TypeError(f"a text is written, not {type(text).__name__}")
         self._stream.write(self._make_safe(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Sanitize and write several texts."""
         for line in lines:
             self.write(line)
 

@@ -13,48 +13,34 @@ import click
 
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 
+# Asks the terminal at each call: it may have been resized. Any thread.
 Width: TypeAlias = Callable[[], int]
-"""A function that returns the maximum columns of a line.
-
-It asks the terminal at each call, because the terminal may have been resized. Safe to call from any thread.
-"""
 
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")
 
 
 class Paint:
-    """Makes text fit for one stream: safe to print, and coloured if that is wanted.
-
-    Parts that are `SafeText` already are taken as they are; every other `str` is made safe.
-    """
+    """Makes text fit for one stream: safe, unless it is `SafeText` already, and coloured if wanted."""
 
     def __init__(self, enabled: bool, *, terminal: bool = True) -> None:
-        """Create the paint for one stream.
-
-        Args:
-            enabled: Whether to colour.
-            terminal: Whether the text goes to a terminal, where more characters act as controls.
-        """
+        """`enabled`: colour. `terminal`: more characters act as controls."""
         self.enabled = enabled
         self.clean = for_terminal if terminal else for_pipe
-        """The function that makes text safe for the stream."""
 
     @classmethod
     def for_stream(cls, stream: TextIO, environ: Mapping[str, str] = os.environ, *, plain: bool = False) -> Paint:
-        """Return the paint for a stream: coloured at a terminal, unless `plain`, NO_COLOR or TERM=dumb."""
+        """The paint for a stream: coloured at a terminal, unless `plain`, NO_COLOR or TERM=dumb."""
         terminal = stream.isatty()
         coloured = terminal and not plain and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         return cls(coloured, terminal=terminal)
 
     def text(self, *parts: str) -> SafeText:
-        """Join texts; those that are not `SafeText` are made safe to print."""
         return SafeText("".join(map(self.clean, parts)))
 
     def flat(self, text: str) -> SafeText:
         return SafeText(" ".join(self.clean(text).split()))
 
     def dim(self, text: str) -> SafeText:
-        """Return a text in dim letters, for what is of low importance."""
         return self._style(text, dim=True)
 
     def bold(self, text: str) -> SafeText:
@@ -67,7 +53,7 @@ class Paint:
         return self._style(text, fg="red")
 
     def careful(self, text: str) -> SafeText:
-        """Return a text in yellow, for something that needs a decision or will be tried again."""
+        """A text in yellow, for something that needs a decision or will be tried again."""
         return self._style(text, fg="yellow")
 
     def name(self, text: str) -> SafeText:
@@ -79,10 +65,7 @@ class Paint:
 
 
 def one_line(text: str, width: int) -> SafeText:
-    """Return the beginning of a text on one line of at most `width` columns.
-
-    A long text is truncated at a space, if at least two thirds of it remain, and gets an ellipsis.
-    """
+    """The beginning of a text on one line; a long one ends at a space, if two thirds remain, and gets an ellipsis."""
     line = SafeText(" ".join(for_terminal(text).split()))
     if cells(line) <= width:
         return line
@@ -104,17 +87,14 @@ def cut_start(text: str, width: int) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the maximum width of a text in terminal columns. The text contains no control characters.
-
-    Characters that a terminal may join, such as emoji, count separately.
-    """
+    """The maximum width of a text without controls; characters that may join, such as emoji, count separately."""
     if text.isascii():
         return len(text)
     return sum(map(_cells_of(), text))
 
 
 def fitting(text: str, width: int) -> int:
-    """Return how many characters of a text fit into `width` columns."""
+    """How many characters of a text fit into `width` columns."""
     if text.isascii():
         return max(0, min(len(text), width))
     taken = accumulate(map(_cells_of(), text))
@@ -122,22 +102,19 @@ def fitting(text: str, width: int) -> int:
 
 
 def _cells_of() -> Callable[[str], int]:
-    """Return a function that returns the width of a character in terminal columns.
-
-    A variation selector counts as one column, because it may widen the character before it.
-    """
+    """Returns a character's width. A variation selector counts as one: it may widen the character before it."""
     from rich.cells import get_character_cell_size  # noqa: PLC0415 -- the import takes longer than most commands
 
     return lambda character: 1 if character == "\ufe0f" else get_character_cell_size(character)
 
 
 def columns(stream: TextIO) -> Width | None:
-    """Return a function that returns the maximum columns of a line on a stream; None if the stream is no terminal."""
+    """A function that returns the maximum columns of a line on a stream; None if the stream is no terminal."""
     return partial(_columns, stream) if stream.isatty() else None
 
 
 def _columns(stream: TextIO) -> int:
-    """Return the terminal's width minus one, because terminals differ in where the cursor is after the last column."""
+    """The terminal's width minus one, because terminals differ in where the cursor is after the last column."""
     try:
         size = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # the stream is closed, or not really a terminal
@@ -149,10 +126,7 @@ class LineFlow:
     """Breaks streaming text into lines that are safe to print, without rendering Markdown."""
 
     def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
-        """Prepare. `width` returns the maximum columns of a line, which is broken at blanks; None for no maximum.
-
-        `clean` makes a line safe to print.
-        """
+        """`width` returns the columns at which lines break (None: no maximum); `clean` makes a line safe."""
         self._width = width
         self._clean = clean
         self._tail = ""
@@ -173,19 +147,14 @@ class LineFlow:
         return self._cleaned([*lines, *full])
 
     def flush(self) -> list[SafeText]:
-        """End the incomplete last line, and return it; [] if there is none.
-
-        Call this before something else is printed below. Text that is fed later begins on a new line.
-        """
+        """End the incomplete last line, before something else is printed below."""
         tail, self._tail = self.tail, ""
         return tail
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the remaining lines, and make the object ready for another text.
+        """The remaining lines; the object is ready for another text.
 
-        Args:
-            text: The complete text; None if it is the text received so far. If it does not begin with the text received
-                so far, the lines of the complete text are returned, from its beginning.
+        `text` is the complete one, of which all lines are returned if it does not begin with what was received.
         """
         lines: list[SafeText] = []
         if text is not None and text != self.text:
@@ -199,7 +168,7 @@ class LineFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """Return the remaining lines, and begin again with an empty text, because the text was discarded."""
+        """The remaining lines, and begin again with an empty text, because the text was discarded."""
         return self.finish()
 
     def _wrap(self, line: str) -> list[str]:
@@ -240,7 +209,7 @@ def changed_line(line: str, paint: Paint, unmarked: Callable[[str], SafeText] | 
 
 
 def extent(diff: str) -> str:
-    """Return how many lines a diff adds and removes, e.g. "+3 -1"."""
+    """How many lines a diff adds and removes, e.g. "+3 -1"."""
     body = [line for line in diff.split("\n") if not line.startswith(_HEAD)]
     added, gone = (sum(line.startswith(sign) for line in body) for sign in "+-")
     return f"+{added} -{gone}"
