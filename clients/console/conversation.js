@@ -5,7 +5,7 @@ import { call, get, path, post } from './api.js';
 import { Composer, draft } from './composer.js';
 import { fill, h, icon, ICONS, nextFrame, Scope } from './dom.js';
 import { lastPart, money, slugOf, stateWords, tokens } from './format.js';
-import { bind, confirmed, dialog, toast, tried } from './keys.js';
+import { bind, confirmed, dialog, moving, toast, tried } from './keys.js';
 import { Conversation } from './model.js';
 import { server } from './server.js';
 import { settings } from './settings.js';
@@ -84,7 +84,7 @@ class Page {
     this.composer = new Composer(conversation);
     fill(this.place, settings(conversation), this.composer.element);
     this.draw();
-    if (matchMedia('(pointer: fine)').matches) this.composer.field.focus();
+    if (matchMedia('(pointer: fine)').matches && !moving) this.composer.field.focus();
     try {
       const { requestCycles = [] } = await get(`${path(conversation.name)}/requestCycles`, { view: 'VIEW_ROUNDS', pageSize: 50, descending: true });
       for (const each of requestCycles) if (each.stopReason && !conversation.stops.has(each.name)) conversation.stops.set(each.name, { ...each, reason: each.stopReason, detail: each.stopDetail });

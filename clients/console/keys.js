@@ -21,11 +21,16 @@ export function bind(scope, section, keys) {
   }
 }
 
+/** Whether the last key was one of a person who moves by keys: then no field takes the focus, which would eat the next. */
+export let moving = false;
+
 /** @param {EventTarget | null} target */
 const typing = (target) => target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
 
 export function listen() {
+  document.addEventListener('pointerdown', () => { moving = false; });
   document.addEventListener('keydown', (event) => {
+    if (event.key !== 'Escape') moving = !typing(event.target);
     if (event.defaultPrevented || event.isComposing || event.altKey) return;
     const name = `${event.ctrlKey || event.metaKey ? 'Ctrl+' : ''}${event.key}`;
     if (typing(event.target) && name.length === 1) return;

@@ -124,6 +124,35 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
     at.wait_for_selector(".note.cancel >> nth=1")
 
 
+def test_a_field_takes_no_focus_from_a_person_who_moves_by_keys(page: Page, conversation: Callable[..., str]) -> None:
+    at = page.page
+    first, second = conversation(title="First"), conversation(title="Second")
+    at.wait_for_selector(".conversation-row >> text=First")
+    at.keyboard.press("j")
+    moved(page, "Second", second)
+    at.keyboard.press("j")
+    moved(page, "First", first)
+    at.keyboard.press("k")
+    moved(page, "Second", second)
+    held: list[Any] = []
+    at.route(f"**/v1/conversations/{first}", lambda route: held.append(route))  # noqa: PLW0108 -- Playwright takes no built-in one
+    at.keyboard.press("j")
+    at.keyboard.press("n")
+    at.wait_for_selector("dialog #directory:focus")
+    at.keyboard.press("Escape")
+    at.wait_for_selector("dialog", state="detached")
+    held[0].continue_()
+    moved(page, "First", first)
+    at.keyboard.press("h")
+    at.wait_for_selector(".home")
+
+
+def moved(page: Page, title: str, name: str) -> None:
+    page.page.wait_for_selector(f"h1 >> text={title}")
+    page.page.wait_for_selector("textarea")
+    assert page.page.url.endswith(f"#/c/{name}")
+
+
 def test_two_browsers_and_a_terminal_see_the_same_order(
     browser: Any, page: Page, server: ServerProcess, conversation: Callable[..., str]
 ) -> None:
