@@ -27,7 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 # How late a line may be written: then one write has the lines of many turns. A server that is killed loses them.
 LATE_SECONDS = 0.1
-# How many records may wait; whoever logs one more writes them, so that a slow reader of stderr costs no memory.
+# How many records may wait; the next caller writes them, so that a slow reader of stderr costs no memory.
 MOST_WAITING = 10_000
 # How long a caller waits for a write of another thread: what does not read stderr must not keep the server alive.
 STUCK_SECONDS = 1.0

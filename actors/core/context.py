@@ -103,7 +103,7 @@ class Rules(IntEnum):
 
     FIRST = 1
     """The first version; also used for logs that name no version."""
-    # New: the agent is told that a run was interrupted; the budget is checked before each model request attempt.
+    # New: the agent is notified that a run was interrupted; the budget is checked before each model request attempt.
     INTERRUPTIONS = 2
     # New: a conversation may be offered only some tools, perhaps not request_mode_upgrade (asks for a wider mode).
     # Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
@@ -288,7 +288,7 @@ class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
 class Profile(Struct, frozen=True, omit_defaults=True):
     """What the creator of a conversation chose.
 
-    It has a table of its own, since conversations' rows are rewritten often.
+    It has its own table, since conversations' rows are rewritten often.
     """
 
     instructions: str = ""

@@ -34,7 +34,7 @@ class PersistState(Struct, frozen=True, tag="persist_state"):
 
 
 class PersistMode(Struct, frozen=True, tag="persist_mode"):
-    """As part of the commit: store the new mode, which has a database column of its own."""
+    """As part of the commit: store the new mode, which has its own database column."""
 
     mode: Mode
 

@@ -59,7 +59,7 @@ class CycleUserMessage(Struct, frozen=True, omit_defaults=True, tag="user-messag
 
 
 class UserMessageWithdrawn(Struct, frozen=True, omit_defaults=True, tag="user-message-withdrawn"):
-    """A queued follow-up message was withdrawn. The specification has no such event."""
+    """A queued follow-up message was withdrawn. The specification does not have this event."""
 
     id: str
 

@@ -16,7 +16,7 @@ STATE_VERSION = 1
 
 
 class QueuedInput(Struct, frozen=True, omit_defaults=True):
-    """A queued user message: a steer (for the open run) or a follow-up (begins a run of its own)."""
+    """A queued user message: a steer (for the open run) or a follow-up (begins another run)."""
 
     message_id: str
     text: str
@@ -154,7 +154,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     budget_warned: bool = False
     """Whether the latest run got the notice that most of the budget is spent."""
     hidden_from: str | None = None
-    """The model that was told that it does not see the images; "" if none was since the latest image, None without
+    """The model that was notified that it does not see the images; "" if none was since the latest image, None without
     images."""
     narrowed: int = 0
     """Results of tools up to this message are shorter in requests, because a provider found a request too long."""

@@ -38,7 +38,7 @@ crash can interrupt work, but the log always shows that the work was due.
 
 Streamed text takes a shorter way, since it is never stored. While an attempt streams, its text changes nothing but what
 clients see: this is the *window* of the attempt. The commit of the stream's start opens the window, and the commit that
-ends the attempt ends it. Inside, whoever has the text may apply the transition to the published state (`stream_text`)
+ends the attempt ends it. Inside, the holder of the text may apply the transition to the published state (`stream_text`)
 and publish the result without the actor, as long as that state is still the published one.
 
 How the history stays valid
@@ -244,7 +244,7 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
 
 
 def stream_text(state: State, context: ConvContext, chunk: LlmStreamChunk) -> tuple[TextDelta, ...] | None:
-    """What clients are told of streamed text while `state` is the published one: nothing if the attempt is over.
+    """What clients get of streamed text while `state` is the published one: nothing if the attempt is over.
 
     None means that the text must wait, because the start of its stream has not been committed.
     """

@@ -36,7 +36,7 @@ class Node(Struct, frozen=True):
     """A server process, from its start to its end; after a restart it is another node."""
 
     incarnation: int
-    """The number of the node, never used again; 0 for a server that shares its store with nobody."""
+    """The number of the node, never used again; 0 for a server that does not share its store."""
     name: str = ""
     address: str = ""
     version: str = ""
@@ -92,7 +92,7 @@ class Cluster:
     def owner_of(self, conversation_id: str) -> Node | None:
         """The other living node that must handle calls about a conversation; None: this node may. Blocks briefly.
 
-        It owns the conversation, or nobody does and it has its workspace, unlike this node. Raises
+        It owns the conversation, or there is no owner and it has its workspace, unlike this node. Raises
         StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node owns or could own it.
         """
         return None
@@ -137,7 +137,7 @@ def _ignore(*_: object) -> None:
     pass
 
 
-# The label of a node that shares its store with nobody, and therefore has every workspace.
+# The label of a node that does not share its store, and therefore has every workspace.
 EVERYTHING = "*"
 
 

@@ -134,7 +134,7 @@ class McpServerInvalidError(Exception):
 
 
 class McpServers(Protocol):
-    """The MCP servers of the operator and of conversations, which have connections of their own. Any thread.
+    """The MCP servers of the operator and of conversations, which have their own connections. Any thread.
 
     No method blocks, except the `run` of a tool that `tool` returns.
     """

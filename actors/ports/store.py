@@ -87,7 +87,7 @@ class ConversationReader(Protocol):
     """
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
-        """None if there is no such conversation."""
+        """The row; None if the conversation does not exist."""
         ...
 
     def owner(self, conversation_id: str) -> str | None:
@@ -137,7 +137,7 @@ class ConversationReader(Protocol):
         ...
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """The row and the latest messages, read in one transaction; None if there is no such conversation."""
+        """The row and the latest messages, read in one transaction; None if it does not exist."""
         ...
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
@@ -184,7 +184,7 @@ class LogReader(Protocol):
         ...
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
-        """How a run ended; None if it has not ended or the conversation has no such run."""
+        """How a run ended; None if it has not ended or does not exist."""
         ...
 
     def settled_inputs(

@@ -1,7 +1,7 @@
 """The port for telemetry: the server reports its work through it, for logs, metrics and traces.
 
 `Telemetry` itself observes nothing; observers are subclasses of it. The reported facts contain no contents (what
-people, models and tools said). Contents are passed in arguments of their own; only traces use them, and only if the
+people, models and tools said). Contents are passed in their own arguments; only traces use them, and only if the
 operator has enabled that. Safe to call from any thread; no method raises, and only `close` blocks.
 """
 

@@ -82,7 +82,7 @@ def ignore_job(_job: BackgroundJob) -> None:
 
 
 def decline_question(_question: PersonQuestion) -> Future[PersonAnswer]:
-    """Withdraw a question at once, because nobody can be asked here."""
+    """Withdraw a question at once, because there is no person to ask."""
     future: Future[PersonAnswer] = Future()
     future.set_result(PersonAnswer(QuestionStatus.WITHDRAWN))
     return future
@@ -192,7 +192,7 @@ class Tool(Protocol):
     def spec(self) -> ToolSpec: ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Run the tool, on a thread of its own, or if instant on the conversation's.
+        """Run the tool, on its own thread, or if instant on the conversation's.
 
         Its own failures are outputs with `is_error`. Raises ToolTransientError or SandboxUnavailableError; anything
         else is a bug and becomes an error result.

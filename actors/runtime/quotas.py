@@ -364,7 +364,7 @@ class QuotaBook:
             )
 
     def known_principals(self) -> tuple[str, ...]:
-        """The principals that have quotas of their own or use anything, sorted by name."""
+        """The principals that have their own quotas or use anything, sorted by name."""
         with self._lock:
             users = self._running.keys() | self._streams.keys() | self._spent.keys()
         return tuple(sorted((users | self._settings.named.keys()) - {TOGETHER}))
@@ -391,7 +391,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(quota, whose, limit, used, RETRY_MS))
 
     def _nothing_left(self, principal: str, more: tuple[int, int] = (0, 0)) -> QuotaExceededError | None:
-        """The error for a spending quota that is used up; None if there is no such quota."""
+        """The error for a spending quota that is used up; None if none is."""
         now = self._clock.now_ms()
         for whose in (principal, TOGETHER):
             for quota in SPENDING:

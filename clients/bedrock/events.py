@@ -1,7 +1,7 @@
 """The events of a conversation, as a loop yields them: ``for event in conversation.send("…")``.
 
 Branch on ``event.kind``. The attribute of that name has the full data of the event, except that reasoning is in
-``text_delta``. The attributes in the table are shortcuts, empty or None where an event has no such data.
+``text_delta``. The attributes in the table are shortcuts, empty or None where an event does not have them.
 
 | kind | what happened | look at |
 |---|---|---|

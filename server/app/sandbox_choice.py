@@ -15,7 +15,7 @@ def probed(config: Config) -> SandboxReport:
 
 
 def probing(config: Config) -> Future[SandboxReport]:
-    """Start `probed` on a thread of its own. Meanwhile the caller can import modules: it mostly waits for processes."""
+    """Start `probed` on its own thread. Meanwhile the caller can import modules: it mostly waits for processes."""
     threads = ThreadPoolExecutor(1, thread_name_prefix="bedrock-probe")
     try:
         return threads.submit(probed, config)

@@ -1,4 +1,4 @@
-"""Runs the server from its start to its graceful shutdown, and beside it the HTTP gateway, a process of its own."""
+"""Runs the server from its start to its graceful shutdown, and beside it the HTTP gateway, a separate process."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def check_postgres(config: Config) -> None:
 def own_address(config: Config) -> str:
     """The address under which this server registers.
 
-    Without `[cluster]` it is a placeholder that nobody can call, by which the next server with this data directory
+    Without `[cluster]` it is a placeholder without a listener, by which the next server with this data directory
     recognises that its predecessor is gone.
     """
     return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address

@@ -32,7 +32,7 @@ URL_SECONDS = 300.0
 FILE_SECONDS = 2.0
 # Minimum seconds between two reads from a URL, even if tokens with unknown keys keep coming or the issuer is down.
 RETRY_SECONDS = 10.0
-# The age in seconds at which keys that cannot be renewed expire, so that no withdrawn key stays valid for ever.
+# The age in seconds at which keys that cannot be renewed expire, so that no withdrawn key stays valid forever.
 STALE_SECONDS = 86_400.0
 
 

@@ -1,6 +1,6 @@
 """Files with secrets in the data directory: the local token, tokens of principals, and logins at MCP servers.
 
-Whoever holds the local token has all rights of the user that runs the server. Tokens of principals are kept as hashes.
+The holder of the local token has all rights of the user that runs the server. Tokens of principals are kept as hashes.
 The commands `bedrock token` and `bedrock mcp login` change the same files while the server runs.
 """
 

@@ -1,7 +1,7 @@
 """Connections to other nodes of the cluster, and the metadata with which a node proves itself and names the caller.
 
 There are several connections to each node, because one connection carries a limited number of calls at a time. Long
-streams and urgent calls have connections of their own, so that other calls cannot make them wait. A connection is
+streams and urgent calls have their own connections, so that other calls cannot make them wait. A connection is
 opened when needed, kept open, and closed when its node is declared dead.
 
 The token that all nodes share proves that a node has sent the call. The node that a client called has authenticated the

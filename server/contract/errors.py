@@ -45,7 +45,7 @@ DOMAIN = "bedrock.dev"
 MAX_MESSAGE_CHARS = 500
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
-# Only refusals whose cause soon passes by itself: nobody knows how long a busy agent will work, and clients can wait
+# Only refusals whose cause soon passes by itself: how long a busy agent works is unknown, and clients can wait
 # for its end with a stream.
 RETRY_SECONDS: dict[str, int] = {
     Reason.CANCELLING.value: 2,

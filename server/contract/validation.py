@@ -250,7 +250,7 @@ def key_of_label(path: str) -> str:
 
 _BEHAVIOR: Any = field_behavior
 _SETTINGS = rules_of(v1.Conversation.DESCRIPTOR).fields
-# The names of the fields of a conversation that UpdateConversation may set; a mode has a call of its own.
+# The names of the fields of a conversation that UpdateConversation may set; a mode has its own call.
 UPDATABLE = tuple(
     field.name
     for field in v1.Conversation.DESCRIPTOR.fields

@@ -1,1 +1,1 @@
-"""The HTTP gateway: a client of the gRPC server that serves its contract as JSON over HTTP, a process of its own."""
+"""The HTTP gateway: a client of the gRPC server that serves its contract as JSON over HTTP, a separate process."""

@@ -67,7 +67,7 @@ class Links:
         return code
 
     def redeem(self, code: str) -> str:
-        """The token of a link, which is used up then; "" if there is no such link any more."""
+        """The token of a link, which is used up then; "" if it is used up or unknown."""
         token, until = self._tokens.pop(code, ("", 0.0))
         return token if self._clock() < until else ""
 

@@ -66,7 +66,7 @@ class Transcoder:
     """The ASGI application. Use in the event loop only."""
 
     def __init__(self, upstream: Upstream, new_thread: v1.Conversation | None = None) -> None:
-        """Keep the connections, and the conversation that a new thread of AG-UI becomes; None for no such."""
+        """Keep the connections, and the conversation that a new thread of AG-UI becomes; None to make none."""
         self._upstream, self._new_thread = upstream, new_thread
         self.stopping = asyncio.Event()
         """Set when the gateway stops, which ends all streams of events."""

@@ -75,7 +75,7 @@ def find_cycle(
     run: str,
     request: v1.GetRequestCycleRequest | v1.WaitRequestCycleRequest,
 ) -> v1.RequestCycle:
-    """The request cycle of a run. Raises ConversationNotFoundError if the conversation has no such run."""
+    """The request cycle of a run. Raises ConversationNotFoundError if the run does not exist."""
     record = store.load(conversation_id)
     if record is None:
         raise ConversationNotFoundError(request.name)

@@ -92,7 +92,7 @@ class CatalogService(v1.CatalogServiceServicer):
         return v1.GetModelResponse(model=found)
 
     async def _offered(self) -> list[v1.Model]:
-        # Runs on a thread of its own instead of the small pool for reads, because a provider may take seconds to
+        # Runs on its own thread instead of the small pool for reads, because a provider may take seconds to
         # answer.
         await asyncio.to_thread(self._models.learn, "", CancelToken())
         infos = await self._reads(self._models.list)

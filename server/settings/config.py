@@ -152,7 +152,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default_model: str = ""
     """The default model of conversations; "" for the default model of the first provider."""
     small_model: str = ""
-    """For small requests beside the conversation; "none" for no such, "" for one of the conversation's provider."""
+    """The model of side queries; "none" for no side queries, "" for one of the conversation's provider."""
     titles: bool = True
     drain_seconds: Seconds = 10.0
     """How many seconds runs may continue during a graceful shutdown."""

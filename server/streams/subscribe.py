@@ -93,7 +93,7 @@ class InitialSnapshot:
     snapshot: v1.Event.Snapshot
     """The snapshot without `partial`, the text that the model is streaming, because the store does not contain that."""
     after: int | None
-    """The client's last revision, after which its stream resumes; None for a client that starts anew."""
+    """The client's last revision, after which its stream resumes; None for a new client."""
 
     @property
     def slot(self) -> tuple[str, int] | None:

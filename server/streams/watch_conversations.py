@@ -57,7 +57,7 @@ class ListFilter:
         return ListVerdict.TAKE_OFF
 
     def forget(self, conversation_id: str) -> bool:
-        """Forget a deleted conversation, and return whether the client must be told of the deletion."""
+        """Forget a deleted conversation, and return whether the client must be notified of the deletion."""
         return self._has.pop(conversation_id, self._default)
 
 
@@ -171,7 +171,7 @@ class ConversationListStream(Stream):
         return self._sub_agents or not change.sub_agent
 
     def _told(self, change: ListChange) -> bytes | None:
-        """The response for a change, with the conversation or that it is gone; None if the client need not be told."""
+        """The response for a change, with the conversation or that it is gone; None if there is nothing to send."""
         match self._verdict(change):
             case ListVerdict.SHOW:
                 if change.wire is None:

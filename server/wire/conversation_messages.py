@@ -364,7 +364,7 @@ def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> 
 def pending_client_tool_calls(
     conversion: ConversionContext, summary: StateSummary
 ) -> list[v1.Event.ClientToolCallChanged]:
-    """The event about the running tool call whose result a client must provide; [] if there is no such call."""
+    """The event about the running tool call whose result a client must provide; [] if there is none."""
     if summary.current_call is None or not summary.deadline:
         return []
     awaited = ClientToolCall(summary.current_call, CallStatus.PENDING, summary.deadline)

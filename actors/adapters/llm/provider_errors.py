@@ -85,7 +85,7 @@ _NO_IMAGES_TEXT = re.compile(
     r"|(unknown variant|invalid value:) ['`](input_)?image",
     re.IGNORECASE,
 )
-#: The HTTP status that corresponds to an error's name, for errors inside a stream, which have no status of their own.
+#: The HTTP status that corresponds to an error's name, for errors inside a stream, which carry no status.
 _NAMED = {
     "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
     "model_not_found": 404, "invalid_request_error": 400, "request_too_large": 413, "rate_limit_error": 429,

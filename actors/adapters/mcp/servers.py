@@ -216,7 +216,7 @@ class McpServerHub:
         return McpServerStatus(key[1], state, command, url, error, tools, left_out)
 
     def _learn(self, key: tuple[str, str], cwd: str, mode: Mode) -> None:
-        """Begin to ask a server for its tools, unless that is under way or was tried in the last AGAIN_SECONDS."""
+        """Begin to ask a server for its tools, unless that is in progress or was tried in the last AGAIN_SECONDS."""
         with self._lock:
             server, session = self._servers.get(key), self._sessions.get(key)
             if server is None or (session is not None and not session.over):

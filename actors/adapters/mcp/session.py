@@ -45,7 +45,7 @@ END_SECONDS = 3.0
 
 
 class LoopThread:
-    """Runs coroutines on a thread of its own, which starts with the first coroutine. Safe to call from any thread."""
+    """Runs coroutines on one thread, which starts with the first coroutine. Safe to call from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
 """Runs one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
 
-`fork_server.py` starts this program as an interpreter with `-I -S`, single-threaded, in a session of its own, without
+`fork_server.py` starts this program as an interpreter with `-I -S`, single-threaded, in its own session, without
 the server's environment: as the fork server, which has all modules loaded and forks a process for each tool call, or
 directly for one call. The program consists of this module and those of `fork_server.MODULES`, which import nothing else
 of this project and as little as possible: the processes of a call are copies of the fork server's process.
@@ -10,7 +10,7 @@ Processes. A call has three of them, each the only child of the previous one:
     host   forked by the fork server as a child of the server. Exchanges messages (frames) with the server,
            forwards output, enforces the time limit, and kills the other processes.
     init   PID 1 of a new PID namespace if one can be created; otherwise a subreaper like the host.
-    main   the program, in a session of its own. Init inherits its descendants when they lose their parents.
+    main   the program, in its own session. Init inherits its descendants when they lose their parents.
 
 In a namespace the kernel kills all processes when init exits. Without one, killing init makes the host inherit all
 orphans, and `clear` kills and reaps until the kernel reports that no child is left. Either way the host is done only
@@ -96,7 +96,7 @@ else:
     import _signal as signal
     import _socket as socket
 
-# Seconds to wait for output after the main process has ended; another process may keep the pipe open for ever.
+# Seconds to wait for output after the main process has ended; another process may keep the pipe open forever.
 DRAIN_SECONDS = 0.2
 
 LAST_OUTPUT = 1 << 20

@@ -124,7 +124,7 @@ class ToolHostSandbox:
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
         """`roots` and the system's paths, without those inside another.
 
-        A root that was replaced by a link is left out: whoever did that must not choose what can be read.
+        A root that was replaced by a link is left out: its author must not choose what can be read.
         """
         found = {*(root for root in roots if os.path.realpath(root) == root), *self._system}
         return [os.fsencode(path) for path in outermost(found)]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The number of model names that get a label value of their own; all further names share the value OTHER.
+# The number of model names that become label values; all further names share the value OTHER.
 MODELS = 50
 # The names under which calls of MCP tools, of client tools and of unknown tools are counted.
 MCP, CLIENT, OTHER = "mcp", "client", "other"

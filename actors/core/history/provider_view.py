@@ -178,7 +178,7 @@ def in_provider_order(messages: Iterable[Message], through_sequence: int) -> lis
 
 
 def is_blank(block: Content) -> bool:
-    """Whether a block is a text without a visible character; requests contain no such blocks."""
+    """Whether a block is a text without a visible character; requests omit such blocks."""
     return isinstance(block, Text) and not block.text.strip()
 
 

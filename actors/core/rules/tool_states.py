@@ -250,7 +250,7 @@ def ask_question(state: State, context: ConvContext, event: AskQuestion) -> Tran
 
 
 def drop_question(state: State, context: ConvContext, event: QuestionOver) -> TransitionResult:
-    """End a question that was not answered in time, or that the tool withdrew. Ignored if no such question waits."""
+    """End a question that was not answered in time, or that the tool withdrew. Ignored if it does not wait."""
     running = _asking(state, event)
     question = next((each for each in running.questions if each.place == event.place), None) if running else None
     if running is None or question is None:

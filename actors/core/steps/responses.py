@@ -198,7 +198,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def subjects(self) -> dict[str, CallSubject]:
-        """The commands and paths that the calls concern, by call id; {} if the response contains no such analysis."""
+        """The commands and paths that the calls concern, by call id; {} if the calls were not analysed."""
         subjects = self.event.subjects
         return dict(zip(self.call_ids, subjects, strict=True)) if len(subjects) == len(self.calls) else {}
 

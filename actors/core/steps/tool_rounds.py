@@ -41,7 +41,7 @@ from actors.core.summary import ContextState
 
 
 def add_result(builder: TransitionBuilder, result: ToolResult) -> ToolResult:
-    """Persist a result as a message of its own, and return the result."""
+    """Persist a result as a separate message, and return it."""
     builder.add_message(MessageType.TOOL, result)
     return result
 

@@ -81,7 +81,7 @@ class AsyncClient(AsyncClosing):
             certificate_file: The client's own certificate with its chain (PEM), for a server that asks for one. If not
                 given, BEDROCK_CERTIFICATE_FILE.
             key_file: The private key of `certificate_file` (PEM). If not given, BEDROCK_KEY_FILE.
-            timeout: Seconds that one call may take. Streams of events have no such limit.
+            timeout: Seconds that one call may take. Streams of events have no time limit.
             reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
             on_disconnect: Called when a stream of events has broken and will be resumed, with the error and the seconds
                 until the next attempt. It is called within the iteration over the stream, which waits for its return.
@@ -390,12 +390,12 @@ class AsyncClient(AsyncClosing):
         return [Tool.from_proto(tool) async for page in pages for tool in page.tools]
 
     async def model(self, name: str, *, timeout: float | None = None) -> Model:
-        """One of the models that conversations can use at present. Raises NotFound if there is no such model."""
+        """One of the models that conversations can use at present. Raises NotFound if the model does not exist."""
         request = v1.GetModelRequest(name=resource_name("models", name))
         return Model.from_proto((await self.call(self.catalog_stub.GetModel, request, timeout)).model)
 
     async def tool(self, name: str, *, timeout: float | None = None) -> Tool:
-        """One of the tools that agents can call. Raises NotFound if there is no such tool."""
+        """One of the tools that agents can call. Raises NotFound if the tool does not exist."""
         request = v1.GetToolRequest(name=resource_name("tools", name))
         return Tool.from_proto((await self.call(self.catalog_stub.GetTool, request, timeout)).tool)
 

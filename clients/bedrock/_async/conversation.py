@@ -50,7 +50,7 @@ class AsyncConversationRecords(AsyncConversationBase):
     async def message(self, name: str, *, timeout: float | None = None) -> Message:
         """A message by its resource name or id, also if it still waits in the queue.
 
-        Raises NotFound if there is no such message.
+        Raises NotFound if the message does not exist.
         """
         request = v1.GetMessageRequest(name=requests.child_name(self.name, "messages", name))
         response = await self._transport.call(self._stub.GetMessage, request, timeout)
@@ -102,7 +102,7 @@ class AsyncConversationRecords(AsyncConversationBase):
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            NotFound: The conversation has no such run.
+            NotFound: The run does not exist.
         """
         request = v1.GetRequestCycleRequest(
             name=requests.cycle_name(self.name, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
@@ -125,7 +125,7 @@ class AsyncConversationRecords(AsyncConversationBase):
                 without an `end_time`.
 
         Raises:
-            NotFound: The conversation has no such run, or was deleted during the wait.
+            NotFound: The run does not exist, or the conversation was deleted during the wait.
         """
         deadline = Deadline(timeout)
         while True:
@@ -186,7 +186,7 @@ class AsyncConversationRecords(AsyncConversationBase):
     async def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
         """An image's format, width, height and length in bytes. `name` is an image's `attachment` in a message.
 
-        Raises NotFound if there is no such image.
+        Raises NotFound if the image does not exist.
         """
         request = v1.GetAttachmentRequest(name=name)
         response = await self._transport.call(self._stub.GetAttachment, request, timeout)
@@ -195,7 +195,7 @@ class AsyncConversationRecords(AsyncConversationBase):
     async def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
         """The bytes of an image, as they were sent. `name` is the `attachment` of an image in a message.
 
-        Raises NotFound if there is no such image.
+        Raises NotFound if the image does not exist.
         """
         request = v1.DownloadAttachmentRequest(name=name)
         pieces = self._transport.stream(self._stub.DownloadAttachment, request, timeout)
@@ -216,7 +216,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         """An open approval by its resource name or by the id of its tool call.
 
         Raises:
-            NotFound: There is no such approval, or it was answered or withdrawn.
+            NotFound: The approval does not exist, or it was answered or withdrawn.
         """
         request = v1.GetApprovalRequest(name=requests.child_name(self.name, "approvals", name))
         response = await self._transport.call(self._stub.GetApproval, request, timeout)
@@ -272,7 +272,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
     async def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
         """An approval rule. `rule` is the rule, its name or, for a rule of this conversation, its id.
 
-        Raises NotFound if there is no such rule.
+        Raises NotFound if the rule does not exist.
         """
         request = v1.GetApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
         response = await self._transport.call(self._stub.GetApprovalRule, request, timeout)
@@ -320,7 +320,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
     async def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
         """Delete an approval rule of this conversation. `rule` is the rule, its name or its id.
 
-        Raises NotFound if there is no such rule.
+        Raises NotFound if the rule does not exist.
         """
         request = v1.DeleteApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
         await self._transport.call(self._stub.DeleteApprovalRule, request, timeout)
@@ -335,7 +335,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
     async def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
         """An open question of a tool. `name` is its resource name or its id.
 
-        Raises NotFound if there is no such question, or if it no longer waits for an answer.
+        Raises NotFound if the question does not exist, or if it no longer waits for an answer.
         """
         request = v1.GetQuestionRequest(name=requests.child_name(self.name, "questions", name))
         response = await self._transport.call(self._stub.GetQuestion, request, timeout)
@@ -541,7 +541,7 @@ class AsyncConversation(
             CycleRunning: The cycle that `at` names has not ended.
             NotForkable: No cycle has ended, or the context was full or used up at the end of that cycle.
             SubAgent: This conversation belongs to a sub-agent.
-            InvalidArgument: There is no such cycle.
+            InvalidArgument: The cycle does not exist.
         """
         request = v1.ForkConversationRequest(
             name=self.name,

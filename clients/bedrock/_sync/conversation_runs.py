@@ -228,7 +228,7 @@ class ConversationRuns(ConversationBase):
             timeout: Seconds to wait; no limit if None. The run is not cancelled after that.
 
         Raises:
-            NotFound: There is no such run, or it belongs to another conversation.
+            NotFound: The run does not exist, or it belongs to another conversation.
             RunFailed, RunInterrupted: As for `Run.answer`.
             DeadlineExceeded: The run has not ended in time.
         """
@@ -272,7 +272,7 @@ class ConversationRuns(ConversationBase):
             timeout: Seconds that the whole stream may take; no limit if None.
 
         Raises:
-            NotFound: There is no such conversation. Raised before the first event is read.
+            NotFound: The conversation does not exist; raised before the first event is read.
             RevisionTooOld: The events after `after_revision` are no longer kept.
             Unavailable: The server is unreachable for longer than the client's `reconnect_for`.
         """

@@ -124,7 +124,7 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
         return TRUST
     if not error.reason and error.message.endswith("Socket closed"):
         return SPEAK_TLS
-    # Errors with a reason have a hint of their own. Of these, only ServerNotRunning may be due to a wrong address.
+    # Errors with a reason have their own hint. Of these, only ServerNotRunning may be due to a wrong address.
     if source and (type(error) is ServerNotRunning or not error.reason):
         return CHECK_ADDRESS.format(source=source)
     return error.hint if error.reason else START_A_SERVER

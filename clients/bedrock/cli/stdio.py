@@ -62,7 +62,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of a command that prints while it waits.
 
     Ctrl-C, SIGTERM and SIGHUP, unless ignored as under `nohup`, cancel it and raise KeyboardInterrupt. Raises
-    BrokenPipeError once nobody reads standard output.
+    BrokenPipeError once standard output has no reader.
     """
     import asyncio  # noqa: PLC0415
 

@@ -110,7 +110,7 @@ class Exchange:
 
 
 Play: TypeAlias = Callable[[Exchange], None]
-"""Answers one request, on a thread of its own. An OSError is ignored: the server has closed the connection."""
+"""Answers one request, on its own thread. An OSError is ignored: the server has closed the connection."""
 
 
 class Gate:

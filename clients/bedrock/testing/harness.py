@@ -65,7 +65,7 @@ class Bedrock:
             timeout: Maximum seconds to wait.
 
         Raises:
-            AssertionError: No such event came within `timeout` seconds, or the conversation was deleted before; the
+            AssertionError: The event did not come within `timeout` seconds, or the conversation was deleted before; the
                 text lists the events that came instead.
         """
         name = conversation if isinstance(conversation, str) else conversation.name

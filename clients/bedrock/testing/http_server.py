@@ -83,7 +83,7 @@ class Received:
 
 
 HttpScript: TypeAlias = Callable[[ServedConnection], None]
-"""Serves one connection, on a thread of its own. An OSError closes the connection, and is ignored."""
+"""Serves one connection, on its own thread. An OSError closes the connection, and is ignored."""
 
 
 class ScriptedServer:

@@ -71,7 +71,7 @@ class PrivateServer:
 
     @property
     def crashed(self) -> bool:
-        """Whether the server has ended although nobody stopped it."""
+        """Whether the server has ended without being stopped."""
         return self.pid is None and not self._ended_by_test
 
     def start(self) -> None:

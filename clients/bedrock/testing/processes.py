@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def running(marker: str) -> list[int]:
-    """The ids of living processes whose arguments or environment contain the marker, whoever their parent is."""
+    """The ids of living processes whose arguments or environment contain the marker, under any parent."""
     return list(each_running(marker))
 
 

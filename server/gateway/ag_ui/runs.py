@@ -188,7 +188,7 @@ class AgUiRun:
         return f"{place}.toolCallId", "SubmitToolResult", request
 
     async def _say(self, news: News, conversation: v1.Conversation, *, joins: bool) -> str:
-        """Send what the user has said; the run that works on it, "" if nothing was said.
+        """Send what the user has said; the run that works on it, "" if there is nothing to send.
 
         `joins`: it may join the open run.
         """

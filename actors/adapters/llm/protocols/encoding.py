@@ -57,7 +57,7 @@ def encoded_tools(tools: Iterable[ToolSpec], form: Callable[[ToolSpec], dict[str
 
 
 def is_failed(result: ToolResult) -> bool:
-    """Whether the model is told that the call with this result has failed."""
+    """Whether the model learns that the call with this result has failed."""
     match result:
         case ToolSuccess():
             return False

@@ -1,7 +1,7 @@
 """Finds lines that match search terms; reads a JSON object with search_terms and ripgrep from standard input.
 
 `ripgrep` is the path of the program rg. The worker runs in the working directory and searches the git repository around
-this directory or, outside of a repository, the directory itself. It prints "ok" on a line of its own, then its findings
+this directory or, outside of a repository, the directory itself. It prints "ok" on its own line, then its findings
 as a JSON object: `text`, what `rg -n -i -C 10` would print, with long lines cut; `remarks` on what was left out; and
 `root`, the directory that paths are relative to, "" for the working directory. After an error it prints "error", and a
 text for the model.

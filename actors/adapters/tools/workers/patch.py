@@ -1,7 +1,7 @@
 """Patches a text file; reads JSON with path, patches, clipboards and protected from standard input.
 
 `clipboards` maps names to texts; `protected` lists the real paths of files and directories that must not be changed.
-Prints "ok" on a line of its own and JSON with clipboards (those that the patches stored), notes and diff. If the
+Prints "ok" on its own line and JSON with clipboards (those that the patches stored), notes and diff. If the
 patches cannot be applied, prints "error" and the text for the model, and leaves the file unchanged.
 """
 

@@ -1,8 +1,8 @@
 """Reads a file: lines of a text, or the whole file, which should be an image and is not examined here.
 
 The arguments are its path, the number of the first line and the number of lines; or its path and its maximum size in
-bytes. Runs in a process of its own, so that it can be killed if the file is huge, the disk slow or the mount hung.
-Prints "ok" or "error" on a line of its own, then the content or the text for the model. Memory stays bounded.
+bytes. Runs in a separate process, so that it can be killed if the file is huge, the disk slow or the mount hung.
+Prints "ok" or "error" on its own line, then the content or the text for the model. Memory stays bounded.
 """
 
 import os

@@ -4,8 +4,8 @@ ripgrep's regular expressions take linear time on every text. It decides what is
 git, and reads no settings of its own and no global ones.
 
 The program reads a JSON object with pattern, path, include, exclude, max_results and ripgrep (the path of rg) from
-stdin. It is a process of its own, so that it can be killed if the tree is huge or a mount hangs. It prints "ok" or
-"error" on a line of its own, then the text for the model. Memory stays bounded in every case.
+stdin. It is a separate process, so that it can be killed if the tree is huge or a mount hangs. It prints "ok" or
+"error" on its own line, then the text for the model. Memory stays bounded in every case.
 """
 
 from __future__ import annotations

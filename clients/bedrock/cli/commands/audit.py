@@ -181,7 +181,7 @@ def audit(
 
 
 def _id_of(client: Client, name: str) -> str:
-    """The id of a conversation, by which entries name it; `name` itself if there is no such conversation."""
+    """The id of a conversation, by which entries name it; `name` itself if there is none."""
     try:
         return client.conversation(name).get().name.removeprefix("conversations/")
     except NotFound:

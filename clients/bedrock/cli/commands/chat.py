@@ -98,7 +98,7 @@ def _decide(conversation: Conversation, approval: Approval, scripted: bool, pain
 
 #: The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
-#: What is said of a server that a chat has started, when it goes on.
+#: The notice about a server that a chat has started and that goes on.
 ENDS = "The server ends when no client is connected and no run is open, and background jobs with it."
 
 

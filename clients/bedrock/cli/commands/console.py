@@ -1,4 +1,4 @@
-"""The command `bedrock console`: opens the console in a browser, signed in, with a gateway of its own if need be."""
+"""The command `bedrock console`: opens the console in a browser, signed in, with its own gateway if need be."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Transcript:
         width: Width | None = None,
         hint: str = "",
     ) -> None:
-        """Prepare to print. `hint` says how to show the omitted part of a long output; "" for no such hint."""
+        """Prepare to print. `hint` says how to show the omitted part of a long output; "" for none."""
         self._paint = paint
         self._print = write
         self._write = folding(write, width)
@@ -188,7 +188,7 @@ class Transcript:
         return call_title(known.tool, known.input) if known else self._paint.clean(f"the tool call {call}")
 
     def output(self, number: int) -> list[SafeText]:
-        """The whole output of a tool as lines: `number` 1 is the latest. Empty if there is no such output."""
+        """The whole output of a tool as lines: `number` 1 is the latest. Empty if there is none."""
         running = next(iter(self._calls.values()), None)
         return self._output.all(number, running)
 

@@ -134,7 +134,7 @@ WHERE documents.version = %(version)s RETURNING version
 
 
 class Document:
-    """A document in the database, over a connection of its own. Any thread.
+    """A document in the database, over its own connection. Any thread.
 
     `read` and `update` block, and raise StoreUnavailableError or StoreUnusableError.
     """
