@@ -308,14 +308,14 @@ def test_states_of_a_progress_bar_leave_no_gap_in_long_output(harness: JobHarnes
 
 def test_a_flood_is_bounded_in_memory_and_answer(harness: JobHarness) -> None:
     process = harness.job()
-    for _ in range(200):
+    for _ in range(80):
         process.write(b"\n" * (64 << 10))
     output = harness.call(peek="b-1", since=0)
     assert len(output.text) < 129 << 10
     assert "earlier lines were discarded; there is more: peek with since=" in output.text
     window = display(output)["window"]
     assert window["truncated_before"]
-    assert (200 << 16) - window["start_offset"] == 4 << 20
+    assert (80 << 16) - window["start_offset"] == 4 << 20
     process.end()
     everything_ends()
     window = display(harness.call(peek="b-1", since=0))["window"]
