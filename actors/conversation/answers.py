@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from actors.core.content import MessageType, ToolCancelled, ToolError, ToolOutcome, ToolSuccess, ToolUse, is_tool_result
+from actors.conversation.unit_of_work import UnitOfWork
+from actors.core.content import (
+    Message,
+    MessageType,
+    ToolCancelled,
+    ToolError,
+    ToolOutcome,
+    ToolSuccess,
+    ToolUse,
+    is_tool_result,
+)
 from actors.core.effects import SpawnSubAgent
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, MessageAdded, QueueChanged
+from actors.core.states import Question
 from actors.core.summary import run_id, summarize
 from actors.messages import (
+    AnswerQuestionCommand,
     CancelConversationResult,
+    ContinueConversationCommand,
+    CreateApprovalRuleCommand,
+    CreatingCommand,
     InvalidFieldError,
+    SendMessageCommand,
     SendMessageResult,
+    SpawnSubAgentsCommand,
     SpawnSubAgentsResult,
+    SubmitToolResultCommand,
     SubmitToolResultResult,
     UnknownConversationError,
 )
-from actors.ports import CommandRecord, ConversationRecord
+from actors.ports import CommandRecord, ConversationRecord, Store
 from actors.ports.json_schema import JsonSchema, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.conversation.unit_of_work import UnitOfWork
-    from actors.core.content import Message
-    from actors.core.states import Question
-    from actors.messages import (
-        AnswerQuestionCommand,
-        ContinueConversationCommand,
-        CreateApprovalRuleCommand,
-        CreatingCommand,
-        SendMessageCommand,
-        SpawnSubAgentsCommand,
-        SubmitToolResultCommand,
-    )
-    from actors.ports import Store
-
     RepeatableCommand: TypeAlias = (
         SendMessageCommand
         | ContinueConversationCommand

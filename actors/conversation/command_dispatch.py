@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from actors.conversation import answers, creation, settings
 from actors.conversation.answers import command_record, filled_in, known_command, late_answer
+from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.core.content import Delivery
 from actors.core.context import ApprovalRule, Mode
 from actors.core.errors import Reason, Rejected
@@ -64,14 +63,10 @@ from actors.messages import (
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run
 from actors.ports import json_schema as output_schema
 from actors.ports.json_schema import InvalidSchemaError
-from actors.ports.records import AuditEntry, Outcome
+from actors.ports.records import AuditEntry, CommandOrigin, Outcome
 from actors.runners.side_queries import Titles, title_of, untitled
 from actors.runtime.offered_tools import check_generation
 from actors.runtime.services import check_images, check_mode, served_model
-
-if TYPE_CHECKING:
-    from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
-    from actors.ports.records import CommandOrigin
 
 
 class CommandDispatch:

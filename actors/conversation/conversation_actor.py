@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.conversation import creation
 from actors.conversation.command_dispatch import CommandDispatch, cancel_event
@@ -68,15 +68,13 @@ from actors.ports import (
     StoreUnavailableError,
 )
 from actors.ports.cluster import LEASE_EXPIRED
+from actors.ports.records import CommandOrigin
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
 from actors.runners.side_queries import Titles
 from actors.runners.sub_agents import SubAgentRunner
 from actors.runtime.actor import Actor, Request, failed, tell
 from actors.runtime.admission import Admission
-
-if TYPE_CHECKING:
-    from actors.ports.records import CommandOrigin
-    from actors.runtime.services import Services
+from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 

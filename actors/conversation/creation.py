@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -15,9 +14,9 @@ from msgspec.structs import replace
 from actors.conversation import answers, settings
 from actors.conversation.answers import command_record, created_by, known_command, known_create
 from actors.conversation.forking import forked_conversation, stored_bytes
-from actors.conversation.pipeline import LoadedConversation
+from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.system_prompt import left_out, sub_agent_prompt, system_prompt
-from actors.conversation.unit_of_work import attributed
+from actors.conversation.unit_of_work import UnitOfWork, attributed
 from actors.core import thresholds
 from actors.core.content import Message, MessageType, SystemKind, Text, text_of
 from actors.core.context import Budget, Mode, Profile
@@ -28,9 +27,14 @@ from actors.core.notifications import MessageAdded
 from actors.core.states import AgentTask, AwaitingContinuation, AwaitingSubAgents, ContextExhausted, Idle, Ledger
 from actors.messages import (
     ContinueConversationCommand,
+    CreateConversationCommand,
     Created,
+    CreateSubAgent,
+    CreatingCommand,
     ForkConversationCommand,
     InvalidFieldError,
+    SpawnSubAgentsCommand,
+    SpawnSubAgentsResult,
     UnknownConversationError,
 )
 from actors.ports import (
@@ -46,19 +50,7 @@ from actors.ports import (
 )
 from actors.runners.sub_agents import agent_task, checked, task_refusal
 from actors.runtime.offered_tools import check_generation, supported
-from actors.runtime.services import initial_mode, offered_model, served_model, working_directory
-
-if TYPE_CHECKING:
-    from actors.conversation.pipeline import ConversationPipeline
-    from actors.conversation.unit_of_work import UnitOfWork
-    from actors.messages import (
-        CreateConversationCommand,
-        CreateSubAgent,
-        CreatingCommand,
-        SpawnSubAgentsCommand,
-        SpawnSubAgentsResult,
-    )
-    from actors.runtime.services import Services
+from actors.runtime.services import Services, initial_mode, offered_model, served_model, working_directory
 
 log = logging.getLogger(__name__)
 

@@ -6,16 +6,16 @@ never changes is read, so that a busy conversation can be forked without being d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from actors.core import thresholds
-from actors.core.content import Image, MessageType, ToolSuccess
+from actors.core.content import Image, Message, MessageType, ToolSuccess
 from actors.core.errors import Reason, Rejected
 from actors.core.history import chain
-from actors.core.states import ContextExhausted, Idle
-from actors.messages import Forked, InvalidFieldError, UnknownConversationError
+from actors.core.states import ContextExhausted, Idle, Notice
+from actors.messages import ForkConversationCommand, Forked, InvalidFieldError, UnknownConversationError
 from actors.ports import (
     CommandRecord,
     Commit,
@@ -23,18 +23,11 @@ from actors.ports import (
     ForkedHistory,
     LogEntry,
     StoppedRun,
+    Store,
     date_of,
     live_run,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from actors.core.content import Message
-    from actors.core.states import Notice
-    from actors.messages import ForkConversationCommand
-    from actors.ports import Store
-    from actors.runtime.services import Services
+from actors.runtime.services import Services
 
 # How many runs or messages are read from the store at a time.
 PAGE = 200

@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from actors.conversation.pipeline import recovering
+from actors.conversation.command_dispatch import CommandDispatch
+from actors.conversation.pipeline import ConversationPipeline, recovering
 from actors.conversation.retry_queue import RetryQueue, Uncommitted, VerifyUncertainCommit
 from actors.core.errors import Reason, Rejected
 from actors.core.states import TERMINAL, Idle
 from actors.core.tool_run import QUIESCE_MS, KillReceipt
-from actors.messages import CancelConversationCommand, DeleteConversationCommand
+from actors.messages import CancelConversationCommand, CreateSubAgent, DeleteConversationCommand
 from actors.ports import ConversationDirectory, NotOwnerError, StoreError
 from actors.ports.records import CommandOrigin
-from actors.runners.sub_agents import outcome_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.conversation.command_dispatch import CommandDispatch
-    from actors.conversation.pipeline import ConversationPipeline
-    from actors.conversation.retry_queue import RetryQueue, Uncommitted
-    from actors.messages import CreateSubAgent
-    from actors.runners.effect_executor import EffectExecutor
-    from actors.runners.sub_agents import SubAgentRunner
-    from actors.runtime.actor import Actor
+from actors.runners.effect_executor import EffectExecutor
+from actors.runners.sub_agents import SubAgentRunner, outcome_of
+from actors.runtime.actor import Actor
 
 log = logging.getLogger(__name__)
 

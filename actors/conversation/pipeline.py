@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,8 +22,10 @@ from actors.conversation.retry_queue import (
     sharing_commit,
 )
 from actors.conversation.unit_of_work import OutcomeBatch, UnitOfWork
-from actors.core.effects import ExecuteTool
+from actors.core.context import ConvContext
+from actors.core.effects import ActEffect, ExecuteTool
 from actors.core.events import (
+    Event,
     InternalFault,
     JobChanged,
     LlmAborted,
@@ -34,22 +36,21 @@ from actors.core.events import (
     UserCancel,
 )
 from actors.core.notifications import ToolTreeReaped
-from actors.core.states import INACTIVE, TERMINAL, JobStatus
+from actors.core.states import INACTIVE, TERMINAL, JobStatus, State
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, TreeReaped, UnknownConversationError
-from actors.ports import FencedError, NotOwnerError, StoreUnavailableError, date_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Sequence
-
-    from actors.core.context import ConvContext
-    from actors.core.effects import ActEffect
-    from actors.core.events import Event
-    from actors.core.states import State
-    from actors.ports import CommandRecord, Commit, ConversationRecord
-    from actors.ports.records import CommandOrigin
-    from actors.runners.effect_executor import EffectExecutor
-    from actors.runtime.services import Services
+from actors.ports import (
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    FencedError,
+    NotOwnerError,
+    StoreUnavailableError,
+    date_of,
+)
+from actors.ports.records import CommandOrigin
+from actors.runners.effect_executor import EffectExecutor
+from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 

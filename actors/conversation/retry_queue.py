@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard, TypeVar
+from typing import Generic, TypeAlias, TypeGuard, TypeVar
 
 from actors.core.events import InternalFault, UserCancel
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome
 from actors.ports import DatabaseAwayError, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 log = logging.getLogger(__name__)
 

@@ -5,32 +5,40 @@ Actor's thread only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.approval import MCP_PREFIX
-from actors.core.context import NOT_OFFERED, Action, ApprovalRule, Origin, unoffered
+from actors.core.context import (
+    NOT_OFFERED,
+    Action,
+    ApprovalRule,
+    ChosenMcpServer,
+    ClientTool,
+    Mode,
+    Origin,
+    Profile,
+    unoffered,
+)
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import INACTIVE, TERMINAL
 from actors.core.steps.runs import SUBMIT_OUTPUT
-from actors.messages import ApprovalRulesChanged, InvalidFieldError, SettingsChanged, UnknownApprovalRuleError
-from actors.ports import InvalidApprovalRuleError
+from actors.messages import (
+    ApprovalRulesChanged,
+    InvalidFieldError,
+    SettingsChanged,
+    UnknownApprovalRuleError,
+    UpdateConversationCommand,
+)
+from actors.ports import ConversationRecord, InvalidApprovalRuleError
 from actors.ports.json_schema import InvalidSchemaError
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 from actors.runtime.offered_tools import check_generation, compiled
-from actors.runtime.services import offered_model, served_model
-
-if TYPE_CHECKING:
-    from actors.conversation.unit_of_work import UnitOfWork
-    from actors.core.context import ChosenMcpServer, ClientTool, Mode, Profile
-    from actors.messages import (
-        UpdateConversationCommand,
-    )
-    from actors.ports import ConversationRecord
-    from actors.runtime.services import Services
+from actors.runtime.services import Services, offered_model, served_model
 
 SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "follow_up_policy", "budget")
 

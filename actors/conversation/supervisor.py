@@ -7,16 +7,18 @@ import logging
 import math
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pykka import ActorDeadError
 
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners
 from actors.conversation.lifecycle import Shutdown
 from actors.conversation.pipeline import LoadedConversation, recovering, taken_over
+from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.errors import Reason, Rejected
 from actors.messages import (
     CancelConversationCommand,
@@ -45,12 +47,7 @@ from actors.runners.side_queries import SideQueries, Titles
 from actors.runners.sub_agents import SubAgentRunner, prepared
 from actors.runtime.actor import Request, ask, failed, forward, tell
 from actors.runtime.admission import Admission
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from actors.conversation.unit_of_work import UnitOfWork
-    from actors.runtime.services import Services
+from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 

@@ -5,18 +5,13 @@ The prompt is fixed when the conversation is created, so that the prefix that pr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from actors.core.context import Mode, Profile
 from actors.core.steps import texts
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE
-from actors.ports import date_of
+from actors.ports import GitState, Instructions, WorkspaceContext, date_of
 from actors.ports.workspace import EMPTY
-
-if TYPE_CHECKING:
-    from actors.ports import GitState, Instructions, WorkspaceContext
 
 ROLE = """\
 You are an agent that works for a person on their machine, with tools. The person reads what you write outside of tool \

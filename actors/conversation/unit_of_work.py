@@ -6,40 +6,33 @@ the unit has no effect.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from actors.core.approval import allows_part
-from actors.core.content import distinct_calls, tool_uses
-from actors.core.context import Action, ApprovalPolicy, ApprovalRule, ConvContext, Origin
+from actors.core.content import Message, ToolUse, distinct_calls, tool_uses
+from actors.core.context import Action, ApprovalPolicy, ApprovalRule, CallSubject, ConvContext, Origin
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
-from actors.core.events import ApprovalResponse, LlmAborted, LlmError, LlmResponse, UsageReported, UserCancel
+from actors.core.events import ApprovalResponse, Event, LlmAborted, LlmError, LlmResponse, UsageReported, UserCancel
 from actors.core.notifications import Durable, MessageAdded, TextDelta
 from actors.core.states import (
     INACTIVE,
     AwaitingLlm,
     AwaitingSubAgents,
     AwaitingToolApproval,
+    Ledger,
     LlmReason,
     State,
     ToolExecuting,
 )
 from actors.core.steps.approvals import CallVerdict, Evaluation, evaluate
 from actors.core.transition import run_chain
+from actors.messages import EffectOutcome
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Spending, StoredEvent
-from actors.ports.records import CallDecision, LogAudit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from actors.core.content import Message, ToolUse
-    from actors.core.context import CallSubject, ConvContext
-    from actors.core.events import Event
-    from actors.core.states import Ledger, State
-    from actors.messages import EffectOutcome
-    from actors.ports.records import CommandOrigin
+from actors.ports.records import CallDecision, CommandOrigin, LogAudit
 
 _encode = msgspec.json.Encoder().encode
 Found = TypeVar("Found", bound=Struct)

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.ports import ConversationRecord
+from actors.ports import ConversationRecord
 
 log = logging.getLogger(__name__)
 

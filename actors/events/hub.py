@@ -12,24 +12,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from actors.core.content import Text
+from actors.core.context import ConvContext
 from actors.core.events import LlmStreamChunk
 from actors.core.notifications import StateChanged, TextDelta
 from actors.core.states import LlmPhase
+from actors.core.summary import StateSummary
 from actors.core.transition import stream_text
 from actors.events.conversation_list import ListFeed
 from actors.ports import Clock, ConversationRecord, EventBus, StoredEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.core.context import ConvContext
-    from actors.core.summary import StateSummary
 
 log = logging.getLogger(__name__)
 

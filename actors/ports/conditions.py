@@ -6,16 +6,14 @@ A filter is data: the SQL stores translate it to SQL, `matches` applies it to a 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from actors.core.states import name_of
 from actors.ports.records import ConversationRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class TextField(StrEnum):

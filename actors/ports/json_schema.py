@@ -16,7 +16,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
@@ -24,8 +24,6 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from jsonschema_rs import ValidationError
 
 

@@ -11,12 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from actors.core.errors import ErrorKind, LlmFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Clock(Protocol):

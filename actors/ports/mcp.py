@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
+from actors.core.context import ChosenMcpServer, Mode
 from actors.core.errors import REFUSAL_TEXTS, Reason
 from actors.ports.models import ToolSpec
-
-if TYPE_CHECKING:
-    from actors.core.context import ChosenMcpServer, Mode
-    from actors.ports.records import ConversationRecord
-    from actors.ports.tools import Tool
+from actors.ports.records import ConversationRecord
+from actors.ports.tools import Tool
 
 
 class McpState(StrEnum):

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from actors.core.content import Content, Image, Usage
 from actors.core.context import Generation, ReasoningEffort, ToolTraits
+from actors.core.errors import LlmFailure
 from actors.core.history import ProviderView, Turn
 from actors.core.thresholds import tokens_of, utf8_size
 from actors.ports.json_schema import NativeOutput
+from actors.ports.live_conversations import CancelToken
 from actors.ports.workspace import ImageView
-
-if TYPE_CHECKING:
-    from actors.core.errors import LlmFailure
-    from actors.ports.live_conversations import CancelToken
 
 #: Maximum UTF-8 bytes of the text, reasoning and tool calls of one model response, because its message must fit into a
 #: gRPC message that clients accept.

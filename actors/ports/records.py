@@ -8,10 +8,11 @@ because the log is deleted together with the conversation. No entry contains mes
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -20,9 +21,6 @@ from actors.core.context import ApprovalPolicy, ApprovalRule, Budget, FollowUpPo
 from actors.core.notifications import Durable, QueueChanged, RunStop
 from actors.core.states import State
 from actors.core.summary import run_id
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class CommandOrigin(Struct, frozen=True, omit_defaults=True):

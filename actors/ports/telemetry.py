@@ -7,20 +7,17 @@ operator has enabled that. Safe to call from any thread; no method raises, and o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from actors.core.content import ToolUse, Usage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from actors.core.notifications import Durable
-    from actors.ports import ConversationRecord
-    from actors.ports.models import ModelAnswer, ModelRequest
+from actors.core.notifications import Durable
+from actors.ports import ConversationRecord
+from actors.ports.models import ModelAnswer, ModelRequest
 
 # The W3C `traceparent` that came with the current gRPC call; "" if there was none.
 trace_parent: ContextVar[str] = ContextVar("trace_parent", default="")

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from actors.core.content import Image, ToolUse
-from actors.core.context import Mode
+from actors.core.context import ApprovalRule, CallSubject, Mode
+from actors.core.errors import Reason
 from actors.core.states import AgentTask, BackgroundJob, QuestionStatus
+from actors.core.tool_run import KillReceipt
 from actors.ports.json_schema import parse_json, shortened
 from actors.ports.live_conversations import CancelToken
 from actors.ports.machine import Clock
 from actors.ports.models import SideQuery, SideQueryError, ToolSpec
 from actors.ports.sandbox import RunningProcess, Sandbox
 from actors.ports.workspace import ImagesUnavailableError
-
-if TYPE_CHECKING:
-    from actors.core.context import ApprovalRule, CallSubject
-    from actors.core.errors import Reason
-    from actors.core.tool_run import KillReceipt
 
 
 def no_image(_data: bytes) -> Image:

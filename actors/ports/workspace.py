@@ -5,17 +5,14 @@ Originals of images are stored unchanged; models get views, which are converted 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    from actors.core.content import Image
-    from actors.ports.live_conversations import CancelToken
-
+from actors.core.content import Image
+from actors.ports.live_conversations import CancelToken
 
 EMPTY = "it is empty"
 

@@ -8,12 +8,15 @@ fault of the conversation, and ends the run (the work on a user's message).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pykka import ActorDeadError
+from pykka import ActorDeadError, ActorRef
 
+from actors.core.content import Message
+from actors.core.context import ConvContext, Mode
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
@@ -42,27 +45,17 @@ from actors.core.events import (
     ToolTransient,
 )
 from actors.core.states import Cancelling, Error
+from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, JobExited
-from actors.ports import CancelToken, ConversationRecord, live_run
+from actors.ports import CancelToken, ConversationRecord, Toolbox, live_run
 from actors.ports.machine import exhausted_resource
 from actors.runners.llm_runner import ModelRequests
 from actors.runners.side_queries import SideQueries
-from actors.runners.sub_agents import ChildSubAgents
+from actors.runners.sub_agents import ChildSubAgents, SubAgentRunner
 from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner, computed
 from actors.runtime.actor import tell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pykka import ActorRef
-
-    from actors.core.content import Message
-    from actors.core.context import ConvContext, Mode
-    from actors.core.tool_run import KillReceipt
-    from actors.ports import Toolbox
-    from actors.runners.sub_agents import SubAgentRunner
-    from actors.runtime.admission import Admission
-    from actors.runtime.services import Services, Timer
+from actors.runtime.admission import Admission
+from actors.runtime.services import Services, Timer
 
 
 @dataclass(frozen=True)

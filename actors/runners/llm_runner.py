@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec.structs import replace
-from pykka import ActorDeadError
+from pykka import ActorDeadError, ActorRef
 
-from actors.core.content import Content, Usage
-from actors.core.context import CallSubject
-from actors.core.effects import RequestContinuation
+from actors.core.content import Content, Message, Usage
+from actors.core.context import CallSubject, ConvContext
+from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
 from actors.events.hub import TextWindow
@@ -23,6 +23,7 @@ from actors.messages import EffectOutcome, ModelRequestOverdue
 from actors.ports import (
     CancelToken,
     Clock,
+    ConversationRecord,
     ImagesUnavailableError,
     Model,
     ModelAbortedError,
@@ -36,21 +37,9 @@ from actors.ports import (
 from actors.ports.machine import exhausted_resource, resource_failure
 from actors.runners.model_requests import RequestBuilder, find_model, respond
 from actors.runtime.actor import Actor, Mailbox, tell
-from actors.runtime.admission import ReadPace
+from actors.runtime.admission import Admission, ReadPace, SlotRequest
 from actors.runtime.offered_tools import checked_calls, output_of
-from actors.runtime.services import call_subjects, with_refusals
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pykka import ActorRef
-
-    from actors.core.content import Message
-    from actors.core.context import ConvContext
-    from actors.core.effects import RequestLlm
-    from actors.ports import ConversationRecord
-    from actors.runtime.admission import Admission, SlotRequest
-    from actors.runtime.services import Services
+from actors.runtime.services import Services, call_subjects, with_refusals
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ If a model is unknown, providers are asked which models they have before the act
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
+from actors.core.content import Image, Message
 from actors.core.context import Generation
 from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
@@ -25,10 +26,12 @@ from actors.ports import (
     CancelToken,
     Clock,
     ConversationReader,
+    ConversationRecord,
     Model,
     ModelAbortedError,
     ModelAnswer,
     ModelFailedError,
+    ModelInfo,
     ModelRequest,
     ModelSink,
     StoreDamagedError,
@@ -37,14 +40,7 @@ from actors.ports import (
 from actors.ports.models import fixed_tokens
 from actors.ports.telemetry import AttemptEnd, AttemptStart
 from actors.runtime.offered_tools import for_model, output_form, supported
-from actors.runtime.services import model_refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from actors.core.content import Image, Message
-    from actors.ports import CancelToken, ConversationRecord, Model, ModelInfo
-    from actors.runtime.services import Services
+from actors.runtime.services import Services, model_refusal
 
 
 def needs_provider(services: Services, request: CreatingCommand | ConversationCommand) -> bool:

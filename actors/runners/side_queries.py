@@ -9,11 +9,15 @@ import logging
 import re
 import threading
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
+from pykka import ActorRef
 
 from actors.core.content import Text, Usage, text_of
+from actors.core.context import ConvContext
+from actors.core.effects import ExecuteTool
 from actors.core.errors import ErrorKind
 from actors.core.events import UsageReported
 from actors.core.history.provider_view import ProviderView, Turn
@@ -34,16 +38,8 @@ from actors.ports import (
 )
 from actors.runners.model_requests import respond
 from actors.runtime.actor import tell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pykka import ActorRef
-
-    from actors.core.context import ConvContext
-    from actors.core.effects import ExecuteTool
-    from actors.runtime.admission import Admission
-    from actors.runtime.services import Services
+from actors.runtime.admission import Admission
+from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,15 @@ import functools
 import logging
 import threading
 import weakref
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pykka import ActorRef
 
 from actors.core.content import Usage
 from actors.core.context import Mode
+from actors.core.effects import SpawnSubAgent
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, SubAgentTimeout, UsageReported
 from actors.core.states import AgentFailed, AgentOutcome, AgentSucceeded, AgentTask, Completed, Failed, State
@@ -26,12 +29,16 @@ from actors.messages import (
     CreateSubAgent,
     EffectOutcome,
     InvalidFieldError,
+    SpawnSubAgentsCommand,
+    SpawnSubAgentsTask,
     SubAgentStopped,
     TaskRefusedError,
     UnknownConversationError,
 )
 from actors.ports import (
     CancelToken,
+    Clock,
+    ConversationDirectory,
     ConversationRecord,
     RunningProcess,
     SandboxUnavailableError,
@@ -41,18 +48,10 @@ from actors.ports import (
 )
 from actors.runners.model_requests import learn_models
 from actors.runtime.actor import Request, failed, tell
-from actors.runtime.services import offered_model, served_model
+from actors.runtime.services import Services, offered_model, served_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
-
-    from pykka import ActorRef
-
-    from actors.core.effects import SpawnSubAgent
-    from actors.messages import SpawnSubAgentsCommand, SpawnSubAgentsTask
-    from actors.ports import Clock, ConversationDirectory, ConversationRecord
-    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 

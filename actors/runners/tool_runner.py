@@ -12,11 +12,13 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from pykka import ActorRef
 
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext, Mode, wider
@@ -32,7 +34,7 @@ from actors.core.events import (
     ToolOutcomeEvent,
     ToolTransient,
 )
-from actors.core.states import QuestionStatus
+from actors.core.states import AgentTask, BackgroundJob, QuestionStatus
 from actors.core.tool_run import (
     QUIESCE_MS,
     KillReceipt,
@@ -52,6 +54,8 @@ from actors.core.tool_run import (
 from actors.messages import EffectOutcome, ToolsEnded
 from actors.ports import (
     CancelToken,
+    Clock,
+    ConversationRecord,
     InvalidToolInputError,
     PersonAnswer,
     PersonQuestion,
@@ -72,17 +76,7 @@ from actors.runners.side_queries import SideQueries, ask_for_tool
 from actors.runners.sub_agents import planned
 from actors.runtime.actor import Actor, tell
 from actors.runtime.admission import FILES_PER_TOOL
-from actors.runtime.services import tool_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pykka import ActorRef
-
-    from actors.core.events import Event
-    from actors.core.states import AgentTask, BackgroundJob
-    from actors.ports import Clock, ConversationRecord
-    from actors.runtime.services import Services
+from actors.runtime.services import Services, tool_for
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pykka
 from pykka import ActorDeadError, ActorRef, ActorRegistry
@@ -18,9 +19,6 @@ from pykka.messages import _ActorStop
 
 from actors.ports.records import CommandOrigin, command_origin
 from actors.ports.telemetry import trace_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from actors.ports import machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from actors.ports import CancelToken, Clock
+from actors.ports import CancelToken, Clock, machine
 
 # The file descriptors that a tool call needs in this process: sockets, pipes, and a handle to kill its process.
 FILES_PER_TOOL = 6

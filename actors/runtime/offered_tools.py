@@ -9,35 +9,29 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from actors.core.approval import MCP_PREFIX
-from actors.core.content import ToolUse, text_of, tool_uses
-from actors.core.context import Generation, ToolGroup, ToolTraits
+from actors.core.content import Content, ToolUse, text_of, tool_uses
+from actors.core.context import ClientTool, Generation, Mode, ToolGroup, ToolTraits
 from actors.core.errors import Reason, Rejected
 from actors.core.steps.runs import SUBMIT_OUTPUT
-from actors.ports import InvalidToolInputError, ToolSpec
+from actors.ports import InvalidToolInputError, ModelAnswer, ModelInfo, ToolSpec
 from actors.ports.json_schema import (
     MAX_FAULTS,
     InvalidSchemaError,
     JsonSchema,
+    NativeOutput,
     native_output,
     object_schema,
     shortened,
     validate_output,
 )
 from actors.ports.tools import input_misfit, parse_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
-
-    from actors.core.content import Content
-    from actors.core.context import ClientTool, Mode
-    from actors.ports import ModelAnswer, ModelInfo
-    from actors.ports.json_schema import NativeOutput
 
 # The maximum number of compiled schemas, and of client tool specifications, that are cached.
 SCHEMAS = 256

@@ -6,25 +6,19 @@ import logging
 import math
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from actors.core.content import Usage
 from actors.core.errors import QuotaExceededError
-from actors.ports import StoreError
+from actors.ports import Clock, StoreError
 from actors.ports.records import Spending, day_of
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FairSlots
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-
-    from actors.core.content import Usage
-    from actors.ports import Clock
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from actors.core.content import ToolUse, tool_uses
+from actors.core.content import Content, ToolUse, tool_uses
 from actors.core.context import ApprovalPolicy, ApprovalRule, CallSubject, ConvContext, Limits, Mode, wider
 from actors.core.errors import LlmFailure, Reason, Rejected
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, requested_mode
@@ -28,10 +28,12 @@ from actors.ports import (
     Ids,
     Images,
     InvalidToolInputError,
+    Model,
     ModelCatalog,
     NoImages,
     Sandbox,
     Store,
+    Tool,
     Toolbox,
     ToolSpec,
     Workspace,
@@ -46,12 +48,6 @@ from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import for_model, spec_of
 from actors.runtime.quotas import MOST_MODEL_REQUESTS, QuotaBook, QuotaSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from actors.core.content import Content
-    from actors.ports import ConversationRecord, Model, Tool
 
 log = logging.getLogger(__name__)
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 from bedrock.errors import NotAwaitingApproval, UnknownOrDecided
+from bedrock.messages import Usage
 from bedrock.states import Approval, Question
-
-if TYPE_CHECKING:
-    from bedrock.messages import Usage
-
 
 __all__ = ["Answer", "AsyncOnApproval", "AsyncOnQuestion", "OnApproval", "OnQuestion", "ToolAnswer"]
 

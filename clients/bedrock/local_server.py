@@ -9,12 +9,9 @@ import errno
 import os
 import stat
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 try:
     import fcntl

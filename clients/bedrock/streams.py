@@ -10,14 +10,11 @@ Closing a stream ends the call at once, and so does leaving the ``with`` block a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
-    from types import TracebackType
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 __all__ = ["AsyncStream", "Stream"]
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import Message
 
 from actors.core.errors import Reason, Rejected
 from actors.ports import ConversationOwnership, NotOwnerError, StoreUnavailableError
@@ -41,9 +42,6 @@ from server.contract.errors import (
 from server.contract.resource_names import conversation_in
 from server.queries.read_pool import NameResolver, ReadPool
 from server.streams.base import Streams
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 Behaviour: TypeAlias = Callable[[Any, Any], Any]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]

@@ -7,10 +7,10 @@ import logging
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
@@ -34,9 +34,6 @@ from actors.ports import (
 )
 from actors.ports.machine import exhausted_resource
 from server.contract import resource_names as names
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 log = logging.getLogger(__name__)
 

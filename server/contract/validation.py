@@ -10,20 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from bedrock import v1
 from google.api.field_behavior_pb2 import OPTIONAL, field_behavior
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
 from google.protobuf.descriptor_pb2 import FieldOptions, MessageOptions, OneofOptions
+from google.protobuf.message import Message
 
 from server.contract import limits, validate_pb2
 from server.contract.errors import MalformedRequestError
 from server.contract.filters import FilterError, meaning, parse
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
-    from google.protobuf.message import Message
-
 
 Violation: TypeAlias = tuple[str, str]
 """The path of a field within a value, empty for the value itself, and what is wrong with it."""

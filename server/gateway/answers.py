@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http
 import re
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import grpc
 import msgspec
@@ -12,15 +13,11 @@ from bedrock import v1
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2 as details
+from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 from starlette.responses import Response
 
 from server.contract.errors import make, status_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from google.rpc.status_pb2 import Status
 
 JSON = "application/json"
 # The HTTP status of a cancelled call, which no client is left to see.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from bedrock import v1
 from bedrock.cli.text.output import print_text
 from bedrock.local_server import ADDRESS_FILE, data_directory
 
@@ -15,11 +17,6 @@ from actors.ports.settings_checks import host_and_port
 from server.cli import CANNOT_START, USAGE, fail
 from server.process.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from bedrock import v1
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -19,15 +19,11 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.answers import JSON, HttpError, encoded, error_response
 from server.gateway.transcoder import body_of
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _INSTALLED = Path(__file__).with_name("page")
 # The files of the page: in a wheel beside this module, in a checkout where they are written.

@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import msgspec
 from bedrock import v1
-from starlette.responses import StreamingResponse
+from google.protobuf.message import Message
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.answers import HttpError, as_error, as_json, encoded, on_one_line
 from server.gateway.json_requests import request_from
-from server.gateway.routes import ALL
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
-
-    from google.protobuf.message import Message
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from server.gateway.routes import Route, Upstream
-
+from server.gateway.routes import ALL, Route, Upstream
 
 Item = TypeVar("Item")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import msgspec
 import uvicorn
 from bedrock import v1
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from actors.ports.machine import max_open_files
@@ -33,9 +35,6 @@ from server.process.certificates import CertificateFiles
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Collection, Generator
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 log = logging.getLogger(__name__)

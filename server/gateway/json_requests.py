@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn, cast
 from urllib.parse import parse_qsl
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.json_format import ParseDict, ParseError
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.routes import ALL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from google.protobuf.descriptor import Descriptor, EnumDescriptor
-    from google.protobuf.message import Message
-
-    from server.gateway.routes import Route
+from server.gateway.routes import ALL, Route
 
 _OURS = "bedrock.v1."
 _MASK = "google.protobuf.FieldMask"

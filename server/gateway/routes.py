@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import grpc
@@ -19,18 +20,13 @@ import grpc.aio
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 from google.api import annotations_pb2
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from starlette.requests import Request
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
 from server.process.certificates import SHOWN_TO_GATEWAY
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator
-
-    from google.protobuf.message import Message
-    from starlette.requests import Request
-
 
 _HTTP: Any = annotations_pb2.http
 _PART = re.compile(r"\{(?P<field>[\w.]+)=(?P<name>[\w*/]+)\}|\*\*|\*|[^{*]+")

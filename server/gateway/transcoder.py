@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import grpc.aio
+from bedrock import v1
+from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
@@ -32,16 +36,7 @@ from server.gateway.event_streams import (
     wanted,
 )
 from server.gateway.json_requests import request_from
-from server.gateway.routes import NoRouteError, contract
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from bedrock import v1
-    from google.protobuf.message import Message
-    from starlette.types import Receive, Scope, Send
-
-    from server.gateway.routes import Route, Upstream
+from server.gateway.routes import NoRouteError, Route, Upstream, contract
 
 OPENAPI = Path(__file__).with_name("openapi.json")
 log = logging.getLogger(__name__)

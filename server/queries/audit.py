@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from bedrock import v1
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from actors.maintenance.verify import Replay, ReplayedStep, findings
 from actors.ports import ConversationRecord, RevisionTooOldError, StoreDamagedError, StoredTransition, StoreReader
@@ -19,9 +20,6 @@ from server.queries.downloads import send
 from server.queries.read_pool import ReadPool
 from server.wire.enums import named_alike
 from server.wire.messages import timestamp
-
-if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
 
 OUTCOME = named_alike(Outcome, v1.AuditEntry.Outcome)
 _OUTCOMES = {number: outcome for outcome, number in OUTCOME.items()}

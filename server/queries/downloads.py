@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from bedrock import v1
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from actors.core.notifications import ConversationUpdated
 from actors.ports import Attachment, AttachmentStore, ConversationRecord, RevisionTooOldError, StoredEvent, StoreReader
@@ -23,10 +24,6 @@ from server.queries.read_pool import ReadPool
 from server.wire.conversation_messages import in_full
 from server.wire.events import event_alone
 from server.wire.messages import ConversionContext, message
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
 
 Response = TypeVar("Response")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import grpc.aio
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
@@ -34,9 +35,6 @@ from server.streams.base import WatchSettings
 from server.wire.conversation_messages import mcp_server
 from server.wire.enums import MODE, REASONING_EFFORT, TOOL_GROUP
 from server.wire.messages import duration, struct_of
-
-if TYPE_CHECKING:
-    import grpc.aio
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

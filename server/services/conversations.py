@@ -11,8 +11,9 @@ import logging
 from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+import grpc.aio
 from bedrock import v1
 
 from actors import messages as requests
@@ -35,9 +36,6 @@ from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.watch_conversations import ConversationListStreams
 from server.wire import commands, results
 from server.wire.conversation_messages import approval_rule, present, question
-
-if TYPE_CHECKING:
-    import grpc.aio
 
 log = logging.getLogger(__name__)
 

@@ -17,12 +17,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from actors.core.errors import Reason, Rejected
@@ -47,10 +48,6 @@ from server.contract.errors import (
 )
 from server.contract.resource_names import name_in
 from server.contract.validation import check
-
-if TYPE_CHECKING:
-    from google.rpc.status_pb2 import Status
-
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -6,10 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from bedrock import v1
 from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import Struct
 
 from actors import messages as requests
 from actors.conversation import settings
@@ -34,10 +35,6 @@ from server.contract.validation import UPDATABLE, key_of_label, paths_to_set
 from server.wire import enums
 from server.wire.conversation_messages import chosen_mcp_servers, parsed_rule
 from server.wire.messages import plain
-
-if TYPE_CHECKING:
-    from google.protobuf.struct_pb2 import Struct
-
 
 M = TypeVar("M", bound=Message)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from bedrock import v1
 from bedrock._async.conversation import AsyncConversation
@@ -26,17 +29,10 @@ from bedrock.conversations import (
     Generation,
     Instructions,
 )
+from bedrock.errors import BedrockError
 from bedrock.states import Approval, Question
-from bedrock.streams import AsyncClosing
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from datetime import datetime
-
-    from bedrock.errors import BedrockError
-    from bedrock.streams import AsyncStream
-    from bedrock.types import ApprovalPolicy, AuditOutcome, FollowUpPolicy, Mode
+from bedrock.streams import AsyncClosing, AsyncStream
+from bedrock.types import ApprovalPolicy, AuditOutcome, FollowUpPolicy, Mode
 
 __all__ = ["AsyncClient"]
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._async.retries import insist
 from bedrock._async.sending import carried_out
+from bedrock._async.transport import AsyncTransport
 from bedrock._shared import requests
-from bedrock._shared.function_tools import answer_of, check_offered, failure_of
+from bedrock._shared.deadline import Deadline
+from bedrock._shared.function_tools import ToolFunction, answer_of, check_offered, failure_of
 from bedrock.errors import BedrockError, InvalidArgument, NotFound, UnknownOrDecided
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bedrock._async.transport import AsyncTransport
-    from bedrock._shared.deadline import Deadline
-    from bedrock._shared.function_tools import ToolFunction
-    from bedrock.messages import ToolCall
+from bedrock.messages import ToolCall
 
 _log = logging.getLogger("bedrock")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from bedrock import v1
 from bedrock._async.conversation_runs import AsyncConversationBase, AsyncConversationRuns, AsyncConversationTools
 from bedrock._shared import requests
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.wrapper import enum_value
+from bedrock.catalog import McpServer
 from bedrock.conversations import (
     Budget,
     ClientTool,
@@ -22,13 +24,8 @@ from bedrock.errors import NotForkable
 from bedrock.messages import Attachment, Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval, ApprovalRule, Question
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
-
-    from bedrock.catalog import McpServer
-    from bedrock.streams import AsyncStream
-    from bedrock.types import ApprovalPolicy, CycleView, FollowUpPolicy, Mode, RuleAction
+from bedrock.streams import AsyncStream
+from bedrock.types import ApprovalPolicy, CycleView, FollowUpPolicy, Mode, RuleAction
 
 
 class AsyncConversationRecords(AsyncConversationBase):

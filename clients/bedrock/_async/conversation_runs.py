@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any, TypeVar, overload
 
 from bedrock import v1
 from bedrock._async.client_tools import AsyncClientTools
 from bedrock._async.run import AsyncRun, ask, question, send
 from bedrock._async.sending import fitting, opened
 from bedrock._async.subscription import AsyncRunWatch, follow
+from bedrock._async.transport import AsyncTransport
 from bedrock._shared import requests
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.function_tools import tool_function
+from bedrock._shared.function_tools import ToolFunction, tool_function
 from bedrock._shared.run_progress import QuestionPolicy, RunProgress, waiting_calls
 from bedrock._shared.wrapper import resource_name
 from bedrock.answers import Answer, AsyncOnApproval, AsyncOnQuestion, decider
 from bedrock.conversations import CancelConversationResult, ConversationInfo, Generation, Task
 from bedrock.errors import NotFound
-from bedrock.messages import Message, QueuedMessage
+from bedrock.events import Event
+from bedrock.messages import Message, QueuedMessage, ToolCall
 from bedrock.streams import AsyncStream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
-    from datetime import timedelta
-
-    from bedrock._async.transport import AsyncTransport
-    from bedrock._shared.function_tools import ToolFunction
-    from bedrock.events import Event
-    from bedrock.messages import ToolCall
-    from bedrock.types import Delivery, ToolGroup
+from bedrock.types import Delivery, ToolGroup
 
 
 class AsyncConversationBase:

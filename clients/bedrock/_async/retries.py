@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from bedrock._async.transport import AsyncTransport
+from bedrock._shared.deadline import Deadline
 from bedrock._shared.reconnection import Backoff
-from bedrock.errors import Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bedrock._async.transport import AsyncTransport
-    from bedrock._shared.deadline import Deadline
-    from bedrock.errors import BedrockError
+from bedrock.errors import BedrockError, Unavailable
 
 
 async def insist(transport: AsyncTransport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:

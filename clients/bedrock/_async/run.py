@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
 
 from bedrock import v1
+from bedrock._async.client_tools import AsyncClientTools
 from bedrock._async.sending import AsyncSending, Sent
 from bedrock._async.subscription import AsyncRunWatch
+from bedrock._async.transport import AsyncTransport
 from bedrock._shared import requests
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.run_progress import QuestionPolicy
+from bedrock.answers import Answer, AsyncDecide, AsyncOnQuestion
 from bedrock.errors import BedrockError, DeadlineExceeded, InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable
-
-    from bedrock._async.client_tools import AsyncClientTools
-    from bedrock._async.transport import AsyncTransport
-    from bedrock.answers import Answer, AsyncDecide, AsyncOnQuestion
-    from bedrock.events import Event, Stop
+from bedrock.events import Event, Stop
 
 __all__ = ["AsyncRun"]
 

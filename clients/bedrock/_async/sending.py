@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any, Literal, Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.run_progress import RunProgress
-from bedrock.answers import checked, checked_content
+from bedrock.answers import Content, checked, checked_content
 from bedrock.events import Event
 from bedrock.messages import Message
 from bedrock.streams import AsyncStream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-
-    from bedrock.answers import Content
-    from bedrock.types import Disposition
+from bedrock.types import Disposition
 
 T = TypeVar("T")
 

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bedrock import v1
+from bedrock._async.client_tools import AsyncClientTools
 from bedrock._async.retries import insist, pause
 from bedrock._async.sending import decided, filled_in
+from bedrock._async.transport import AsyncTransport
 from bedrock._shared import requests
+from bedrock._shared.cursor import EventCursor
+from bedrock._shared.deadline import Deadline
 from bedrock._shared.reconnection import Reconnection
-from bedrock._shared.run_progress import DENIED_NOTE, QuestionPolicy, log_declined, log_denied, question_of_others
+from bedrock._shared.run_progress import (
+    DENIED_NOTE,
+    QuestionPolicy,
+    RunProgress,
+    log_declined,
+    log_denied,
+    question_of_others,
+)
 from bedrock.answers import ANSWERED, AsyncDecide, AsyncOnQuestion
 from bedrock.errors import BedrockError, InvalidArgument, NotFound, Unavailable
-from bedrock.events import Event
+from bedrock.events import Event, Snapshot
 from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval, Question
 from bedrock.streams import AsyncStream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from bedrock._async.client_tools import AsyncClientTools
-    from bedrock._async.transport import AsyncTransport
-    from bedrock._shared.cursor import EventCursor
-    from bedrock._shared.deadline import Deadline
-    from bedrock._shared.run_progress import RunProgress
-    from bedrock.events import Event, Snapshot
-    from bedrock.states import Approval, Question
-    from bedrock.types import ApprovalDecision
+from bedrock.types import ApprovalDecision
 
 
 class AsyncRunWatch:

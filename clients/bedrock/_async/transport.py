@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -19,13 +20,9 @@ from bedrock._shared.connection import CONNECT_ENDS, CONNECT_SECONDS, Connection
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.reconnection import Attempts, from_rpc, nothing_was_sent, repeatable
 from bedrock._shared.requests import Page
+from bedrock._shared.settings import Settings
 from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import AsyncStream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
-
-    from bedrock._shared.settings import Settings
 
 Response = TypeVar("Response")
 PageT = TypeVar("PageT", bound=Page)

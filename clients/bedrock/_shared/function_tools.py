@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
+from bedrock import v1
 from bedrock.answers import ToolAnswer
 from bedrock.conversations import ClientTool
 from bedrock.errors import ToolNotOffered
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from bedrock import v1
-    from bedrock.messages import ToolCall
-    from bedrock.types import ToolGroup
+from bedrock.messages import ToolCall
+from bedrock.types import ToolGroup
 
 MINUTES = 5
 

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from google.protobuf.message import Message
@@ -14,16 +15,13 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from bedrock import errors, v1
+from bedrock._shared.cursor import EventCursor
 from bedrock._shared.settings import no_listener_error, proxy_of
+from bedrock.errors import BedrockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import grpc
     from google.protobuf.any_pb2 import Any
-
-    from bedrock._shared.cursor import EventCursor
-    from bedrock.errors import BedrockError
 
 M = TypeVar("M", bound=Message)
 

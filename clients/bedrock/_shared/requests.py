@@ -6,9 +6,11 @@ import errno
 import os
 import stat
 import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -25,22 +27,17 @@ from bedrock._shared.wrapper import (
 )
 from bedrock.catalog import McpServer
 from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
+from bedrock.messages import ToolCall
+from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval, ApprovalRule, Question
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
-
-    from bedrock.messages import ToolCall
-    from bedrock.request_cycles import RequestCycle
-    from bedrock.types import (
-        ApprovalDecision,
-        AuditOutcome,
-        CycleView,
-        Delivery,
-        Disposition,
-        RuleAction,
-    )
+from bedrock.types import (
+    ApprovalDecision,
+    AuditOutcome,
+    CycleView,
+    Delivery,
+    Disposition,
+    RuleAction,
+)
 
 # An image: its bytes, the path of its file, or a protobuf message.
 ImageSource = v1.Image | bytes | str | os.PathLike[str]

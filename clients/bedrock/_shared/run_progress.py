@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from bedrock import v1
 from bedrock.answers import Answer
 from bedrock.errors import ApprovalNeeded, RunFailed, RunInterrupted
 from bedrock.events import Event, Snapshot, Stop
 from bedrock.messages import Message, ToolCall, Usage
+from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval, Question
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from bedrock.request_cycles import RequestCycle
 
 DecideT = TypeVar("DecideT")
 FillInT = TypeVar("FillInT")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bedrock.errors import Misconfigured, ServerNotRunning, ServerUnreachable
 from bedrock.local_server import (
@@ -20,9 +20,6 @@ from bedrock.local_server import (
     read_believed,
     server_process,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT_PORT = 7421
 

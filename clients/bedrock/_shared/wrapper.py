@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -35,8 +35,6 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.struct_pb2 import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from google.protobuf.descriptor import EnumDescriptor
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -27,17 +30,10 @@ from bedrock.conversations import (
     Generation,
     Instructions,
 )
+from bedrock.errors import BedrockError
 from bedrock.states import Approval, Question
-from bedrock.streams import Closing
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from bedrock.errors import BedrockError
-    from bedrock.streams import Stream
-    from bedrock.types import ApprovalPolicy, AuditOutcome, FollowUpPolicy, Mode
+from bedrock.streams import Closing, Stream
+from bedrock.types import ApprovalPolicy, AuditOutcome, FollowUpPolicy, Mode
 
 __all__ = ["Client"]
 

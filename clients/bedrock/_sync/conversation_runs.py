@@ -3,35 +3,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, TypeVar, overload
 
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.function_tools import tool_function
+from bedrock._shared.function_tools import ToolFunction, tool_function
 from bedrock._shared.run_progress import QuestionPolicy, RunProgress, waiting_calls
 from bedrock._shared.wrapper import resource_name
 from bedrock._sync.client_tools import ClientTools
 from bedrock._sync.run import Run, ask, question, send
 from bedrock._sync.sending import fitting, opened
 from bedrock._sync.subscription import RunWatch, follow
+from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, OnQuestion, decider
 from bedrock.conversations import CancelConversationResult, ConversationInfo, Generation, Task
 from bedrock.errors import NotFound
-from bedrock.messages import Message, QueuedMessage
+from bedrock.events import Event
+from bedrock.messages import Message, QueuedMessage, ToolCall
 from bedrock.streams import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from datetime import timedelta
-
-    from bedrock._shared.function_tools import ToolFunction
-    from bedrock._sync.transport import Transport
-    from bedrock.events import Event
-    from bedrock.messages import ToolCall
-    from bedrock.types import Delivery, ToolGroup
+from bedrock.types import Delivery, ToolGroup
 
 
 class ConversationBase:

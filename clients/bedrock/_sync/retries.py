@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from bedrock._shared.deadline import Deadline
 from bedrock._shared.reconnection import Backoff
-from bedrock.errors import Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bedrock._shared.deadline import Deadline
-    from bedrock._sync.transport import Transport
-    from bedrock.errors import BedrockError
+from bedrock._sync.transport import Transport
+from bedrock.errors import BedrockError, Unavailable
 
 
 def insist(transport: Transport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:

@@ -3,25 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.run_progress import QuestionPolicy
+from bedrock._sync.client_tools import ClientTools
 from bedrock._sync.sending import Sending, Sent
 from bedrock._sync.subscription import RunWatch
+from bedrock._sync.transport import Transport
+from bedrock.answers import Answer, Decide, OnQuestion
 from bedrock.errors import BedrockError, DeadlineExceeded, InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from bedrock._sync.client_tools import ClientTools
-    from bedrock._sync.transport import Transport
-    from bedrock.answers import Answer, Decide, OnQuestion
-    from bedrock.events import Event, Stop
+from bedrock.events import Event, Stop
 
 __all__ = ["Run"]
 

@@ -3,32 +3,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bedrock import v1
 from bedrock._shared import requests
+from bedrock._shared.cursor import EventCursor
+from bedrock._shared.deadline import Deadline
 from bedrock._shared.reconnection import Reconnection
-from bedrock._shared.run_progress import DENIED_NOTE, QuestionPolicy, log_declined, log_denied, question_of_others
+from bedrock._shared.run_progress import (
+    DENIED_NOTE,
+    QuestionPolicy,
+    RunProgress,
+    log_declined,
+    log_denied,
+    question_of_others,
+)
+from bedrock._sync.client_tools import ClientTools
 from bedrock._sync.retries import insist, pause
 from bedrock._sync.sending import decided, filled_in
+from bedrock._sync.transport import Transport
 from bedrock.answers import ANSWERED, Decide, OnQuestion
 from bedrock.errors import BedrockError, InvalidArgument, NotFound, Unavailable
-from bedrock.events import Event
+from bedrock.events import Event, Snapshot
 from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval, Question
 from bedrock.streams import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from bedrock._shared.cursor import EventCursor
-    from bedrock._shared.deadline import Deadline
-    from bedrock._shared.run_progress import RunProgress
-    from bedrock._sync.client_tools import ClientTools
-    from bedrock._sync.transport import Transport
-    from bedrock.events import Event, Snapshot
-    from bedrock.states import Approval, Question
-    from bedrock.types import ApprovalDecision
+from bedrock.types import ApprovalDecision
 
 
 class RunWatch:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Self, TypeAlias
 
 from bedrock.testing.anthropic_stream import named, opening
-from bedrock.testing.http_server import STREAM_HEAD, chunked
+from bedrock.testing.http_server import STREAM_HEAD, Received, ServedConnection, chunked
 from bedrock.testing.waiting import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bedrock.testing.http_server import Received, ServedConnection
 
 
 class Exchange:

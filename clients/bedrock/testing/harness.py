@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from bedrock import AsyncClient, Client
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import DeadlineExceeded, NotFound
+from bedrock.events import Event
+from bedrock.states import ConversationState
 from bedrock.testing import processes
+from bedrock.testing.private_server import PrivateServer
 from bedrock.testing.script import ScriptedModel
 from bedrock.testing.waiting import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bedrock import AsyncClient, Client
-    from bedrock.conversations import ConversationInfo
-    from bedrock.events import Event
-    from bedrock.states import ConversationState
-    from bedrock.testing.private_server import PrivateServer
-    from bedrock.types import EventKind, StateKind
+from bedrock.types import EventKind, StateKind
 
 _SHOWN = 20
 

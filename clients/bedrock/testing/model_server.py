@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bedrock.testing.exchange import Exchange
-from bedrock.testing.http_server import ScriptedServer, whole
+from bedrock.testing.http_server import Received, ScriptedServer, ServedConnection, whole
 from bedrock.testing.script import ScriptedModel
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
-
-    from bedrock.testing.http_server import Received, ServedConnection
 
 
 class ModelServer(ScriptedServer):

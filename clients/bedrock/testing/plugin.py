@@ -6,16 +6,13 @@ pytest loads this module wherever this package is installed. To keep that cheap,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
-    from bedrock.testing.harness import Bedrock
-    from bedrock.testing.private_server import PrivateServer
+from bedrock.testing.harness import Bedrock
+from bedrock.testing.private_server import PrivateServer
 
 _PASSED = pytest.StashKey[bool]()
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bedrock.testing.exchange import Exchange, Gate
+from bedrock.testing.exchange import Exchange, Gate, Play
 from bedrock.testing.plays import breaks_off, calls, refuses, says, words_of
 from bedrock.testing.waiting import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from bedrock.testing.exchange import Play
 
 _UNEXPECTED = "the script of the test has no answer for this request"
 

@@ -5,6 +5,7 @@ Clients end a stream that breaks the order, so this remembers what is open: a te
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ag_ui.core import (
@@ -36,8 +37,6 @@ from server.gateway.ag_ui import thread_messages as messages
 from server.gateway.answers import as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from ag_ui.core import BaseEvent, RunAgentInput
 
 # The key under which the state of a thread has what the server says of it. All other keys are the application's.

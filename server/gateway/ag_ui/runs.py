@@ -6,6 +6,7 @@ The history that a front end sends is its copy. The conversation's own counts: e
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -13,25 +14,21 @@ import grpc
 import grpc.aio
 from ag_ui.core import CustomEvent, MessagesSnapshotEvent, RunErrorEvent, RunStartedEvent
 from bedrock import v1
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2 as details
+from starlette.requests import Request
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.ag_ui import thread_messages as messages
 from server.gateway.ag_ui.run_events import STATE, RunEvents
-from server.gateway.ag_ui.thread_messages import input_from, news_in
+from server.gateway.ag_ui.thread_messages import News, input_from, news_in
 from server.gateway.answers import StatusError, as_error, encoded, status_for
 from server.gateway.event_streams import Sent
 from server.gateway.json_requests import request_from
+from server.gateway.routes import Route, Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping
-
     from ag_ui.core import BaseEvent, ResumeEntry, ToolMessage
-    from google.protobuf.message import Message
-    from starlette.requests import Request
-
-    from server.gateway.ag_ui.thread_messages import News
-    from server.gateway.routes import Route, Upstream
 
 VERSION = "1.0"
 PAGE = 1_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -29,8 +30,6 @@ from server.gateway.answers import as_json, encoded
 from server.gateway.json_requests import decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
     from ag_ui.core import ContentPart, Context, Message
 
 
