@@ -85,7 +85,7 @@ def _lacking(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return file_descriptor_limit_text()
     if isinstance(error, OSError) and error.errno == errno.ENFILE:
-        return "this machine has as many files open as it can (fs.file-max)"
+        return "this machine has reached its limit of open files (fs.file-max)"
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return "this server can start no more threads (ulimit -u, or pids.max of its cgroup)"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
@@ -99,7 +99,7 @@ def resource_failure(text: str) -> LlmFailure:
 
 
 def file_descriptor_limit_text() -> str:
-    return f"this server has as many files open as it may, {max_open_files():,} (ulimit -n)"
+    return f"this server has reached its limit of open files, {max_open_files():,} (ulimit -n)"
 
 
 def max_open_files() -> int:

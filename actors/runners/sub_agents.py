@@ -101,7 +101,7 @@ class SubAgentRunner:
         """Cancel these sub-agents, because their parent no longer waits for them; skip those that have no actor."""
         for agent_id in agent_ids:
             actor = self._directory.live(agent_id)
-            if actor is not None and actor.deliver(_cancel("its parent is at rest")):
+            if actor is not None and actor.deliver(_cancel("its parent no longer waits for it")):
                 self._cancel_run_now(agent_id)
 
     def report_end(self, parent_id: str, agent_id: str, outcome: AgentOutcome, usage: Usage) -> None:

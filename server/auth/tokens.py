@@ -376,7 +376,7 @@ class TokenFile(PrincipalTokens):
 
 
 def matching(tokens: dict[str, Token], text: bytes) -> Token | None:
-    """The token, of these by id, whose text is `text`, with the secret. Compares in constant time."""
+    """The token whose full text, id and secret, is `text`; None for others. Compares in constant time."""
     prefix, _, rest = text.partition(b"_")
     name, _, secret = rest.partition(b"_")
     token = tokens.get(name.decode("ascii", "replace")) if prefix == PREFIX.encode() else None

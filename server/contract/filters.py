@@ -77,7 +77,7 @@ class Restriction(NamedTuple):
 
 
 def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
-    """Parse a filter, whose restrictions `meaning` converts; always true for "". Raises FilterError."""
+    """Parse a filter; `meaning` converts each restriction. An empty one is always true. Raises FilterError."""
     parser = _Parser(text, meaning)
     if parser.at_end():
         return Every()

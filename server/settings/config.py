@@ -352,7 +352,7 @@ def check_consistency(config: Config, tables: tuple[Listener, ...]) -> None:
     if config.listen_tables and (tls or config.tls_key or config.insecure_behind_proxy):
         raise ConfigError(
             "tls_certificate, tls_key and insecure_behind_proxy are about the one address of `listen`: each table "
-            "[[listen]] has a certificate, a key or insecure_behind_proxy of its own"
+            "[[listen]] has its own certificate, key or insecure_behind_proxy"
         )
     if tls != (config.tls_key is not None):
         raise ConfigError("tls_certificate and tls_key are needed together")

@@ -50,8 +50,8 @@ def wrapped(cause: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (OSError(errno.EMFILE, "Too many open files"), "this server has as many files open as it may, "),
-        (OSError(errno.ENFILE, "Too many open files in system"), "this machine has as many files open as it can"),
+        (OSError(errno.EMFILE, "Too many open files"), "this server has reached its limit of open files, "),
+        (OSError(errno.ENFILE, "Too many open files in system"), "this machine has reached its limit of open files"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "this server has no memory left"),
         (MemoryError(), "this server has no memory left"),
         (RuntimeError("can't start new thread"), "this server can start no more threads"),
@@ -119,7 +119,7 @@ def test_a_request_without_a_file_descriptor_is_our_own_failure_and_may_be_tried
     assert failed.kind is ErrorKind.RESOURCE_EXHAUSTED
     assert failed.retryable
     assert failed.message == (
-        f"This server has as many files open as it may, {limit:,} (ulimit -n). Send a message later to try again."
+        f"This server has reached its limit of open files, {limit:,} (ulimit -n). Send a message later to try again."
     )
 
 
@@ -148,7 +148,7 @@ def test_a_read_of_the_store_without_a_file_descriptor_says_so(tmp_path: Path) -
     readers = Readers(path, OpenFiles(path))
     with no_files(), pytest.raises(StoreUnavailableError) as raised, readers.lend():
         pass
-    assert exhausted_resource(raised.value).startswith("this server has as many files open as it may")
+    assert exhausted_resource(raised.value).startswith("this server has reached its limit of open files")
     with readers.lend() as session:
         assert session.run("select 1").fetchone() == (1,)
     readers.close()

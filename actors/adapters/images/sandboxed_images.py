@@ -50,7 +50,7 @@ PROGRAM = (
 )
 
 FAILED = "the process that looks at images failed"
-CANCELLED = "looking at the image was cancelled"
+CANCELLED = "decoding the image was cancelled"
 
 
 class Decoded(Struct, frozen=True):

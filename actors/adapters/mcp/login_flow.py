@@ -37,7 +37,7 @@ LINE_BYTES = 16 << 10
 
 _DONE = "You are logged in. You can close this page."
 _REFUSED = "The login was refused. The terminal says why."
-_UNKNOWN = "This is not the answer to the login that is under way."
+_UNKNOWN = "This is not the answer to the login in progress."
 
 
 class LoginError(Exception):
@@ -489,7 +489,7 @@ async def revoked(login: McpLogin) -> bool:
 
 
 async def _post(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
-    """Send a form as the login's OAuth client; status and body.
+    """Send a form as the login's OAuth client; return the response's status and body.
 
     Raises the libraries' errors, also for too large or compressed ones.
     """

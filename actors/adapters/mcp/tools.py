@@ -190,7 +190,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _resolves(schema: dict[str, Any], reference: str) -> bool:
-    """Whether a reference names a part of the schema itself; one by an anchor counts as such."""
+    """Whether a reference names a part of the schema itself. Anchors count as such."""
     place: Any = schema
     for step in unquote(reference).split("/")[1:] if reference.startswith("#/") else ():
         key = step.replace("~1", "/").replace("~0", "~")
@@ -252,7 +252,7 @@ def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note
             case EmbeddedResource():
                 texts.append(_resource(part.resource))
     if seen > MAX_IMAGES:
-        texts.append(f"(Further images were left out, {seen - MAX_IMAGES:,} of {seen:,}: {MAX_IMAGES} are the most.)")
+        texts.append(f"(Further images were left out, {seen - MAX_IMAGES:,} of {seen:,}: the limit is {MAX_IMAGES}.)")
     display = ""
     if result.structured_content is not None:
         if not any(isinstance(part, TextContent) for part in result.content):

@@ -43,13 +43,13 @@ def _with_workspace(report: SandboxReport) -> SandboxReport:
     if not report.restriction_available:
         return replace(report, workspace_reason=report.reason)
     if report.landlock_abi < kernel.TRUNCATION_ABI:
-        reason = f"Landlock ABI {report.landlock_abi} does not restrict the truncation of files: it takes Linux 6.2"
+        reason = f"Landlock ABI {report.landlock_abi} does not restrict the truncation of files: it requires Linux 6.2"
         return replace(report, workspace_reason=reason)
     offered = replace(report, workspace_available=True)
     failure = why_not(offered, Mode.WORKSPACE)
     if not failure:
         return offered
-    reason = f"the system calls of tools cannot be handed to a broker ({failure}): it takes Linux 5.14 or newer"
+    reason = f"the system calls of tools cannot be handed to a broker ({failure}): it requires Linux 5.14 or newer"
     return replace(report, workspace_reason=reason)
 
 
@@ -58,7 +58,7 @@ def with_separation(report: SandboxReport) -> SandboxReport:
     if not report.restriction_available:
         reason = report.reason
     elif report.tier == "B" and report.landlock_abi < kernel.SIGNALS_ABI:
-        reason = f"Landlock ABI {report.landlock_abi} does not stop signals to other processes: it takes Linux 6.12"
+        reason = f"Landlock ABI {report.landlock_abi} does not stop signals to other processes: it requires Linux 6.12"
     else:
         reason = why_not(report, Mode.RESTRICTED, apart=True)
     return replace(report, separation_reason=reason)
@@ -137,7 +137,7 @@ def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
 
 def _advice_on_landlock(report: SandboxReport, failure: str) -> str:
     if not report.landlock_abi:
-        return "the kernel offers no Landlock: it takes Linux 5.13 or newer with landlock among its lsm="
+        return "the kernel offers no Landlock: it requires Linux 5.13 or newer with landlock among its lsm="
     if os.uname().machine not in syscall_filter.ARCHITECTURES:
         return f"no filter of system calls is known for {os.uname().machine}, only for x86_64 and aarch64"
     return failure

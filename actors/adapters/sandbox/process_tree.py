@@ -239,7 +239,7 @@ class ProcessTree:
         except (BrokenPipeError, ConnectionResetError):
             return  # `await_begin` determines the reason
         except OSError as error:
-            raise ProcessStartError(f"the tool host did not take the launch: {error.strerror}") from error
+            raise ProcessStartError(f"the tool host did not accept the launch: {error.strerror}") from error
 
     def await_begin(self) -> None:
         """Wait until the program runs.

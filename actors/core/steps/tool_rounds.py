@@ -174,7 +174,7 @@ def failures_of(calls: Iterable[ToolUse], results: Iterable[ToolResult]) -> tupl
 def await_answer(
     builder: TransitionBuilder, reason: LlmReason, failures: tuple[Failure, ...], *through: ContextState
 ) -> TransitionResult:
-    """Request the model's next answer, after a response whose calls all failed as `failures` says; () if not all did.
+    """Request the model's next answer, after a response; `failures` are those of its calls if all have failed.
 
     If they failed as those of the response before, the last result says so. If it is the third time in a row, the run
     fails instead, unless steers (messages that join the run) wait.

@@ -60,7 +60,7 @@ def what_happened(error: BedrockError) -> str:
 
 
 def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
-    """A command to enter, or in a chat a key to press; "" if the error's message has the hint already."""
+    """A hint: a command to enter, or in a chat a key to press; "" if the message has it already."""
     if _missing_conversation(error):
         return "`bedrock list` lists them."
     if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":

@@ -127,7 +127,7 @@ class Bedrock:
             return
         if info.state.run:
             at = f"{info.state.run} ({info.state.kind})"
-            yield f"a run is under way in {_called(info)}: {at}; wait for it or cancel it"
+            yield f"a run is in progress in {_called(info)}: {at}; wait for it or cancel it"
         for job in info.background_jobs:
             yield f"the background job {job} still runs in {_called(info)}; cancel(kill_jobs=True) or delete() ends it"
 

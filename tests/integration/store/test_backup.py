@@ -149,7 +149,7 @@ def test_copies_of_a_database_that_others_write_have_all_that_was_acknowledged(t
     ("target", "text"),
     [
         ("taken.db", "exists: choose another name, or use --force"),
-        ("folder", "is no file"),
+        ("folder", "is not a regular file"),
         ("missing/copy.db", "no such file or directory"),
         ("data/copy.db", "is in the data directory itself"),
         ("data/token", "is in the data directory itself"),
@@ -246,10 +246,10 @@ def in_use(path: Path) -> None:
     ("spoil", "text"),
     [
         (text_file, "cannot be read: file is not a database"),
-        (somebody_elses, "is no database of Bedrock"),
+        (somebody_elses, "is not a Bedrock database"),
         (newer, "newer version: it has 0999_later"),
         (in_use, "is a database in use"),
-        (Path.unlink, "is no file"),
+        (Path.unlink, "is not a regular file"),
     ],
 )
 def test_what_is_no_backup_is_refused_before_anything_is_made(

@@ -136,7 +136,7 @@ def test_what_a_test_has_left_is_named_and_ended(bedrock_server: PrivateServer, 
     assert bedrock_server.tool_processes()
     left = {re.sub(r"conversations/\S+", "…", problem) for problem in bedrock.close()}
     assert left == {
-        "a run is under way in runs (Run): … (llm_requesting); wait for it or cancel it",
+        "a run is in progress in runs (Run): … (llm_requesting); wait for it or cancel it",
         "the background job b-1 still runs in jobs (Start it); cancel(kill_jobs=True) or delete() ends it",
         "the play raises raised ValueError('wrong')",
         "the model was never asked for: answers('Not asked for.')",
@@ -206,7 +206,7 @@ def test_a_test_that_leaves_something_fails_on_any_worker(
     pytester.makepyfile(test_shown=shown, test_leaving=TESTS)
     ran = pytester.runpytest_subprocess("-p", "bedrock.testing.plugin", "-p", "xdist", "-n", "2")
     ran.assert_outcomes(passed=7 + shown.count("def test_"), failed=1, errors=2)
-    ran.stdout.fnmatch_lines_random(["*a run is under way in *", "*the background job b-1 still runs in *"])
+    ran.stdout.fnmatch_lines_random(["*a run is in progress in *", "*the background job b-1 still runs in *"])
     ran.stdout.no_fnmatch_line("*never asked for*")
 
 

@@ -108,7 +108,7 @@ def test_those_that_have_ended_are_not_woken_to_be_abandoned(directory: Director
     directory.sub_agents.abandon(["c1-a1", "c1-a2"])
     assert directory.delivered == []
     assert [asked.command for asked in inbox.messages] == [
-        messages.CancelConversationCommand(reason="its parent is at rest")
+        messages.CancelConversationCommand(reason="its parent no longer waits for it")
     ]
     assert child.pulled == ["c1-a1:1"]
 

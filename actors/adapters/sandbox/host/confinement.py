@@ -218,7 +218,7 @@ def hand_over(listener: int, channel: int) -> None:
     sender.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, listener.to_bytes(4, sys.byteorder))])
     os.close(listener)
     if not sender.recv(1):
-        raise OSError(errno.EPROTO, "nobody serves it")
+        raise OSError(errno.EPROTO, "the broker does not serve it")
     sender.close()
 
 

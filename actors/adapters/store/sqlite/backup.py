@@ -184,7 +184,7 @@ def _explain_full_disk(directory: Path) -> Generator[None]:
 
 def _refuse_if_taken(target: Path, *, replace: bool) -> None:
     if target.exists() and not target.is_file():
-        raise BackupError(f"{target} is no file")
+        raise BackupError(f"{target} is not a regular file")
     if target.exists() and not replace:
         raise TargetExistsError(f"{target} exists: choose another name, or use --force to replace it")
 
@@ -192,7 +192,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
 def _refuse_if_no_backup(path: Path) -> None:
     """Raise BackupError if a file is not a complete backup. The check creates and changes no file."""
     if not path.is_file():
-        raise BackupError(f"{path} is no file")
+        raise BackupError(f"{path} is not a regular file")
     if path.name.endswith(PART):
         raise BackupError(f"{path} is what an interrupted backup or restore left: it is not complete")
     log = Path(f"{path}-wal")
@@ -244,7 +244,7 @@ def _damage(part: Path) -> tuple[str, ...]:
 
 def _schema(database: SqliteDatabase, origin: Path) -> None:
     if not schema_of(database, origin):
-        raise BackupError(f"{origin} is no database of Bedrock")
+        raise BackupError(f"{origin} is not a Bedrock database")
 
 
 def _keep_aside(database: Path) -> Path:

@@ -351,7 +351,7 @@ def _too_many(live: list[Job]) -> ToolRefusedError:
     ]
     listed = "\n".join(f"{job['handle']}: {job['status']} for {job['age_seconds']} s: {job['cmd']}" for job in jobs)
     text = (
-        f"{len(live)} jobs run already, which is the most. Wait for one of them or kill it. Nothing was run.\n{listed}"
+        f"{len(live)} jobs are running, which is the limit. Wait for one of them or kill it. Nothing was run.\n{listed}"
     )
     return ToolRefusedError("handle_cap_reached", text, jobs=jobs)
 

@@ -29,7 +29,7 @@ _KEYS = (
     ("Tab", "complete a command or a path; while the agent works, queue the message for the next run (follow-up)"),
     ("Esc, Ctrl-C", "cancel the run and discard the queue"),
     ("Ctrl-C again, Ctrl-D", "exit"),
-    ("Ctrl-O", "show all that the latest tool printed"),
+    ("Ctrl-O", "show the whole output of the latest tool"),
     ("Ctrl-Z", "suspend; `fg` in the shell resumes"),
     ("y, n", "answer a question; “no, because …” and Enter tells the agent why"),
     (
@@ -269,7 +269,7 @@ COMMANDS = (
     Command("help", "", "list keys and commands", _help),
     Command("queue", "[TEXT]", "queue a message, as Tab does; without a text, list the queue", _queue),
     Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
-    Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
+    Command("output", "[NUMBER]", "show the whole output of the latest tool; 2: the one before it", _output),
     Command("image", "PATH", "attach an image file to your next message", _image),
     Command(
         "approvals",

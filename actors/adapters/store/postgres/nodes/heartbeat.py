@@ -109,7 +109,7 @@ class Heartbeat:
                 return
             if not left:
                 raise StoreUnusableError(
-                    f"the node {twins[0][0]!r} is reached at {address} as well: give each server an address of its own"
+                    f"the node {twins[0][0]!r} is reached at {address} as well: give each server its own address"
                 )
             time.sleep(TWIN_SECONDS)
 
