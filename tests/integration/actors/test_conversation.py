@@ -258,26 +258,6 @@ def test_cancel_of_a_model_request_is_idle_at_once_and_keeps_no_text(world: Worl
     assert kinds[-2:] == ["cancelling", "idle"]
 
 
-def test_the_answer_of_a_cancelled_request_never_reaches_the_next_question(world: World) -> None:
-    talk = world.create()
-    for n in range(50):
-        talk.send(f"old {n}")
-        old = talk.exchange()
-        late = threading.Thread(target=old.say, args=(f"answer to old {n}",))
-        late.start()
-        cancelled = talk.cancel()
-        late.join()
-        talk.until(lambda: isinstance(talk.state, Idle))
-        talk.send(f"new {n}")
-        talk.exchange().say(f"answer to new {n}")
-        talk.until(lambda n=n: isinstance(talk.state, Idle) and talk.texts()[-1] == f"answer to new {n}")
-        texts = talk.texts()
-        if not cancelled.no_op:
-            assert f"answer to old {n}" not in texts
-        assert texts[-2:] == [f"new {n}", f"answer to new {n}"]
-    talk.check()
-
-
 def test_cancel_of_a_tool_is_idle_before_the_tree_is_dead_and_holds_the_next_tool_back(world: World) -> None:
     talk = world.create()
     talk.send("go")
