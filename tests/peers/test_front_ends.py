@@ -9,21 +9,18 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.documents.pages import ROOT, fenced
 from tests.e2e.test_http import CUTS, client_of, created, durable
 from tests.peers import installed
+from tests.peers.conftest import Node
 from tests.support.fake_provider import FakeProvider, calls, dribbles, says, stalls
 from tests.support.patience import PATIENCE, only
 from tests.support.server_process import ServerProcess, Servers, http_url, provider
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.peers.conftest import Node
 
 Run = Callable[..., Any]
 HEAD = """

@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import httpx
 import pytest
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
 from server.gateway.routes import Route, contract
 from tests.documents.pages import ROOT, section, table
@@ -25,11 +26,6 @@ from tests.peers.front import transcoder
 from tests.support.fake_provider import FakeProvider, calls, says, stalls
 from tests.support.patience import PATIENCE, eventually
 from tests.support.server_process import ServerProcess, Servers, http_url, provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from google.protobuf.descriptor import EnumDescriptor
 
 LEAST = 300
 PAGE = ROOT / "docs" / "api" / "http.md"

@@ -6,9 +6,9 @@ The database was made with code of which that edition was the newest, and cannot
 from __future__ import annotations
 
 import lzma
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -18,12 +18,8 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode, Rules
 from actors.core.steps import texts
 from actors.maintenance.verify import findings
+from actors.ports import ConversationRecord, Store, StoredTransition
 from tests.support.replaying import differences
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.ports import ConversationRecord, Store, StoredTransition
 
 DATABASE = Path(__file__).with_name("edition_3.db.xz")
 STEPS = (

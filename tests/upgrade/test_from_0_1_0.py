@@ -9,20 +9,17 @@ import json
 import lzma
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from bedrock import Client, Conversation
 
 from actors.adapters.store.sqlite.engine import sqlite3
 from tests.support.patience import PATIENCE
 from tests.support.server_process import ServerProcess, Servers, clean_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bedrock import Client, Conversation
 
 HERE = Path(__file__).parent
 DATABASE = HERE / "0.1.0.db.xz"

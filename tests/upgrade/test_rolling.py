@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import tarfile
 import threading
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -23,11 +23,7 @@ from actors.adapters.store.postgres.engine import MIGRATIONS
 from tests.support.nodes import Nodes
 from tests.support.patience import PATIENCE, eventually
 from tests.support.proxy import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess
 
 OLD = Path(__file__).with_name("nodes.tar.xz")
 OLD_MIGRATIONS = {"0001_initial", "0002_nodes", "0003_documents"}

@@ -16,8 +16,9 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
@@ -25,9 +26,6 @@ import pytest
 from tests.support.patience import PATIENCE
 from tests.support.server_process import ROOT, ServerProcess, Servers
 from tests.unit.test_contract import all_methods
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 SEEN = {
