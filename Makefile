@@ -148,6 +148,11 @@ model-prices: $(STAMP)  ## Write the prices and windows of genai-prices into mod
 readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from a chat at a terminal
 	@PYTHONPATH=.:clients $(BIN)/python -m tests.generate.readme_session
 
+.PHONY: console-picture
+console-picture: $(STAMP)  ## Draw docs/console.png, which README.md shows, from the running program in Chromium
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install browser
+	@PYTHONPATH=.:clients $(BIN)/python -m tests.peers.console_pictures
+
 # Notes in reports/fault.json what a part has done.
 RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
 

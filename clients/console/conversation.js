@@ -3,7 +3,7 @@
 
 import { call, get, path, post } from './api.js';
 import { Composer, draft } from './composer.js';
-import { fill, h, icon, ICONS, nextFrame, Scope } from './dom.js';
+import { fill, h, icon, ICONS, nextFrame, ROOM, Scope } from './dom.js';
 import { lastPart, money, slugOf, stateWords, tokens } from './format.js';
 import { bind, confirmed, dialog, moving, toast, tried } from './keys.js';
 import { Conversation } from './model.js';
@@ -13,9 +13,6 @@ import { textOf, Transcript } from './transcript.js';
 import { drawWaiting, showRules } from './waiting.js';
 import { VIEWS } from './views.js';
 import { history } from './events.js';
-
-/** Where the chat alone would leave the page empty: its timeline is beside it. */
-const ROOM = matchMedia('(min-width: 2400px)');
 
 /**
  * @param {Scope} scope @param {HTMLElement} into @param {string} id @param {string[]} rest the view and what it shows

@@ -98,6 +98,9 @@ export function nextFrame(draw) {
   due.add(draw);
 }
 
+/** Whether there is room for two things side by side. */
+export const ROOM = matchMedia('(min-width: 2400px)');
+
 /** What a view holds until it is left. */
 export class Scope {
   constructor() {

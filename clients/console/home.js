@@ -2,7 +2,7 @@
 // The start page: what waits for a person, what runs, and for a new user what this is and what to try.
 
 import { get, path, post } from './api.js';
-import { fill, h } from './dom.js';
+import { fill, h, ROOM } from './dom.js';
 import { feed } from './feed.js';
 import { lastPart, ms, duration, slugOf, stateWords } from './format.js';
 import { tried } from './keys.js';
@@ -32,10 +32,12 @@ export function drawHome(scope, into, list) {
       h('li', {}, h('b', {}, 'Cost'), ' – tokens by kind, the cache, and what is left of window and budget.'))),
     h('p.small', {}, 'Press ', h('kbd', {}, '?'), ' for all keys.')));
   const draw = () => {
-    const busy = list.order.filter((each) => each.state?.busy || stateWords(each.state).tone === 'ask').slice(0, 24);
+    const works = (/** @type {any} */ each) => each.state?.busy || stateWords(each.state).tone === 'ask';
+    const busy = list.order.filter(works).slice(0, 24), lately = ROOM.matches ? list.order.filter((each) => !works(each)).slice(0, 24) : [];
     fill(live, busy.length ? h('div.cards', {}, busy.map(card))
-      : h('div.calm', {}, h('p', {}, list.order.length ? 'Nothing runs, and nothing waits for you.' : 'There is no conversation yet.'),
-        !server.readOnly && h('button.primary', { type: 'button', onclick: newConversation }, 'Start a conversation')));
+      : h('div.calm', {}, h('p', {}, list.bare ? 'There is no conversation yet.' : 'Nothing runs, and nothing waits for you.'),
+        !server.readOnly && h('button.primary', { type: 'button', onclick: newConversation }, 'Start a conversation')),
+      lately.length > 0 && [h('h2', {}, 'Lately'), h('div.cards', {}, lately.map(card))]);
   };
   draw();
   scope.add(feed.watch(() => setTimeout(() => !scope.over && draw(), 60)));

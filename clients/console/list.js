@@ -62,6 +62,11 @@ export class ConversationList {
     return `${this.filter} AND (title:${quoted} OR slug:${quoted} OR working_directory:${quoted})`;
   }
 
+  /** Whether there is no conversation at all. */
+  get bare() {
+    return !this.order.length && this.wanted === FILTERS[0][1];
+  }
+
   typed() {
     clearTimeout(this.typing);
     this.typing = setTimeout(() => { this.text = this.input.value; this.read(); }, 150);
@@ -233,6 +238,7 @@ export class ConversationList {
       row.remove();
       this.rows.delete(name);
     }
+    document.body.classList.toggle('bare', this.bare);
     if (!this.order.length) this.space.replaceChildren(h('p.empty', { role: 'listitem' }, this.text ? 'Nothing matches.' : 'No conversation here yet.'));
     else this.space.querySelector('.empty')?.remove();
   }

@@ -134,5 +134,5 @@ function tookPlace(row, now, from, long) {
 /** @param {number} long @param {number} zoom */
 function ticks(long, zoom) {
   const least = long / (6 * zoom), ten = 10 ** Math.floor(Math.log10(least)), step = [1, 2, 5, 10].map((each) => each * ten).find((each) => each >= least) ?? ten;
-  return Array.from({ length: Math.min(400, Math.floor((0.95 * long) / step) + 1) }, (_, index) => index * step);
+  return Array.from({ length: Math.min(400, Math.floor((0.8 * long) / step) + 1) }, (_, index) => index * step);
 }

@@ -1,4 +1,4 @@
-"""Draw docs/console.png, which README.md shows, from the running program: `python -m tests.peers.console_pictures`."""
+"""Draw docs/console.png, which README.md shows, from the running program: `make console-picture`."""
 
 from __future__ import annotations
 

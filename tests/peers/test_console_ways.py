@@ -78,6 +78,17 @@ def answered(page: Page, text: str) -> None:
     page.page.wait_for_selector(".conversation-head .state >> text=idle")
 
 
+def test_a_phone_shows_a_newcomer_what_to_try(browser: Any, tmp_path: Path) -> None:
+    servers = Servers()
+    page = Page(browser, servers(tmp_path, "--http", "127.0.0.1:0"), viewport={"width": 400, "height": 800})
+    page.page.click(".card >> text=A long answer")
+    page.page.wait_for_selector(".live-text >> text=5")
+    page.page.click(".composer >> text=Cancel")
+    page.page.wait_for_selector(".note.cancel")
+    page.close()
+    servers.close()
+
+
 def test_a_steer_is_read_by_the_run_and_said_to_be_one(page: Page) -> None:
     sent(page, "run sleep 0.5")
     page.page.wait_for_selector("button.send >> text=Steer")
