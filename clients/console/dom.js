@@ -5,7 +5,7 @@
 /** @typedef {Node | string | number | false | null | undefined} Part */
 /** @typedef {Part | Part[] | Part[][]} Child */
 
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 
 /**
  * Text as it is shown: marks that reorder or hide text are named, so that nothing looks like what it is not.

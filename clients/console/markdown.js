@@ -10,7 +10,8 @@ const HEADING = /^ {0,3}(#{1,6})\s+(.+?)\s*#*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
-const MOST_BLOCKS = 5_000;
+/** Beyond these, text is shown as it is: a page that a model writes must not stop at it. */
+const MOST_BLOCKS = 5_000, MOST_ROWS = 1_000, MOST_COLUMNS = 100, DEEPEST = 12, LONGEST = 20_000;
 
 /** @param {string} source @returns {Block[]} */
 export function blocks(source) {
@@ -53,14 +54,14 @@ function taken(kind, lines, at, found, more) {
   return end;
 }
 
-/** @param {Block} block @returns {HTMLElement} */
-function drawn(block) {
+/** @param {Block} block @param {number} [depth] @returns {HTMLElement} */
+function drawn(block, depth = 0) {
   switch (block.kind) {
     case 'code': return code(block.text, block.info);
     case 'heading': return h(`h${Math.min(6, (block.level ?? 1) + 2)}`, {}, inline(block.text));
     case 'rule': return h('hr');
-    case 'quote': return h('blockquote', {}, markdown(block.text.replaceAll(/^ {0,3}> ?/gm, '')));
-    case 'list': return list(block.text.split('\n'));
+    case 'quote': return h('blockquote', {}, depth < DEEPEST ? markdown(block.text.replaceAll(/^ {0,3}> ?/gm, ''), depth + 1) : inline(block.text));
+    case 'list': return list(block.text.split('\n'), depth);
     case 'table': return table(block.text.split('\n'));
     default: return h('p', {}, inline(block.text));
   }
@@ -83,8 +84,8 @@ export async function copied(button, text) {
   setTimeout(() => { button.textContent = 'Copy'; }, 1_500);
 }
 
-/** @param {string[]} lines @returns {HTMLElement} */
-function list(lines) {
+/** @param {string[]} lines @param {number} depth @returns {HTMLElement} */
+function list(lines, depth) {
   const first = /** @type {RegExpExecArray} */ (ITEM.exec(lines[0]));
   const indent = first[1].length, ordered = /\d/.test(first[2]);
   const made = h(ordered ? 'ol' : 'ul', ordered ? { start: Number.parseInt(first[2], 10) } : {});
@@ -97,7 +98,7 @@ function list(lines) {
     const own = nested < 0 ? rest : rest.slice(0, nested), task = /^\[([ xX])\]\s+/.exec(text);
     made.append(h('li', {}, task && (task[1] === ' ' ? '☐ ' : '☑ '),
       inline([task ? text.slice(task[0].length) : text, ...own.map((each) => each.trim())].join('\n')),
-      nested >= 0 && list(rest.slice(nested))));
+      nested >= 0 && (depth < DEEPEST ? list(rest.slice(nested), depth + 1) : inline(rest.slice(nested).join('\n')))));
     at = end;
   }
   return made;
@@ -105,16 +106,19 @@ function list(lines) {
 
 /** @param {string[]} lines */
 function table(lines) {
-  const cells = (/** @type {string} */ line) => line.trim().replace(/^\||\|$/g, '').split('|').map((each) => inline(each.trim()));
+  const cells = (/** @type {string} */ line) => line.trim().replace(/^\||\|$/g, '').split('|', MOST_COLUMNS).map((each) => inline(each.trim()));
+  const rows = lines.slice(2), left = rows.length - MOST_ROWS;
   return h('div.table', { tabindex: 0 }, h('table', {},
     h('thead', {}, h('tr', {}, cells(lines[0]).map((each) => h('th', { scope: 'col' }, each)))),
-    h('tbody', {}, lines.slice(2).map((line) => h('tr', {}, cells(line).map((each) => h('td', {}, each)))))));
+    h('tbody', {}, rows.slice(0, MOST_ROWS).map((line) => h('tr', {}, cells(line).map((each) => h('td', {}, each)))))),
+    left > 0 && h('p', {}, `… ${left} more rows`));
 }
 
 const INLINE = /(`+)([\s\S]*?[^`])\1(?!`)|\*\*([^*\n](?:[\s\S]*?[^*\n])?)\*\*|~~([^~\n]+)~~|(?<![\w*])[*_]([^*_\s](?:[^*_\n]*[^*_\s])?)[*_](?![\w*])|!?\[([^\]\n]{0,500})\]\(([^)\s]{1,2000})\)|\bhttps?:\/\/[^\s<>()`'"]+[^\s<>()`'".,;:!?]|\\([\\`*_{}[\]()#+.!|~-])/g;
 
 /** @param {string} text @param {number} [depth] @returns {(Node | string)[]} */
 export function inline(text, depth = 0) {
+  if (text.length > LONGEST) return [...inline(text.slice(0, LONGEST), depth), text.slice(LONGEST)];
   /** @type {(Node | string)[]} */
   const parts = [];
   let at = 0;
@@ -140,14 +144,14 @@ export function inline(text, depth = 0) {
 export function link(target, label) {
   if (!/^(https?:\/\/|mailto:)/i.test(target) || !URL.canParse(target)) return h('span', {}, label, label === target ? '' : ` (${target})`);
   const { host, protocol } = new URL(target);
-  const where = protocol === 'mailto:' ? target.slice(7) : host;
+  const where = protocol === 'mailto:' ? target.slice(7) : host, said = /^(?:https?:\/\/|mailto:)?([^/?#]*)/i.exec(label)?.[1];
   return h('a', { href: new URL(target).href, target: '_blank', rel: 'noopener noreferrer', title: target },
-    label, !label.includes(where) && h('span.where', {}, ` (${where})`));
+    label, said !== where && h('span.where', {}, ` (${where})`));
 }
 
-/** @param {string} source */
-export function markdown(source) {
-  return h('div.markdown', {}, blocks(source).map(drawn));
+/** @param {string} source @param {number} [depth] */
+export function markdown(source, depth = 0) {
+  return h('div.markdown', {}, blocks(source).map((each) => drawn(each, depth)));
 }
 
 /** Markdown that grows at its end: only the blocks that a last line can still change are read and drawn again. */

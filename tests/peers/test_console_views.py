@@ -104,6 +104,50 @@ def test_hostile_text_in_every_field_runs_nothing_and_asks_nobody(browser: Any, 
     page.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("> " * 4_000 + "the end", 40, "the end"),
+        ("\n".join("  " * level + f"- {level}" for level in range(1_500)), 40, "1499"),
+        ("| a |\n|---|\n" + "| **b** |\n" * 26_000, 5_000, "… 25000 more rows"),
+        ("|" * 100_000 + "\n|---|\n", 300, ""),
+        ("**a " * 20_000 + "the end", 10_000, "the end"),
+        ("[" * 200_000 + "the end", 3, "the end"),
+    ],
+    ids=["quotes", "lists", "rows", "columns", "marks", "brackets"],
+)
+def test_markdown_that_is_deep_long_or_wide_stays_a_page(
+    browser: Any, server: ServerProcess, text: str, most: int, shown: str
+) -> None:
+    page = Page(browser, server)
+    made, said = page.page.evaluate(
+        """async (text) => {
+          const element = (await import('/console/markdown.js')).markdown(text);
+          return [element.querySelectorAll('*').length, element.textContent];
+        }""",
+        text,
+    )
+    assert made <= most
+    assert shown in said
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[https://good.example/?of=evil.example](https://evil.example/)", "(evil.example)"),
+        ("https://good.example@evil.example/", "(evil.example)"),
+        ("[evil.example](https://evil.example/)", "evil.example"),
+        ("a\u00adb\u3164c\U000e0041", "a⟨00AD⟩b⟨3164⟩c⟨E0041⟩"),
+    ],
+)
+def test_nothing_looks_like_what_it_is_not(browser: Any, server: ServerProcess, text: str, shown: str) -> None:
+    page = Page(browser, server)
+    draw = "async (text) => (await import('/console/markdown.js')).markdown(text).textContent"
+    assert page.page.evaluate(draw, text).endswith(shown)
+    page.close()
+
+
 def test_a_server_that_is_killed_and_started_again_under_an_open_page(browser: Any, tmp_path: Path) -> None:
     servers = Servers()
     first = servers(tmp_path, "--http", "127.0.0.1:0")
