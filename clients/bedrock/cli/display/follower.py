@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 
 from bedrock import AsyncConversation, Event
 from bedrock.cli.display.conversation_view import ConversationView
-from bedrock.cli.display.transcript import Transcript
-from bedrock.cli.display.undelivered import Fate, fates_among
+from bedrock.cli.display.transcript import Fate, Transcript, fates_among
 from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
