@@ -161,6 +161,12 @@ def parse_arguments(name: str, raw: str) -> dict[str, Any]:
     return value
 
 
+def object_schema(required: Sequence[str], /, **properties: Any) -> dict[str, Any]:
+    """The JSON schema of an object that has no other properties than these."""
+    head = {"type": "object", "required": [*required]} if required else {"type": "object"}
+    return {**head, "properties": properties, "additionalProperties": False}
+
+
 def input_misfit(name: str, problem: str) -> str:
     """The error text that answers a call of the tool `name` whose input does not match the schema."""
     return f"The input of {name} does not fit its schema: {problem}. Nothing was run."

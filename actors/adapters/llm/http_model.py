@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from actors.adapters.llm.discovery import Server
-from actors.adapters.llm.model_limits import (
-    RESERVED_OUTPUT,
-    ModelLimits,
-    StatedLimits,
-    needs_discovery,
-    resolve_limits,
-)
+from actors.adapters.llm.model_limits import RESERVED_OUTPUT, ModelLimits, StatedLimits, needs_discovery, resolve_limits
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.encoding import EncodedTurns, PrefixCache
 from actors.adapters.llm.provider import ANTHROPIC, OPENAI_CHAT, ProviderConfig

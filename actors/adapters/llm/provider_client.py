@@ -114,12 +114,7 @@ class ProviderClient:
             self.transport.close()
 
     def request(
-        self,
-        protocol: WireProtocol,
-        prepared: PreparedRequest,
-        body: bytes,
-        sink: ModelSink,
-        cancel: CancelToken,
+        self, protocol: WireProtocol, prepared: PreparedRequest, body: bytes, sink: ModelSink, cancel: CancelToken
     ) -> ModelAnswer:
         """POST `body` and return the answer; once more if the key is refused and `api_key_command` prints another.
 

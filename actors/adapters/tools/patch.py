@@ -11,6 +11,7 @@ from actors.adapters.tools.program_launch import run_worker
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT, HOW_TO_ASK, hint_for_error
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
+from actors.ports.tools import object_schema
 
 
 class Clipboards:
@@ -66,60 +67,46 @@ SPEC = ToolSpec(
         "For renames, deletions and binary files use bash. A call takes at most 240 KiB: write longer files in several "
         "calls with append_eof."
     ),
-    input_schema={
-        "type": "object",
-        "required": ["path", "patches"],
-        "properties": {
-            "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."},
-            "patches": {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": MAX_PATCHES,
-                "description": "What to change; all of it or nothing.",
-                "items": {
+    input_schema=object_schema(
+        ["path", "patches"],
+        path={"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."},
+        patches={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_PATCHES,
+            "description": "What to change; all of it or nothing.",
+            "items": object_schema(
+                ["operation"],
+                operation={
+                    "type": "string",
+                    "enum": ["replace", "append_eof", "prepend_bof", "overwrite"],
+                    "description": "What to do.",
+                },
+                oldText={
+                    "type": "string",
+                    "description": "replace only: the text to replace, which is in the file exactly once.",
+                },
+                newText={"type": "string", "description": "The text to put there. Not needed with fromClipboard."},
+                toClipboard={
+                    "type": "string",
+                    "description": "replace only: store the text that was found under this name.",
+                },
+                fromClipboard={"type": "string", "description": "Put the text of this name there instead of newText."},
+                reindent={
                     "type": "object",
-                    "required": ["operation"],
+                    "description": "Change the front of every line of the new text that is not empty.",
                     "properties": {
-                        "operation": {
+                        "strip": {
                             "type": "string",
-                            "enum": ["replace", "append_eof", "prepend_bof", "overwrite"],
-                            "description": "What to do.",
+                            "description": "Taken away first; every line that is not empty must begin with it.",
                         },
-                        "oldText": {
-                            "type": "string",
-                            "description": "replace only: the text to replace, which is in the file exactly once.",
-                        },
-                        "newText": {
-                            "type": "string",
-                            "description": "The text to put there. Not needed with fromClipboard.",
-                        },
-                        "toClipboard": {
-                            "type": "string",
-                            "description": "replace only: store the text that was found under this name.",
-                        },
-                        "fromClipboard": {
-                            "type": "string",
-                            "description": "Put the text of this name there instead of newText.",
-                        },
-                        "reindent": {
-                            "type": "object",
-                            "description": "Change the front of every line of the new text that is not empty.",
-                            "properties": {
-                                "strip": {
-                                    "type": "string",
-                                    "description": "Taken away first; every line that is not empty must begin with it.",
-                                },
-                                "add": {"type": "string", "description": "Put there then."},
-                            },
-                            "additionalProperties": False,
-                        },
+                        "add": {"type": "string", "description": "Put there then."},
                     },
                     "additionalProperties": False,
                 },
-            },
+            ),
         },
-        "additionalProperties": False,
-    },
+    ),
     traits=ToolTraits("patch", ToolGroup.WRITE, writes=True),
 )
 

@@ -87,23 +87,9 @@ def start_program(launch: Launch, context: ToolContext, on_output: Callable[[byt
         raise ToolTransientError(f"The tool's process could not be started: {failed}.", begun=False) from failed
 
 
-def run_worker(
-    worker: str,
-    arguments: tuple[str, ...],
-    context: ToolContext,
-    *,
-    what: str,
-    stdin: bytes = b"",
-    hint: str = "",
-    output_bytes: int = WORKER_OUTPUT_BYTES,
-) -> ToolOutput:
-    """Run a worker, a module of actors.adapters.tools.workers, and return its answer.
-
-    Only its process imports the module, which saves memory in a server without agents. `what` names the activity for
-    users ("Reading a.txt"), `hint` tells the model what to change at a limit. Raises ToolTransientError or
-    SandboxUnavailableError.
-    """
-    answer = worker_answer(worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes)
+def run_worker(worker: str, arguments: tuple[str, ...], context: ToolContext, **more: Any) -> ToolOutput:
+    """Run a worker as `worker_answer` does; return its output as text."""
+    answer = worker_answer(worker, arguments, context, **more)
     return answer if isinstance(answer, ToolOutput) else ToolOutput(answer.decode(errors="replace"))
 
 
@@ -117,7 +103,12 @@ def worker_answer(
     hint: str = "",
     output_bytes: int = WORKER_OUTPUT_BYTES,
 ) -> bytes | ToolOutput:
-    """Run a worker as `run_worker` does; return its output as bytes, or the error for the model."""
+    """Run a worker, a module of actors.adapters.tools.workers; return its output, or the error for the model.
+
+    Only its process imports the module, which saves memory in a server without agents. `what` names the activity for
+    users ("Reading a.txt"), `hint` tells the model what to change at a limit. Raises ToolTransientError or
+    SandboxUnavailableError.
+    """
     launch = Launch(
         argv=(worker_source(worker), *arguments),
         python=True,

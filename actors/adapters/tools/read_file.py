@@ -19,6 +19,7 @@ from actors.ports import (
     ToolSpec,
     ToolTransientError,
 )
+from actors.ports.tools import object_schema
 from actors.ports.workspace import MAX_IMAGE_BYTES
 
 DEFAULT_LIMIT = 2000
@@ -28,24 +29,16 @@ READ_FILE = ToolSpec(
         "Read a UTF-8 text file. Lines come with their numbers; a last line in brackets says how many were not shown. "
         "Relative paths start at the working directory. For binary files and directories use bash."
     ),
-    input_schema={
-        "type": "object",
-        "required": ["path"],
-        "properties": {
-            "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."},
-            "offset": {
-                "type": "integer",
-                "minimum": 1,
-                "description": "First line to show, from 1; default 1.",
-            },
-            "limit": {
-                "type": "integer",
-                "minimum": 1,
-                "description": f"How many lines to show at most; default {DEFAULT_LIMIT}.",
-            },
+    input_schema=object_schema(
+        ["path"],
+        path={"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."},
+        offset={"type": "integer", "minimum": 1, "description": "First line to show, from 1; default 1."},
+        limit={
+            "type": "integer",
+            "minimum": 1,
+            "description": f"How many lines to show at most; default {DEFAULT_LIMIT}.",
         },
-        "additionalProperties": False,
-    },
+    ),
     traits=ToolTraits("read_file", ToolGroup.READ, retry_safe=True),
     essential=True,
 )
@@ -71,14 +64,9 @@ READ_IMAGE = ToolSpec(
         "Look at a PNG, JPEG, GIF or WebP image file. You see it scaled down to what you can take; of an animated one "
         "you see the first frame. Relative paths start at the working directory."
     ),
-    input_schema={
-        "type": "object",
-        "required": ["path"],
-        "properties": {
-            "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."}
-        },
-        "additionalProperties": False,
-    },
+    input_schema=object_schema(
+        ["path"], path={"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."}
+    ),
     traits=ToolTraits("read_image", ToolGroup.READ, retry_safe=True),
 )
 

@@ -20,19 +20,14 @@ from actors.core.context import ApprovalRule, CallSubject, Mode, ToolGroup, Tool
 from actors.core.tool_run import KillReceipt
 from actors.ports import InvalidToolInputError, Tool, ToolContext, ToolOutput, ToolSpec
 from actors.ports.json_schema import JsonSchema, shortened
-from actors.ports.tools import input_misfit, parse_arguments
+from actors.ports.tools import input_misfit, object_schema, parse_arguments
 
 THINK = ToolSpec(
     description=(
         "Write down reasoning that you want to keep in the conversation: a plan, what you learned, what to check next. "
         "It has no effect and returns nothing new."
     ),
-    input_schema={
-        "type": "object",
-        "required": ["thoughts"],
-        "properties": {"thoughts": {"type": "string", "description": "What you think."}},
-        "additionalProperties": False,
-    },
+    input_schema=object_schema(["thoughts"], thoughts={"type": "string", "description": "What you think."}),
     traits=ToolTraits("think", ToolGroup.OTHER, retry_safe=True),
     instant=True,
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ProcessEnd, ToolContext, ToolOutput, ToolSpec
+from actors.ports.tools import object_schema
 
 MAX_REASON_CHARACTERS = 2_000
 
@@ -53,24 +54,20 @@ SPEC = ToolSpec(
         "needs changes, not before, and do not ask again after a denial unless the person says so. The mode stays "
         "until it is changed again."
     ),
-    input_schema={
-        "type": "object",
-        "required": ["reason"],
-        "properties": {
-            "reason": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": MAX_REASON_CHARACTERS,
-                "description": "What you want to change and why, in one or two sentences for the person.",
-            },
-            "mode": {
-                "type": "string",
-                "enum": [Mode.WORKSPACE.value, Mode.UNRESTRICTED.value],
-                "description": "The mode to ask for; unrestricted if left out.",
-            },
+    input_schema=object_schema(
+        ["reason"],
+        reason={
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_REASON_CHARACTERS,
+            "description": "What you want to change and why, in one or two sentences for the person.",
         },
-        "additionalProperties": False,
-    },
+        mode={
+            "type": "string",
+            "enum": [Mode.WORKSPACE.value, Mode.UNRESTRICTED.value],
+            "description": "The mode to ask for; unrestricted if left out.",
+        },
+    ),
     traits=ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True),
 )
 

@@ -18,6 +18,7 @@ import msgspec
 from actors.adapters.tools.program_launch import run_worker, tool_environment, worker_answer
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolContext, ToolOutput, ToolSpec
+from actors.ports.tools import object_schema
 
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000
@@ -31,46 +32,42 @@ SEARCH = ToolSpec(
         "files, files larger than 10 MiB and symbolic links are skipped. Lines are searched one by one. Case matters "
         "unless the pattern starts with (?i)."
     ),
-    input_schema={
-        "type": "object",
-        "required": ["pattern"],
-        "properties": {
-            "pattern": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": MAX_PATTERN,
-                "description": "A Rust regular expression: no look-around, no backreferences.",
-            },
-            "path": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 4096,
-                "description": "Directory or file to search; the working directory if left out.",
-            },
-            "include": {
-                "type": "string",
-                "maxLength": MAX_PATTERN,
-                "minLength": 1,
-                "description": (
-                    "Only files that fit this glob. Without a slash it is for the file's name (`*.py`, `*.{ts,tsx}`), "
-                    "with one for its path from the directory that is searched (`src/**/*.py`), ignored files included."
-                ),
-            },
-            "exclude": {
-                "type": "string",
-                "maxLength": MAX_PATTERN,
-                "minLength": 1,
-                "description": "No files and directories that fit this glob, which works as that of `include`.",
-            },
-            "max_results": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MAX_RESULTS,
-                "description": f"How many lines to show at most; default {DEFAULT_RESULTS}.",
-            },
+    input_schema=object_schema(
+        ["pattern"],
+        pattern={
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_PATTERN,
+            "description": "A Rust regular expression: no look-around, no backreferences.",
         },
-        "additionalProperties": False,
-    },
+        path={
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 4096,
+            "description": "Directory or file to search; the working directory if left out.",
+        },
+        include={
+            "type": "string",
+            "maxLength": MAX_PATTERN,
+            "minLength": 1,
+            "description": (
+                "Only files that fit this glob. Without a slash it is for the file's name (`*.py`, `*.{ts,tsx}`), "
+                "with one for its path from the directory that is searched (`src/**/*.py`), ignored files included."
+            ),
+        },
+        exclude={
+            "type": "string",
+            "maxLength": MAX_PATTERN,
+            "minLength": 1,
+            "description": "No files and directories that fit this glob, which works as that of `include`.",
+        },
+        max_results={
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MAX_RESULTS,
+            "description": f"How many lines to show at most; default {DEFAULT_RESULTS}.",
+        },
+    ),
     traits=ToolTraits("search", ToolGroup.READ, retry_safe=True),
 )
 
@@ -124,21 +121,17 @@ KEYWORD_SEARCH = ToolSpec(
         "One that finds too much is skipped, and what is found is cut, so be specific; use search for a pattern that "
         "you know."
     ),
-    input_schema={
-        "type": "object",
-        "required": ["query", "search_terms"],
-        "properties": {
-            "query": {"type": "string", "minLength": 1, "description": "What you want to know, in a sentence."},
-            "search_terms": {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": MAX_TERMS,
-                "items": {"type": "string", "minLength": 1},
-                "description": "What may be written there: names, words, messages; the most important first.",
-            },
+    input_schema=object_schema(
+        ["query", "search_terms"],
+        query={"type": "string", "minLength": 1, "description": "What you want to know, in a sentence."},
+        search_terms={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_TERMS,
+            "items": {"type": "string", "minLength": 1},
+            "description": "What may be written there: names, words, messages; the most important first.",
         },
-        "additionalProperties": False,
-    },
+    ),
     traits=ToolTraits("keyword_search", ToolGroup.READ, retry_safe=True),
 )
 

@@ -13,6 +13,7 @@ from typing import Any
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.core.states import AgentTask
 from actors.ports import SubAgentsRefusedError, ToolContext, ToolOutput, ToolSpec
+from actors.ports.tools import object_schema
 
 RESULT_SPEC = ToolSpec(
     description=(
@@ -50,51 +51,40 @@ MOST = 10
 # Maps fields of AgentTask to the names of the tool's arguments, where the two differ.
 NAMES = {"timeout_ms": "timeout_seconds"}
 
-_TASK = {
-    "type": "object",
-    "required": ["task"],
-    "properties": {
-        "task": {
-            "type": "string",
-            "minLength": 1,
-            "description": "What to do and what to report. The sub-agent knows nothing of this conversation: name "
-            "files, and say what it is for.",
-        },
-        "cwd": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 4096,
-            "description": "Its working directory; that of this conversation if left out.",
-        },
-        "mode": {
-            "type": "string",
-            "description": f'Only "{Mode.RESTRICTED.value}": sub-agents read, and change nothing.',
-        },
-        "model": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 256,
-            "description": "The model it uses; that of this conversation if left out.",
-        },
-        "max_turns": {
-            "type": "integer",
-            "minimum": 1,
-            "description": "How many responses it has; default 20. One more is given to submit a result.",
-        },
-        "timeout_seconds": {
-            "type": "integer",
-            "minimum": 1,
-            "description": "How much time it has; default 1200.",
-        },
-        "read_first": {
-            "type": "array",
-            "items": {"type": "string", "minLength": 1, "maxLength": 4096},
-            "maxItems": 10,
-            "description": "Paths of text files that it is given at the start.",
-        },
+_TASK = object_schema(
+    ["task"],
+    task={
+        "type": "string",
+        "minLength": 1,
+        "description": "What to do and what to report. The sub-agent knows nothing of this conversation: name "
+        "files, and say what it is for.",
     },
-    "additionalProperties": False,
-}
+    cwd={
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 4096,
+        "description": "Its working directory; that of this conversation if left out.",
+    },
+    mode={"type": "string", "description": f'Only "{Mode.RESTRICTED.value}": sub-agents read, and change nothing.'},
+    model={
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 256,
+        "description": "The model it uses; that of this conversation if left out.",
+    },
+    max_turns={
+        "type": "integer",
+        "minimum": 1,
+        "description": "How many responses it has; default 20. One more is given to submit a result.",
+    },
+    timeout_seconds={"type": "integer", "minimum": 1, "description": "How much time it has; default 1200."},
+    read_first={
+        "type": "array",
+        "items": {"type": "string", "minLength": 1, "maxLength": 4096},
+        "maxItems": 10,
+        "description": "Paths of text files that it is given at the start.",
+    },
+)
 
 SPEC = ToolSpec(
     description=(
@@ -104,20 +94,16 @@ SPEC = ToolSpec(
         "A sub-agent has the same tools but is always restricted to reading, cannot ask anybody, and cannot start "
         "sub-agents. If one task is wrong none is started."
     ),
-    input_schema={
-        "type": "object",
-        "required": ["tasks"],
-        "properties": {
-            "tasks": {
-                "type": "array",
-                "items": _TASK,
-                "minItems": 1,
-                "maxItems": MOST,
-                "description": "One sub-agent for each.",
-            }
+    input_schema=object_schema(
+        ["tasks"],
+        tasks={
+            "type": "array",
+            "items": _TASK,
+            "minItems": 1,
+            "maxItems": MOST,
+            "description": "One sub-agent for each.",
         },
-        "additionalProperties": False,
-    },
+    ),
     traits=ToolTraits("spawn_sub_agent", ToolGroup.OTHER, retry_safe=True),
 )
 

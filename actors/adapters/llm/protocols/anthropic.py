@@ -70,11 +70,7 @@ def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
     sampling parameters, so none are sent.
     """
     provider, request = prepared.provider, prepared.request
-    head: dict[str, Any] = {
-        "model": prepared.info.name,
-        "max_tokens": prepared.limits.reserved_output,
-        "stream": True,
-    }
+    head: dict[str, Any] = {"model": prepared.info.name, "max_tokens": prepared.limits.reserved_output, "stream": True}
     if request.system:
         head["system"] = request.system
     if request.tools:
@@ -127,10 +123,7 @@ def _block(block: Content, prepared: PreparedRequest) -> Any:
 
 
 def _image(view: ImageView) -> dict[str, Any]:
-    return {
-        "type": "image",
-        "source": {"type": "base64", "media_type": view.media_type, "data": base64_text(view)},
-    }
+    return {"type": "image", "source": {"type": "base64", "media_type": view.media_type, "data": base64_text(view)}}
 
 
 def _result(block: ToolResult, prepared: PreparedRequest) -> dict[str, Any]:

@@ -230,10 +230,7 @@ class _Call:
 class _Message:
     def __init__(self, sink: ModelSink | None, size: ContentSize) -> None:
         self._size = size
-        self._texts = {
-            "text": TextBuffer(sink, size),
-            "reasoning": TextBuffer(sink, size, reasoning=True),
-        }
+        self._texts = {"text": TextBuffer(sink, size), "reasoning": TextBuffer(sink, size, reasoning=True)}
         self._reasoning_key = ""
         self._details: dict[str, list[Any]] = {}
         self._slots: dict[int, _Call] = {}

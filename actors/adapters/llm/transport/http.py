@@ -493,14 +493,7 @@ class Transport:
 
     @contextmanager
     def send(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        cancel: CancelToken,
-        *,
-        timeouts: Timeouts,
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken, *, timeouts: Timeouts
     ) -> Generator[Reply]:
         """Yield the reply once its headers have arrived, whatever its status.
 

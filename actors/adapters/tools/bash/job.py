@@ -64,19 +64,11 @@ class Job:
         self._changing = threading.Lock()
         # _changing guards everything below
         self._process: RunningProcess | None = None
-        self._doomed = False
-        self._on_end: list[OnEnd] = []
-        self._end: ProcessEnd | None = None
-
-    @property
-    def end(self) -> ProcessEnd | None:
-        """How the job ended; None before its start and while it runs."""
-        return self._end
-
-    @property
-    def doomed(self) -> bool:
+        self.doomed = False
         """Whether the job was killed; its processes may not have ended yet."""
-        return self._doomed
+        self._on_end: list[OnEnd] = []
+        self.end: ProcessEnd | None = None
+        """How the job ended; None before its start and while it runs."""
 
     @property
     def age_seconds(self) -> float:
@@ -137,7 +129,7 @@ class Job:
         """
         with self._changing:
             self._process = process
-            doomed = self._doomed
+            doomed = self.doomed
         if doomed:
             process.kill()
         try:
@@ -155,8 +147,8 @@ class Job:
         def ended(end: ProcessEnd) -> None:
             changed(_ended(began, end))
 
-        if not self._when_ended(ended) and self._end is not None:
-            ended(self._end)
+        if not self._when_ended(ended) and self.end is not None:
+            ended(self.end)
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
         """Wait for the job's end, `seconds` or a cancel; None if it still runs."""
@@ -166,7 +158,7 @@ class Job:
             woken.set()
 
         if not self._when_ended(wake):
-            return self._end
+            return self.end
         cancel.on_cancel(wake)
         try:
             woken.wait(seconds)
@@ -175,13 +167,13 @@ class Job:
             with self._changing:
                 if wake in self._on_end:
                     self._on_end.remove(wake)
-        return self._end
+        return self.end
 
     def wait_out(self) -> ProcessEnd:
         """Wait without a time limit for the end of a job that is being killed; return how the job ended."""
         settled: SimpleQueue[ProcessEnd] = SimpleQueue()
-        if not self._when_ended(settled.put) and self._end is not None:
-            return self._end
+        if not self._when_ended(settled.put) and self.end is not None:
+            return self.end
         return settled.get()
 
     def signal(self, number: int) -> None:
@@ -190,7 +182,7 @@ class Job:
             self.kill()
             return
         with self._changing:
-            process = None if self._end else self._process
+            process = None if self.end else self._process
         if process is not None:
             process.signal(number)
 
@@ -201,9 +193,9 @@ class Job:
         """
         now = self._clock.monotonic()
         with self._changing:
-            if self._end is not None:
+            if self.end is not None:
                 return False
-            self._doomed = True
+            self.doomed = True
             if ended is not None:
                 self._on_end.append(functools.partial(self._give_receipt, ended, now))
             process = self._process
@@ -214,7 +206,7 @@ class Job:
     def _when_ended(self, call: OnEnd) -> bool:
         """Register a callback for the job's end; return False, without registering it, if the job has ended already."""
         with self._changing:
-            if self._end is not None:
+            if self.end is not None:
                 return False
             self._on_end.append(call)
             return True
@@ -245,7 +237,7 @@ class Job:
 
     def _settle(self, end: ProcessEnd) -> None:
         with self._changing:
-            self._end = end
+            self.end = end
             self._process = None
             calls, self._on_end = self._on_end, []
         for call in calls:

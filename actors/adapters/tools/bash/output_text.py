@@ -20,13 +20,7 @@ PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
 
 
 def exited(
-    job: Job,
-    end: ProcessEnd,
-    cwd: str,
-    *,
-    cancelled: bool = False,
-    hint: str = "",
-    is_error: bool = False,
+    job: Job, end: ProcessEnd, cwd: str, *, cancelled: bool = False, hint: str = "", is_error: bool = False
 ) -> ToolOutput:
     """The result of a command that ended during the call; `hint` advises to request a wider mode."""
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
@@ -113,11 +107,7 @@ def _running(job: Job, cwd: str) -> dict[str, Any]:
 
 
 def _bounds(window: LineWindow) -> dict[str, Any]:
-    return {
-        "start_offset": window.start,
-        "end_offset": window.end,
-        "truncated_before": window.truncated_before,
-    }
+    return {"start_offset": window.start, "end_offset": window.end, "truncated_before": window.truncated_before}
 
 
 def _extent(window: LineWindow) -> str:

@@ -44,13 +44,9 @@ class Scrollback:
         self._text = bytearray()
         self._open = 0
         self._first = 0
-        self._end = 0
+        self.end = 0
         self._head = b""
         self._dropped = 0
-
-    @property
-    def end(self) -> int:
-        return self._end
 
     def feed(self, data: bytes) -> None:
         """Append a chunk of output."""
@@ -83,29 +79,29 @@ class Scrollback:
 
     def keep_last(self, lines: int) -> None:
         """Drop all finished lines but the last `lines`."""
-        self._drop(self._position(max(self._first, self._end - lines)))
+        self._drop(self._position(max(self._first, self.end - lines)))
 
     def tail(self, lines: int) -> LineWindow:
         """The last `lines` lines, an unfinished one included; fewer if they do not fit into one LineWindow."""
         self._evict()
         wanted = lines - 1 if self._open else lines
-        start, position = self._end, len(self._text) - self._open
-        while start > max(self._first, self._end - wanted):
+        start, position = self.end, len(self._text) - self._open
+        while start > max(self._first, self.end - wanted):
             before = self._text.rfind(b"\n", 0, position - 1) + 1
             if len(self._text) - before > self._window_bytes:
                 break
             start, position = start - 1, before
-        return LineWindow(bytes(self._text[position:]), start, self._end, self._first > 0, bool(self._open))
+        return LineWindow(bytes(self._text[position:]), start, self.end, self._first > 0, bool(self._open))
 
     def since(self, line: int) -> LineWindow:
         """The lines from number `line` on, as far as they fit into one LineWindow."""
         self._evict()
-        start = min(max(line, self._first), self._end)
+        start = min(max(line, self._first), self.end)
         position = self._position(start)
         text = bytes(self._text[position : position + self._window_bytes])
         truncated = line < self._first
         if position + len(text) == len(self._text):
-            return LineWindow(text, start, self._end, truncated, bool(self._open))
+            return LineWindow(text, start, self.end, truncated, bool(self._open))
         text = text[: text.rfind(b"\n") + 1]
         return LineWindow(text, start, start + text.count(b"\n"), truncated, more=True)
 
@@ -119,7 +115,7 @@ class Scrollback:
 
     def _add_lines(self, text: bytes) -> None:
         self._text += text
-        self._end += text.count(b"\n")
+        self.end += text.count(b"\n")
         self._open = 0
 
     def _split(self, following: int) -> None:
@@ -127,7 +123,7 @@ class Scrollback:
         begun = _partial_character(self._text, following)
         position = len(self._text) - begun
         self._text[position:position] = b"\n"
-        self._end += 1
+        self.end += 1
         self._open = begun
 
     def _evict(self) -> None:

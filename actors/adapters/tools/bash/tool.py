@@ -25,6 +25,7 @@ from actors.adapters.tools.program_launch import (
 from actors.adapters.tools.request_mode_upgrade import hint
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Launch, ProcessLimits, ToolContext, ToolOutput, ToolSpec, ToolTransientError
+from actors.ports.tools import object_schema
 
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
@@ -34,12 +35,7 @@ MAX_COMMAND_BYTES = 128 * 1024 - 1
 PEEK_LINES = 200
 
 ONE_OF = ("cmd", "peek", "wait", "kill")
-BELONGS_TO = {
-    "wait_seconds": ("cmd", "wait"),
-    "signal": ("kill",),
-    "lines": ("peek",),
-    "since": ("peek",),
-}
+BELONGS_TO = {"wait_seconds": ("cmd", "wait"), "signal": ("kill",), "lines": ("peek",), "since": ("peek",)}
 
 
 class JobRequest(Struct, frozen=True):
@@ -143,36 +139,33 @@ SPEC = ToolSpec(
         "ends. In restricted mode the command can write nowhere else, in workspace mode also beneath the working "
         "directory."
     ),
-    input_schema={
-        "type": "object",
-        "properties": {
-            "cmd": {"type": "string", "minLength": 1, "description": "The command, as after `bash -c`."},
-            "peek": _HANDLE | {"description": "Handle of a job: show what it has written."},
-            "wait": _HANDLE | {"description": "Handle of a job: wait until it ends."},
-            "kill": _HANDLE | {"description": "Handle of a job: send it a signal and wait for its end."},
-            "wait_seconds": {
-                "type": "integer",
-                "description": f"With cmd and wait: seconds to wait for the end, 0 to {MAX_WAIT_SECONDS}; "
-                f"{DEFAULT_WAIT_SECONDS} if left out. The command is not killed when they have passed.",
-            },
-            "signal": {
-                "type": "string",
-                "enum": ["TERM", "KILL"],
-                "description": "With kill: which signal; TERM if left out.",
-            },
-            "lines": {
-                "type": "integer",
-                "minimum": 1,
-                "description": f"With peek: how many of the last lines; {PEEK_LINES} if left out.",
-            },
-            "since": {
-                "type": "integer",
-                "minimum": 0,
-                "description": "With peek, instead of lines: all lines from this number on; they count from 0.",
-            },
+    input_schema=object_schema(
+        [],
+        cmd={"type": "string", "minLength": 1, "description": "The command, as after `bash -c`."},
+        peek=_HANDLE | {"description": "Handle of a job: show what it has written."},
+        wait=_HANDLE | {"description": "Handle of a job: wait until it ends."},
+        kill=_HANDLE | {"description": "Handle of a job: send it a signal and wait for its end."},
+        wait_seconds={
+            "type": "integer",
+            "description": f"With cmd and wait: seconds to wait for the end, 0 to {MAX_WAIT_SECONDS}; "
+            f"{DEFAULT_WAIT_SECONDS} if left out. The command is not killed when they have passed.",
         },
-        "additionalProperties": False,
-    },
+        signal={
+            "type": "string",
+            "enum": ["TERM", "KILL"],
+            "description": "With kill: which signal; TERM if left out.",
+        },
+        lines={
+            "type": "integer",
+            "minimum": 1,
+            "description": f"With peek: how many of the last lines; {PEEK_LINES} if left out.",
+        },
+        since={
+            "type": "integer",
+            "minimum": 0,
+            "description": "With peek, instead of lines: all lines from this number on; they count from 0.",
+        },
+    ),
     traits=ToolTraits("bash", ToolGroup.BASH, writes=True),
     essential=True,
 )
@@ -227,10 +220,7 @@ class BashTool:
         end = job.wait(asked.wait_seconds, context.cancel)
         if end is None and self._goes_on(job, let_go, context):
             return output_text.still_running(
-                job,
-                job.tail(PEEK_LINES),
-                context.working_directory,
-                waited_ms=_milliseconds(context, began),
+                job, job.tail(PEEK_LINES), context.working_directory, waited_ms=_milliseconds(context, began)
             )
         end = end or job.wait_out()
         context.reaped(end.reaped)
