@@ -384,7 +384,7 @@ class Recovery:
         self._pipeline.executor.stop_everything()
         if self._pipeline.loaded is None:
             return
-        fault = InternalFault(self._pipeline.now(), "Bedrock itself failed; its log tells more.")
+        fault = InternalFault(self._pipeline.now(), "Bedrock itself failed; see the server's log.")
         try:
             self._pipeline.advance(fault)
         except StoreUnavailableError as error:

@@ -102,7 +102,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.ARCHIVED: "the conversation is archived: unarchive it first",
     Reason.RUN_OVER: "that run is over",
     Reason.QUEUE_FULL: "too many messages are waiting: withdraw one or wait",
-    Reason.REQUEST_ID_REUSED: "this request_id was used before with another content",
+    Reason.REQUEST_ID_REUSED: "this request_id was used before with different content",
     Reason.SLUG_TAKEN: "this slug is taken",
     Reason.MODEL_UNAVAILABLE: "this model is not available",
     Reason.MODE_UNAVAILABLE: "this mode is not available on this server",

@@ -92,7 +92,7 @@ def _reaches(used: int, ratio: float, usable: int) -> bool:
 
 
 def spent(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
-    """The limit of which this part is used up, as a text such as "5000 tokens per run"; "" if there is none."""
+    """The first limit of which `ratio` is used up, as a text such as "5000 tokens per run"; "" if there is none."""
     if 0 < budget.run_tokens * ratio <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger, ratio)

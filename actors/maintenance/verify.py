@@ -149,7 +149,7 @@ class Replay:
         """How `record` differs from the state and mode that the replay has reached; "" if they are equal."""
         found: list[str] = []
         if self._state != record.state:
-            found.append(f"the stored state is another one: {_differing(self._state, record.state)}")
+            found.append(f"the stored state differs: {_differing(self._state, record.state)}")
         if self._context is not None and self._context.mode is not record.mode:
             found.append(f"the stored mode is {record.mode.value} instead of {self._context.mode.value}")
         if self._due() is not None:

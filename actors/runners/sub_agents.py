@@ -149,7 +149,7 @@ class SubAgentRunner:
             return
         reason = error.reason if isinstance(error, Rejected) else None
         kind = ErrorKind.BUDGET if reason is Reason.BUDGET_REACHED else ErrorKind.SUB_AGENT_ERROR
-        text = str(error) if reason is not None else "the server itself failed; its log tells more"
+        text = str(error) if reason is not None else "the server itself failed; see its log"
         self.report_end(parent_id, agent_id, AgentFailed(kind, f"it could not be started: {text}"), Usage())
 
     def _cancel_run_now(self, agent_id: str) -> None:
@@ -220,7 +220,7 @@ def outcome_of(state: State) -> AgentOutcome:
         case Failed(kind=kind, error=error, partial_result=partial):
             return AgentFailed(kind, error, partial)
         case _:
-            return AgentFailed(ErrorKind.UNKNOWN, "the server itself failed; its log tells more")
+            return AgentFailed(ErrorKind.UNKNOWN, "the server itself failed; see its log")
 
 
 def _cancel(reason: str) -> Request:

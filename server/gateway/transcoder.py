@@ -143,7 +143,7 @@ class Transcoder:
             raise HttpError(503, text, grpc.StatusCode.UNAVAILABLE) from None
 
     async def _answer(self, route: Route, name: str, request: Message, http: Request) -> Response:
-        """The response of a call, as soon as it is there or has begun."""
+        """The response of a call, once it is complete or its stream has begun."""
         if not route.method.server_streaming:
             response = await self._upstream.unary(route, request, http)
             if route.name == "SendMessage" and (kind := wanted(http)):

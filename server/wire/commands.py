@@ -223,7 +223,7 @@ def _json_output(value: Struct) -> str:
     try:
         text = json_text(plain(value))
     except ValueError:
-        raise MalformedRequestError(("json", "must hold finite numbers only")) from None
+        raise MalformedRequestError(("json", "must contain only finite numbers")) from None
     if len(text.encode()) > limits.MAX_TOOL_OUTPUT_BYTES:
         most = f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text; the call still waits: "
         raise MalformedRequestError(("json", f"{most}answer with less of it, or with an error"))
@@ -251,7 +251,7 @@ def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.
     try:
         content = json_text(plain(request.content)) if request.HasField("content") else ""
     except ValueError:
-        raise MalformedRequestError(("content", "must hold finite numbers only")) from None
+        raise MalformedRequestError(("content", "must contain only finite numbers")) from None
     return requests.AnswerQuestionCommand(
         number=int(number) if _NUMBER.fullmatch(number) else 0,
         accept=not request.decline,

@@ -47,7 +47,7 @@ STREAMS = Metric(
     "bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams and calls of WaitRequestCycle that ended"
 )
 MAILBOX = Metric(
-    "bedrock.mailbox.wait", Kind.HISTOGRAM, "s", (), "how long commands wait until their conversation takes them", _FAST
+    "bedrock.mailbox.wait", Kind.HISTOGRAM, "s", (), "how long commands wait for their conversation", _FAST
 )
 RUNS = Metric("bedrock.run.duration", Kind.HISTOGRAM, "s", ("outcome",), "runs, from the message to the end", _SLOW)
 ATTEMPTS = Metric(
@@ -107,7 +107,7 @@ FORWARDED = Metric(
 LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events when a watcher gets them", _FAST)
 LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "how late the event loop is", _FAST)
 
-OPEN_RUNS = Metric("bedrock.runs.open", Kind.GAUGE, "{run}", (), "runs under way")
+OPEN_RUNS = Metric("bedrock.runs.open", Kind.GAUGE, "{run}", (), "runs in progress")
 OPEN_ATTEMPTS = Metric("bedrock.model_requests.open", Kind.GAUGE, "{request}", (), "model requests in flight")
 WAITING_REQUESTS = Metric(
     "bedrock.model_requests.waiting", Kind.GAUGE, "{request}", (), "model requests that wait for their principal's turn"
