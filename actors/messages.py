@@ -19,19 +19,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from actors.core import context
 from actors.core.content import Image, Message, ToolError, ToolSuccess, Usage
-from actors.core.context import (
-    ApprovalPolicy,
-    ApprovalRule,
-    Budget,
-    ChosenMcpServer,
-    ClientTool,
-    FollowUpPolicy,
-    Generation,
-    Mode,
-    Profile,
-    ReasoningEffort,
-)
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Event
 from actors.core.notifications import QueueChanged
@@ -50,12 +39,12 @@ class CreateConversationCommand(Struct, frozen=True):
     model: str = ""
     slug: str = ""
     title: str = ""
-    mode: Mode | None = None
+    mode: context.Mode | None = None
     labels: dict[str, str] = {}
-    approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
-    follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
-    budget: Budget = Budget()
-    profile: Profile = Profile()
+    approval_policy: context.ApprovalPolicy = context.ApprovalPolicy.AUTO
+    follow_up_policy: context.FollowUpPolicy = context.FollowUpPolicy.ALWAYS
+    budget: context.Budget = context.Budget()
+    profile: context.Profile = context.Profile()
     refuse_unoffered_tools: bool = False
     request_id: str = ""
     body_hash: str = ""
@@ -68,7 +57,7 @@ class SendMessageCommand(Struct, frozen=True):
     delivery: str = "reject"
     images: tuple[Image, ...] = ()
     expected_run: str = ""
-    generation: Generation | None = None
+    generation: context.Generation | None = None
     output_schema: str = ""
     request_id: str = ""
     body_hash: str = ""
@@ -128,7 +117,7 @@ class ResolveApprovalCommand(Struct, frozen=True):
 
     tool_use_id: str
     approve: bool
-    rule: ApprovalRule | None = None
+    rule: context.ApprovalRule | None = None
     """A rule to create together with the decision; its action is set to allow or deny, like the decision."""
     note: str = ""
     principal: str = ""
@@ -137,7 +126,7 @@ class ResolveApprovalCommand(Struct, frozen=True):
 class CreateApprovalRuleCommand(Struct, frozen=True):
     """Create an approval rule. The result is the rule as it is stored."""
 
-    rule: ApprovalRule
+    rule: context.ApprovalRule
     principal: str
     request_id: str = ""
     body_hash: str = ""
@@ -179,7 +168,7 @@ class AnswerQuestionCommand(Struct, frozen=True):
 class SetModeCommand(Struct, frozen=True):
     """Set the permission mode of tools that start from now on. The mailbox delivers this before all normal messages."""
 
-    mode: Mode
+    mode: context.Mode
     stop_running: bool = False
     """Whether to stop the calls, jobs and MCP programs with more rights than the new mode gives."""
 
@@ -211,18 +200,18 @@ class UpdateConversationCommand(Struct, frozen=True):
     labels: dict[str, str] | None = None
     some_labels: dict[str, str | None] = {}
     """Labels to set; None removes one. Labels that are not named stay."""
-    approval_policy: ApprovalPolicy | None = None
-    follow_up_policy: FollowUpPolicy | None = None
-    budget: Budget | None = None
+    approval_policy: context.ApprovalPolicy | None = None
+    follow_up_policy: context.FollowUpPolicy | None = None
+    budget: context.Budget | None = None
     some_amounts: dict[str, int] = {}
     """New values of single budget fields, by the field's name; the other fields stay."""
-    client_tools: tuple[ClientTool, ...] | None = None
+    client_tools: tuple[context.ClientTool, ...] | None = None
     refuse_unoffered_tools: bool = False
     """Whether to refuse client tools that the conversation's mode does not offer to the agent."""
-    generation: Generation | None = None
-    some_generation: dict[str, ReasoningEffort | float | int | None] = {}
+    generation: context.Generation | None = None
+    some_generation: dict[str, context.ReasoningEffort | float | int | None] = {}
     """New values of single generation settings, by the field's name; the other settings stay."""
-    mcp_servers: tuple[ChosenMcpServer, ...] | None = None
+    mcp_servers: tuple[context.ChosenMcpServer, ...] | None = None
     auto_continue: bool | None = None
 
 
@@ -435,7 +424,7 @@ class Created(Struct, frozen=True, omit_defaults=True, tag="created"):
 
     at: int
     principal: str
-    profile: Profile | None = None
+    profile: context.Profile | None = None
     """The settings that the creator chose; None if all are defaults. Later values of these settings are not logged."""
 
 
@@ -460,7 +449,7 @@ class ApprovalRulesChanged(Struct, frozen=True, omit_defaults=True, tag="approva
 
     at: int
     principal: str
-    made: ApprovalRule | None = None
+    made: context.ApprovalRule | None = None
     revoked: tuple[str, ...] = ()
     """The ids of the rules that no longer apply; a new rule replaces those with the same subject."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
+from actors import messages
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.content import (
     Message,
@@ -23,71 +24,58 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, MessageAdded, QueueChanged
 from actors.core.states import Question
 from actors.core.summary import run_id, summarize
-from actors.messages import (
-    AnswerQuestionCommand,
-    CancelConversationResult,
-    ContinueConversationCommand,
-    CreateApprovalRuleCommand,
-    CreatingCommand,
-    InvalidFieldError,
-    SendMessageCommand,
-    SendMessageResult,
-    SpawnSubAgentsCommand,
-    SpawnSubAgentsResult,
-    SubmitToolResultCommand,
-    SubmitToolResultResult,
-    UnknownConversationError,
-)
 from actors.ports import CommandRecord, ConversationRecord, Store
 from actors.ports.json_schema import JsonSchema, parse_json
 
 if TYPE_CHECKING:
     RepeatableCommand: TypeAlias = (
-        SendMessageCommand
-        | ContinueConversationCommand
-        | SpawnSubAgentsCommand
-        | SubmitToolResultCommand
-        | AnswerQuestionCommand
-        | CreateApprovalRuleCommand
+        messages.SendMessageCommand
+        | messages.ContinueConversationCommand
+        | messages.SpawnSubAgentsCommand
+        | messages.SubmitToolResultCommand
+        | messages.AnswerQuestionCommand
+        | messages.CreateApprovalRuleCommand
     )
 
 
-def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
+def sent(unit: UnitOfWork, message_id: str) -> messages.SendMessageResult:
     """How a message was accepted: as the first message of a run, or queued."""
     after, before = unit.record, unit.before
     run = run_id(after.id, after.state.ledger.run)
     for added in unit.find(MessageAdded):
         if added.message.id == message_id:
-            return SendMessageResult(message_id, "direct", run, before.last_seq, message=added.message)
+            return messages.SendMessageResult(message_id, "direct", run, before.last_seq, message=added.message)
     queued = next(q for q in unit.find(QueueChanged) if q.input.message_id == message_id)
     steer = queued.delivery == "steer"
     disposition = "steer_queued" if steer else "follow_up_queued"
-    return SendMessageResult(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
+    return messages.SendMessageResult(
+        message_id, disposition, run if steer else "", before.last_seq, queued=queued.input
+    )
 
 
-def answered(unit: UnitOfWork, tool_use_id: str) -> SubmitToolResultResult:
+def answered(unit: UnitOfWork, tool_use_id: str) -> messages.SubmitToolResultResult:
     return next(
-        SubmitToolResultResult(added.message)
+        messages.SubmitToolResultResult(added.message)
         for added in unit.find(MessageAdded)
         if any(is_tool_result(block) and block.tool_use_id == tool_use_id for block in added.message.content)
     )
 
 
-def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
+def spawned(unit: UnitOfWork, message_id: str) -> messages.SpawnSubAgentsResult:
     after = unit.record
     root = next(added.message for added in unit.find(MessageAdded) if added.message.id == message_id)
     agents = tuple(effect.task.agent_id for effect in unit.effects if isinstance(effect, SpawnSubAgent))
-    return SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, unit.before.last_seq)
+    return messages.SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, unit.before.last_seq)
 
 
 def cancelled(
     unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
-) -> CancelConversationResult:
+) -> messages.CancelConversationResult:
     """The result of a cancel: what was stopped, which background jobs survived, and whether it was stored."""
     now = unit.record if recorded else unit.before
     summary = summarize(now.state, unit.context)
     if unit.empty:
-        return CancelConversationResult(
+        return messages.CancelConversationResult(
             no_op=not ended,
             state=summary,
             state_entered_at=now.state_updated_at,
@@ -97,7 +85,7 @@ def cancelled(
         )
     before = summarize(unit.before.state, unit.context)
     fates = unit.find(QueueChanged) if recorded else ()
-    return CancelConversationResult(
+    return messages.CancelConversationResult(
         no_op=False,
         state=summary,
         state_entered_at=now.state_updated_at,
@@ -131,7 +119,9 @@ _CAUSES = {
 }
 
 
-def late_answer(history: Sequence[Message], request: SubmitToolResultCommand) -> SubmitToolResultResult:
+def late_answer(
+    history: Sequence[Message], request: messages.SubmitToolResultCommand
+) -> messages.SubmitToolResultResult:
     """The stored result of a finished call if the client has sent the same result again, else raise Rejected."""
     for message in reversed(history):
         for block in message.content:
@@ -142,7 +132,7 @@ def late_answer(history: Sequence[Message], request: SubmitToolResultCommand) ->
             if not _is_of_client(history, request.tool_use_id):
                 raise _unknown()
             if isinstance(block, (ToolSuccess, ToolError)) and _same(block, request.result):
-                return SubmitToolResultResult(message, duplicate=True)
+                return messages.SubmitToolResultResult(message, duplicate=True)
             cause, text = _CAUSES[block.outcome]
             raise Rejected(Reason.UNKNOWN_OR_DECIDED, text, cause)
     raise _unknown()
@@ -167,19 +157,19 @@ MAX_CONTENT_BYTES = 64 << 10
 CONTENT = "content"
 
 
-def filled_in(question: Question, request: AnswerQuestionCommand) -> str:
+def filled_in(question: Question, request: messages.AnswerQuestionCommand) -> str:
     """The values of the form, as JSON; "" if there are none. Raises InvalidFieldError if they do not match it."""
     if not request.accept:
         return ""
     if question.url:
         if request.content:
-            raise InvalidFieldError(CONTENT, "this question has an address and no form: leave it out")
+            raise messages.InvalidFieldError(CONTENT, "this question has an address and no form: leave it out")
         return ""
     content = request.content or "{}"
     if len(content.encode()) > MAX_CONTENT_BYTES:
-        raise InvalidFieldError(CONTENT, f"must have at most {MAX_CONTENT_BYTES} bytes as JSON")
+        raise messages.InvalidFieldError(CONTENT, f"must have at most {MAX_CONTENT_BYTES} bytes as JSON")
     if problem := JsonSchema(parse_json(question.schema)).problem(parse_json(content)):
-        raise InvalidFieldError(CONTENT, f"does not fit what the question asks for: {problem}")
+        raise messages.InvalidFieldError(CONTENT, f"does not fit what the question asks for: {problem}")
     return content
 
 
@@ -196,7 +186,7 @@ def known_command(
     return _known(known, request.body_hash)
 
 
-def known_create(store: Store, request: CreatingCommand) -> CommandRecord | None:
+def known_create(store: Store, request: messages.CreatingCommand) -> CommandRecord | None:
     """The stored record of this Create or Fork command if it was accepted before; see `known_command`."""
     known = store.create_command(request.principal, request.request_id) if request.request_id else None
     return _known(known, request.body_hash)
@@ -206,7 +196,7 @@ def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
     """The conversation that an accepted command created. Raises UnknownConversationError or StoreError."""
     record = store.load(known.answer.decode())
     if record is None:
-        raise UnknownConversationError("the conversation that this request_id created has been deleted")
+        raise messages.UnknownConversationError("the conversation that this request_id created has been deleted")
     return record
 
 

@@ -4,62 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
+from actors import messages
 from actors.conversation import answers, creation, settings
 from actors.conversation.answers import command_record, filled_in, known_command, late_answer
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
+from actors.core import events
 from actors.core.content import Delivery
 from actors.core.context import ApprovalRule, Mode
 from actors.core.errors import Reason, Rejected
-from actors.core.events import (
-    AnswerQuestion,
-    ApprovalResponse,
-    McpRestarted,
-    SetMode,
-    SubmitToolResult,
-    TriggerContinuation,
-    UsageReported,
-    UserCancel,
-    UserMessage,
-    WithdrawMessage,
-)
 from actors.core.notifications import QuestionChanged, QueueChanged
 from actors.core.rules.tool_states import open_question
 from actors.core.states import INACTIVE
 from actors.core.steps.approvals import traits_of
 from actors.core.steps.tool_rounds import current_call, waiting_call
-from actors.messages import (
-    AnswerQuestionCommand,
-    ArchiveConversationCommand,
-    CancelConversationCommand,
-    CancelConversationResult,
-    ContinueConversationCommand,
-    ConversationCommand,
-    CreateApprovalRuleCommand,
-    CreateConversationCommand,
-    CreateSubAgent,
-    CreatingCommand,
-    DeleteApprovalRuleCommand,
-    DeleteConversationCommand,
-    EtagMismatchError,
-    ForkConversationCommand,
-    InvalidFieldError,
-    ResolveApprovalCommand,
-    SendMessageCommand,
-    SendMessageResult,
-    SetGeneratedTitleCommand,
-    SetModeCommand,
-    SetModeResult,
-    SpawnSubAgentsCommand,
-    SpawnSubAgentsResult,
-    SubmitToolResultCommand,
-    SubmitToolResultResult,
-    TriggerContinuationCommand,
-    UpdateConversationCommand,
-    Wake,
-    WithdrawMessageCommand,
-    WithdrawMessageResult,
-    etag_of,
-)
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run
 from actors.ports import json_schema as output_schema
 from actors.ports.json_schema import InvalidSchemaError
@@ -80,54 +37,56 @@ class CommandDispatch:
         self._titles = titles
         self._services = pipeline.services
 
-    def carry_out(self, request: CreatingCommand | CreateSubAgent | Wake | ConversationCommand) -> object:
+    def carry_out(
+        self, request: messages.CreatingCommand | messages.CreateSubAgent | messages.Wake | messages.ConversationCommand
+    ) -> object:
         """The answer is None for Wake, and for Delete, which `delete` answers later."""
         match request:
-            case Wake():
+            case messages.Wake():
                 self._pipeline.load()
                 return None
-            case CreateConversationCommand() | ForkConversationCommand():
+            case messages.CreateConversationCommand() | messages.ForkConversationCommand():
                 return creation.create(self._pipeline, request)
-            case CreateSubAgent():
+            case messages.CreateSubAgent():
                 return creation.create_sub_agent(self._pipeline, request)
             case _:
                 return self._apply(self._pipeline.load(), request)
 
-    def _apply(self, loaded: LoadedConversation, request: ConversationCommand) -> object:
+    def _apply(self, loaded: LoadedConversation, request: messages.ConversationCommand) -> object:
         match request:
-            case SendMessageCommand():
+            case messages.SendMessageCommand():
                 return self._send_message(loaded, request)
-            case CancelConversationCommand():
+            case messages.CancelConversationCommand():
                 return self.cancel_conversation(request, cancel_event(request, self._pipeline.now()))
-            case ResolveApprovalCommand():
+            case messages.ResolveApprovalCommand():
                 return self._resolve_approval(loaded, request)
-            case SubmitToolResultCommand():
+            case messages.SubmitToolResultCommand():
                 return self._submit_tool_result(loaded, request)
-            case AnswerQuestionCommand():
+            case messages.AnswerQuestionCommand():
                 return self._answer_question(loaded, request)
-            case SetModeCommand():
+            case messages.SetModeCommand():
                 return self._set_mode(loaded, request)
-            case TriggerContinuationCommand():
+            case messages.TriggerContinuationCommand():
                 return self._trigger_continuation(loaded)
-            case ContinueConversationCommand():
+            case messages.ContinueConversationCommand():
                 return creation.continue_exhausted(self._pipeline, loaded, request)
-            case WithdrawMessageCommand(message_id=message_id):
+            case messages.WithdrawMessageCommand(message_id=message_id):
                 return self._withdraw_message(message_id)
-            case SpawnSubAgentsCommand():
+            case messages.SpawnSubAgentsCommand():
                 return self._spawn_sub_agents(loaded, request)
-            case DeleteConversationCommand(force=force, archived_before=before, etag=etag):
+            case messages.DeleteConversationCommand(force=force, archived_before=before, etag=etag):
                 _check_archived(loaded, before)
                 _check_etag(loaded, etag)
                 return self._stop(force)
-            case UpdateConversationCommand():
+            case messages.UpdateConversationCommand():
                 return self._update_conversation(loaded, request)
-            case SetGeneratedTitleCommand():
+            case messages.SetGeneratedTitleCommand():
                 return self._set_generated_title(loaded, request)
-            case ArchiveConversationCommand(archived=archived):
+            case messages.ArchiveConversationCommand(archived=archived):
                 return self._archive_conversation(loaded, archived)
-            case CreateApprovalRuleCommand():
+            case messages.CreateApprovalRuleCommand():
                 return self._create_approval_rule(loaded, request)
-            case DeleteApprovalRuleCommand():
+            case messages.DeleteApprovalRuleCommand():
                 self._delete_approval_rule(loaded, request)
                 return None
 
@@ -153,11 +112,15 @@ class CommandDispatch:
             services.toolbox.forget(deleted)
             services.mcp.stop(deleted)
 
-    def _send_message(self, loaded: LoadedConversation, request: SendMessageCommand) -> SendMessageResult:
+    def _send_message(
+        self, loaded: LoadedConversation, request: messages.SendMessageCommand
+    ) -> messages.SendMessageResult:
         services = self._services
         known = known_command(services.store, self._pipeline.conversation_id, request)
         if known is not None:
-            return msgspec.structs.replace(msgspec.json.decode(known.answer, type=SendMessageResult), duplicate=True)
+            return msgspec.structs.replace(
+                msgspec.json.decode(known.answer, type=messages.SendMessageResult), duplicate=True
+            )
         _refuse_archived(loaded)
         if request.generation:
             check_generation(request.generation, served_model(services, loaded.record.model).info)
@@ -166,7 +129,7 @@ class CommandDispatch:
         _check_output_schema(request.output_schema)
         # The quota of stored bytes is checked for each message, because messages can extend one run without end.
         services.quotas.check_stored(loaded.record.principal)
-        event = UserMessage(
+        event = events.UserMessage(
             at=self._pipeline.now(),
             message_id=services.ids.message(),
             text=request.text,
@@ -181,7 +144,7 @@ class CommandDispatch:
         # Outdated MCP servers are ended only once the message is accepted: a refused one must change nothing.
         outdated = services.mcp.outdated(unit.record) if isinstance(unit.record.state, INACTIVE) else ()
         if outdated:
-            unit.run(McpRestarted(event.at, outdated))
+            unit.run(events.McpRestarted(event.at, outdated))
         unit.run(event)
         answer = answers.sent(unit, event.message_id)
         entitled = self._titles.wanted and untitled(loaded.record)
@@ -197,30 +160,30 @@ class CommandDispatch:
     def _trigger_continuation(self, loaded: LoadedConversation) -> ConversationRecord:
         _refuse_archived(loaded)
         self._pipeline.executor.read_history(loaded.record)
-        self._pipeline.advance(TriggerContinuation(self._pipeline.now()))
+        self._pipeline.advance(events.TriggerContinuation(self._pipeline.now()))
         return loaded.record
 
-    def _answer_question(self, loaded: LoadedConversation, request: AnswerQuestionCommand) -> QuestionChanged:
+    def _answer_question(self, loaded: LoadedConversation, request: messages.AnswerQuestionCommand) -> QuestionChanged:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.json.decode(known.answer, type=QuestionChanged)
         question = open_question(loaded.record.state, request.number)
         content = filled_in(question, request) if question is not None else ""
         unit, at = loaded.begin(), self._pipeline.now()
-        unit.run(AnswerQuestion(at, request.number, request.accept, content))
+        unit.run(events.AnswerQuestion(at, request.number, request.accept, content))
         (answer,) = unit.find(QuestionChanged)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), at))
         return answer
 
     def _submit_tool_result(
-        self, loaded: LoadedConversation, request: SubmitToolResultCommand
-    ) -> SubmitToolResultResult:
+        self, loaded: LoadedConversation, request: messages.SubmitToolResultCommand
+    ) -> messages.SubmitToolResultResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.structs.replace(
-                msgspec.json.decode(known.answer, type=SubmitToolResultResult), duplicate=True
+                msgspec.json.decode(known.answer, type=messages.SubmitToolResultResult), duplicate=True
             )
-        event = SubmitToolResult(self._pipeline.now(), request.tool_use_id, request.result)
+        event = events.SubmitToolResult(self._pipeline.now(), request.tool_use_id, request.result)
         unit = loaded.begin()
         try:
             unit.run(event)
@@ -230,10 +193,12 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
         return answer
 
-    def _spawn_sub_agents(self, loaded: LoadedConversation, request: SpawnSubAgentsCommand) -> SpawnSubAgentsResult:
+    def _spawn_sub_agents(
+        self, loaded: LoadedConversation, request: messages.SpawnSubAgentsCommand
+    ) -> messages.SpawnSubAgentsResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
-            return msgspec.json.decode(known.answer, type=SpawnSubAgentsResult)
+            return msgspec.json.decode(known.answer, type=messages.SpawnSubAgentsResult)
         _refuse_archived(loaded)
         self._pipeline.executor.read_history(loaded.record)
         at = self._pipeline.now()
@@ -241,7 +206,9 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), at))
         return answer
 
-    def cancel_conversation(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
+    def cancel_conversation(
+        self, request: messages.CancelConversationCommand, event: events.UserCancel
+    ) -> messages.CancelConversationResult:
         """Cancel the open run.
 
         Jobs are killed first, which needs no store. If the cancel cannot be stored, the work is stopped nevertheless,
@@ -262,12 +229,12 @@ class CommandDispatch:
         surviving = tuple(job for job in self._jobs() if job not in ended)
         return answers.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
 
-    def _withdraw_message(self, message_id: str) -> WithdrawMessageResult:
-        event = WithdrawMessage(self._pipeline.now(), message_id)
+    def _withdraw_message(self, message_id: str) -> messages.WithdrawMessageResult:
+        event = events.WithdrawMessage(self._pipeline.now(), message_id)
         (withdrawn,) = self._pipeline.advance(event).find(QueueChanged)
-        return WithdrawMessageResult(withdrawn, event.at)
+        return messages.WithdrawMessageResult(withdrawn, event.at)
 
-    def _set_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
+    def _set_mode(self, loaded: LoadedConversation, request: messages.SetModeCommand) -> messages.SetModeResult:
         self._pipeline.executor.read_history(loaded.record)
         rights, mode = self._pipeline.executor.rights, request.mode
         if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
@@ -275,7 +242,7 @@ class CommandDispatch:
         rights.narrow(mode)
         stopped = (*rights.wider_than(mode), *_client_call_beyond(loaded, mode)) if request.stop_running else ()
         try:
-            self._pipeline.advance(SetMode(self._pipeline.now(), mode, stopped))
+            self._pipeline.advance(events.SetMode(self._pipeline.now(), mode, stopped))
         finally:
             rights.set(loaded.context.mode)
         rights.cancel(stopped)
@@ -287,11 +254,13 @@ class CommandDispatch:
         ended = self._pipeline.executor.end_jobs(conversation_id, mode) if request.stop_running else ()
         jobs = tuple(job for job in self._services.toolbox.jobs(conversation_id, mode) if job not in ended)
         servers = mcp.wider_than(conversation_id, mode)
-        return SetModeResult(loaded.record, jobs, calls, ended, stopped, servers, stopped_servers)
+        return messages.SetModeResult(loaded.record, jobs, calls, ended, stopped, servers, stopped_servers)
 
-    def _resolve_approval(self, loaded: LoadedConversation, request: ResolveApprovalCommand) -> ConversationRecord:
+    def _resolve_approval(
+        self, loaded: LoadedConversation, request: messages.ResolveApprovalCommand
+    ) -> ConversationRecord:
         unit = loaded.begin()
-        event = ApprovalResponse(self._pipeline.now(), request.tool_use_id, request.approve, request.note)
+        event = events.ApprovalResponse(self._pipeline.now(), request.tool_use_id, request.approve, request.note)
         if request.rule is not None:
             settings.create_rule_with_answer(
                 self._services, unit, request.rule, request.principal, event.at, approve=request.approve
@@ -300,7 +269,9 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit)
         return loaded.record
 
-    def _create_approval_rule(self, loaded: LoadedConversation, request: CreateApprovalRuleCommand) -> ApprovalRule:
+    def _create_approval_rule(
+        self, loaded: LoadedConversation, request: messages.CreateApprovalRuleCommand
+    ) -> ApprovalRule:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.json.decode(known.answer, type=ApprovalRule)
@@ -310,13 +281,13 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(rule), at))
         return rule
 
-    def _delete_approval_rule(self, loaded: LoadedConversation, request: DeleteApprovalRuleCommand) -> None:
+    def _delete_approval_rule(self, loaded: LoadedConversation, request: messages.DeleteApprovalRuleCommand) -> None:
         unit = loaded.begin()
         settings.delete_rule(self._services, unit, request.rule_id, request.principal, self._pipeline.now())
         self._pipeline.perform(loaded, unit)
 
     def _update_conversation(
-        self, loaded: LoadedConversation, request: UpdateConversationCommand
+        self, loaded: LoadedConversation, request: messages.UpdateConversationCommand
     ) -> ConversationRecord:
         _check_etag(loaded, request.etag)
         self._pipeline.executor.read_history(loaded.record)
@@ -327,10 +298,12 @@ class CommandDispatch:
             self._services.mcp.prepare(loaded.record)
         return loaded.record
 
-    def _set_generated_title(self, loaded: LoadedConversation, request: SetGeneratedTitleCommand) -> ConversationRecord:
+    def _set_generated_title(
+        self, loaded: LoadedConversation, request: messages.SetGeneratedTitleCommand
+    ) -> ConversationRecord:
         unit, at = loaded.begin(), self._pipeline.now()
         if request.usage is not None:
-            unit.run(UsageReported(at, request.usage, aside=True))
+            unit.run(events.UsageReported(at, request.usage, aside=True))
         if request.title and unit.record.title == request.instead_of:
             settings.change(unit, at, title=request.title)
         self._pipeline.perform(loaded, unit)
@@ -348,7 +321,7 @@ class CommandDispatch:
             self._services.mcp.stop(loaded.record.id)
         return loaded.record
 
-    def _stop(self, force: bool) -> UserCancel | None:
+    def _stop(self, force: bool) -> events.UserCancel | None:
         """Stop all work before a deletion, and return the cancel if the store has no room for it.
 
         Raises Rejected unless `force`.
@@ -359,7 +332,7 @@ class CommandDispatch:
                 raise Rejected(
                     Reason.AGENT_BUSY, "agent is busy: cancel it first, or delete the conversation with force"
                 )
-            cancel = UserCancel(self._pipeline.now(), discard_queued=True, kill_jobs=True, reason="deleted")
+            cancel = events.UserCancel(self._pipeline.now(), discard_queued=True, kill_jobs=True, reason="deleted")
             try:
                 self._pipeline.advance(cancel)
             except StoreUnavailableError:
@@ -378,8 +351,8 @@ class CommandDispatch:
         return self._services.toolbox.jobs(self._pipeline.conversation_id)
 
 
-def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
-    return UserCancel(
+def cancel_event(request: messages.CancelConversationCommand, at: int) -> events.UserCancel:
+    return events.UserCancel(
         at,
         run_id=request.run_id,
         discard_queued=request.discard_queued,
@@ -401,17 +374,19 @@ def _delivery(name: str) -> Delivery:
     try:
         return Delivery(name)
     except ValueError:
-        raise InvalidFieldError("delivery", f"unknown delivery {name!r}") from None
+        raise messages.InvalidFieldError("delivery", f"unknown delivery {name!r}") from None
 
 
 def _check_output_schema(schema: str) -> None:
     if len(schema.encode()) > output_schema.MAX_SCHEMA_BYTES:
-        raise InvalidFieldError("output_schema", f"must have at most {output_schema.MAX_SCHEMA_BYTES} bytes as JSON")
+        raise messages.InvalidFieldError(
+            "output_schema", f"must have at most {output_schema.MAX_SCHEMA_BYTES} bytes as JSON"
+        )
     try:
         if schema:
             output_schema.compiled(schema)
     except InvalidSchemaError as error:
-        raise InvalidFieldError("output_schema", str(error)) from None
+        raise messages.InvalidFieldError("output_schema", str(error)) from None
 
 
 def _refuse_archived(loaded: LoadedConversation) -> None:
@@ -420,12 +395,12 @@ def _refuse_archived(loaded: LoadedConversation) -> None:
 
 
 def _check_etag(loaded: LoadedConversation, etag: str) -> None:
-    if etag and etag != etag_of(loaded.record):
-        raise EtagMismatchError("the conversation was changed since it was read: read it again")
+    if etag and etag != messages.etag_of(loaded.record):
+        raise messages.EtagMismatchError("the conversation was changed since it was read: read it again")
 
 
 def _check_archived(loaded: LoadedConversation, before: int | None) -> None:
     """Raise EtagMismatchError if `before` (milliseconds) is set and the conversation was not archived before it."""
     at = loaded.record.archived_at
     if before is not None and (at is None or at >= before):
-        raise EtagMismatchError
+        raise messages.EtagMismatchError

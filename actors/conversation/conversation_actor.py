@@ -25,6 +25,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from actors import messages, ports
 from actors.conversation import creation
 from actors.conversation.command_dispatch import CommandDispatch, cancel_event
 from actors.conversation.lifecycle import ConversationDeletion, DeletionOverdue, IdleCheck, Lifecycle, Shutdown
@@ -41,32 +42,6 @@ from actors.core.events import UserCancel
 from actors.core.states import AwaitingToolApproval, Ledger
 from actors.core.summary import run_id
 from actors.core.tool_run import KillReceipt
-from actors.messages import (
-    CancelConversationCommand,
-    CreateSubAgent,
-    DeadlineExceededError,
-    DeleteConversationCommand,
-    EffectOutcome,
-    EtagMismatchError,
-    InvalidFieldError,
-    JobExited,
-    ModelRequestOverdue,
-    SubAgentStopped,
-    ToolsEnded,
-    UnknownApprovalRuleError,
-    UnknownConversationError,
-    Wake,
-)
-from actors.ports import (
-    ConversationDirectory,
-    DatabaseAwayError,
-    FencedError,
-    NotOwnerError,
-    SlugTakenError,
-    StoreDamagedError,
-    StoreError,
-    StoreUnavailableError,
-)
 from actors.ports.cluster import LEASE_EXPIRED
 from actors.ports.records import CommandOrigin
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
@@ -92,7 +67,7 @@ class ConversationActor(Actor):
     """The actor that owns one conversation: while it runs, only it changes the conversation."""
 
     def __init__(
-        self, services: Services, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
+        self, services: Services, directory: ports.ConversationDirectory, shared: SharedRunners, conversation_id: str
     ) -> None:
         super().__init__()
         self.conversation_id = conversation_id
@@ -175,19 +150,19 @@ class ConversationActor(Actor):
         match message:
             case Request():
                 return self._answer_observed(message) if self._services.telemetry.on else self._answer(message)
-            case EffectOutcome():
+            case messages.EffectOutcome():
                 self._commit_outcomes(message)
             case KillReceipt():
                 self._record_kill(message)
-            case JobExited(receipt=receipt):
+            case messages.JobExited(receipt=receipt):
                 self._on_job_exited(receipt)
             case Retry():
                 self._retry_queue.retry()
-            case ToolsEnded(call=call):
+            case messages.ToolsEnded(call=call):
                 self._executor.tools_ended(call)
-            case ModelRequestOverdue(request=request):
+            case messages.ModelRequestOverdue(request=request):
                 self._executor.replace_llm_runner(request)
-            case SubAgentStopped(agent_id=agent_id):
+            case messages.SubAgentStopped(agent_id=agent_id):
                 self._executor.sub_agent_stopped(agent_id)
             case IdleCheck():
                 self._lifecycle.on_idle_check()
@@ -215,19 +190,25 @@ class ConversationActor(Actor):
         except Rejected as refused:
             refused.run = self._run_under_way()
             return failed(refused)
-        except (UnknownConversationError, UnknownApprovalRuleError, InvalidFieldError, EtagMismatchError) as refused:
+        except (
+            messages.UnknownConversationError,
+            messages.UnknownApprovalRuleError,
+            messages.InvalidFieldError,
+            messages.EtagMismatchError,
+        ) as refused:
             return failed(refused)
-        except SlugTakenError:
+        except ports.SlugTakenError:
             return failed(Rejected(Reason.SLUG_TAKEN))
-        except StoreUnavailableError as error:
+        except ports.StoreUnavailableError as error:
             # If the failed creation has been stored nevertheless, the sub-agent must not remain without a run.
             self._retry_queue.requeue(
-                ReloadFromStore(1) if isinstance(asked.command, CreateSubAgent) else VerifyUncertainCommit(), why=error
+                ReloadFromStore(1) if isinstance(asked.command, messages.CreateSubAgent) else VerifyUncertainCommit(),
+                why=error,
             )
             return failed(Rejected(Reason.STORE_UNAVAILABLE))
-        if isinstance(asked.command, CreateSubAgent):
+        if isinstance(asked.command, messages.CreateSubAgent):
             self._lifecycle.sub_agent = asked.command
-        if isinstance(asked.command, DeleteConversationCommand):
+        if isinstance(asked.command, messages.DeleteConversationCommand):
             return self._deletion.begin(asked.origin)
         return answer
 
@@ -242,12 +223,12 @@ class ConversationActor(Actor):
             return self._lifecycle.lost
         if self._lifecycle.shutting_down:
             return Rejected(Reason.SHUTTING_DOWN)
-        if not (self._services.cluster.lease.valid() or isinstance(asked.command, CancelConversationCommand)):
+        if not (self._services.cluster.lease.valid() or isinstance(asked.command, messages.CancelConversationCommand)):
             return Rejected(Reason.STORE_UNAVAILABLE, LEASE_EXPIRED)  # The copy in memory may be out of date.
         if asked.deadline is not None and self._services.clock.monotonic() > asked.deadline:
-            return DeadlineExceededError()
+            return messages.DeadlineExceededError()
         if not self._deletion.admits(asked.command):
-            return UnknownConversationError("the conversation is being deleted")
+            return messages.UnknownConversationError("the conversation is being deleted")
         return None
 
     def _carry_out(self, request: Any, origin: CommandOrigin | None) -> object:
@@ -258,14 +239,14 @@ class ConversationActor(Actor):
         again.
         """
         match request:
-            case CancelConversationCommand():
+            case messages.CancelConversationCommand():
                 event = cancel_event(request, self._pipeline.now())
                 with self._pipeline.attributed_to(origin):
                     receipt = self._commands.cancel_conversation(request, event)
                 if not receipt.recorded:
                     self._cancel_later(event, origin)
                 return receipt
-            case DeleteConversationCommand(force=True):
+            case messages.DeleteConversationCommand(force=True):
                 self._retry_queue.flush()
             case _:
                 if not self._retry_queue.flush():
@@ -278,16 +259,16 @@ class ConversationActor(Actor):
 
     def _cancel_later(self, event: UserCancel, origin: CommandOrigin | None) -> None:
         if not any(covers_cancel(entry, event) for entry in self._retry_queue):
-            self._retry_queue.requeue(EffectOutcome(event, origin=origin), first=True)
+            self._retry_queue.requeue(messages.EffectOutcome(event, origin=origin), first=True)
 
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
-    def _commit_outcomes(self, outcome: EffectOutcome) -> None:
+    def _commit_outcomes(self, outcome: messages.EffectOutcome) -> None:
         """Commit an outcome with those behind it in the mailbox, then handle the ends of sub-agents' actors."""
         outcomes = [outcome]
         stopped: list[str] = []
         while may_share_commit(outcome) and (envelope := self.mailbox.get_if(_may_follow)) is not None:
-            if isinstance(envelope.message, SubAgentStopped):
+            if isinstance(envelope.message, messages.SubAgentStopped):
                 stopped.append(envelope.message.agent_id)
             else:
                 outcomes.append(envelope.message)
@@ -309,26 +290,26 @@ class ConversationActor(Actor):
 
     def on_fault(self, message: Any, error: BaseException) -> BaseException:
         """Handle a bug or a failure of the store. The message was applied either completely or not at all."""
-        if isinstance(error, NotOwnerError):
+        if isinstance(error, ports.NotOwnerError):
             return self._lose(error)
-        if isinstance(error, StoreDamagedError):
+        if isinstance(error, ports.StoreDamagedError):
             log.error("the conversation is damaged in the store", extra={"conversation": self.conversation_id})
-        if not isinstance(error, DatabaseAwayError):
+        if not isinstance(error, ports.DatabaseAwayError):
             super().on_fault(message, error)
         try:
-            if isinstance(error, FencedError):
+            if isinstance(error, ports.FencedError):
                 self._recovery.reload()
-            elif not isinstance(error, StoreError):
+            elif not isinstance(error, ports.StoreError):
                 self._recovery.record_fault()
-        except NotOwnerError as lost:
+        except ports.NotOwnerError as lost:
             self._lose(lost)
         else:
             self._lifecycle.stop_if_idle()
-        if isinstance(error, StoreError) and not isinstance(error, StoreDamagedError):
+        if isinstance(error, ports.StoreError) and not isinstance(error, ports.StoreDamagedError):
             return Rejected(Reason.STORE_UNAVAILABLE)
         return error
 
-    def _lose(self, lost: NotOwnerError) -> NotOwnerError:
+    def _lose(self, lost: ports.NotOwnerError) -> ports.NotOwnerError:
         """Stop all work and drop the copy, because another server owns the conversation.
 
         Callers get this error and can ask the owner. The actor ends once its tools have ended.
@@ -361,8 +342,8 @@ class ConversationActor(Actor):
 
 
 def _is_wake(message: object) -> bool:
-    return isinstance(message, Request) and isinstance(message.command, Wake)
+    return isinstance(message, Request) and isinstance(message.command, messages.Wake)
 
 
 def _may_follow(message: object) -> bool:
-    return isinstance(message, SubAgentStopped) or may_share_commit(message)
+    return isinstance(message, messages.SubAgentStopped) or may_share_commit(message)

@@ -10,23 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from actors import ports
 from actors.core import thresholds
 from actors.core.content import Image, Message, MessageType, ToolSuccess
 from actors.core.errors import Reason, Rejected
 from actors.core.history import chain
 from actors.core.states import ContextExhausted, Idle, Notice
 from actors.messages import ForkConversationCommand, Forked, InvalidFieldError, UnknownConversationError
-from actors.ports import (
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    ForkedHistory,
-    LogEntry,
-    StoppedRun,
-    Store,
-    date_of,
-    live_run,
-)
 from actors.runtime.services import Services
 
 # How many runs or messages are read from the store at a time.
@@ -37,7 +27,7 @@ USED_UP = "the context was used up in this request cycle: fork at an earlier one
 
 def forked_conversation(
     services: Services, conversation_id: str, request: ForkConversationCommand, at: int
-) -> tuple[ConversationRecord, Commit]:
+) -> tuple[ports.ConversationRecord, ports.Commit]:
     """A fork's record and commit.
 
     Raises Rejected (SUB_AGENT, CYCLE_RUNNING, NOT_FORKABLE), InvalidFieldError, UnknownConversationError or StoreError.
@@ -58,7 +48,7 @@ def forked_conversation(
     notices = chain.first_notices(origin.mode, messages, last.stop.reason, later, at)
     record = _record(services, origin, conversation_id, request, at)
     stops = tuple(_copied_run(run, origin.id, conversation_id) for run in runs)
-    date = date_of(max(message.created_at for message in messages if message.type is MessageType.USER))
+    date = ports.date_of(max(message.created_at for message in messages if message.type is MessageType.USER))
     ledger = chain.first_ledger(services.context_of(record), messages, stops[-1].stop.run, notices, date)
     profile = msgspec.structs.replace(
         origin.profile,
@@ -67,19 +57,19 @@ def forked_conversation(
         cache_key=origin.profile.cache_key or origin.id,
     )
     record = msgspec.structs.replace(record, state=Idle(ledger), last_seq=last.revision, profile=profile)
-    taken = ForkedHistory(origin.id, last.revision, stops, tuple(_attachments(services, messages)))
+    taken = ports.ForkedHistory(origin.id, last.revision, stops, tuple(_attachments(services, messages)))
     entry = Forked(at, record.principal, origin.id, last.stop.run, ledger)
     return record, _commit(record, request, messages, taken, entry)
 
 
-def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[StoppedRun, ...]:
+def _runs(services: Services, origin: ports.ConversationRecord, wanted: str) -> tuple[ports.StoppedRun, ...]:
     """The ended runs up to `wanted`, or to the last run at which a fork is possible if that is "".
 
     Raises Rejected if none is possible there, such as at an open run, or InvalidFieldError for an unknown run.
     """
-    if wanted and wanted == live_run(origin):
+    if wanted and wanted == ports.live_run(origin):
         raise Rejected(Reason.CYCLE_RUNNING)
-    found: list[StoppedRun] = []
+    found: list[ports.StoppedRun] = []
     for run in _ended(services, origin):
         found.append(run)
         if run.stop.run == wanted:
@@ -96,14 +86,14 @@ def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[
     return tuple(found)
 
 
-def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRun]:
+def _ended(services: Services, origin: ports.ConversationRecord) -> Iterator[ports.StoppedRun]:
     after, end = 0, origin.last_seq + 1
     while page := services.store.stopped_runs(origin.id, after=after, before=end, limit=PAGE):
         yield from page
         after = page[-1].revision
 
 
-def _summary_at(services: Services, origin: ConversationRecord) -> int:
+def _summary_at(services: Services, origin: ports.ConversationRecord) -> int:
     """The number of the summary that ended the conversation, or of the message that comes next if it has not ended."""
     before = origin.state.ledger.seq + 1
     if not isinstance(origin.state, ContextExhausted):
@@ -116,7 +106,7 @@ def _summary_at(services: Services, origin: ConversationRecord) -> int:
     return 0
 
 
-def _check_room(services: Services, origin: ConversationRecord, messages: Sequence[Message]) -> None:
+def _check_room(services: Services, origin: ports.ConversationRecord, messages: Sequence[Message]) -> None:
     """Raise Rejected if the copied history fills the model's window, as far as both sizes are known."""
     if services.models.get(origin.model) is None:
         return
@@ -124,7 +114,7 @@ def _check_room(services: Services, origin: ConversationRecord, messages: Sequen
         raise Rejected(Reason.NOT_FORKABLE, "the history up to there fills the model's context: fork at an earlier one")
 
 
-def _later(services: Services, origin: ConversationRecord, last: StoppedRun) -> Iterator[Message | Notice]:
+def _later(services: Services, origin: ports.ConversationRecord, last: ports.StoppedRun) -> Iterator[Message | Notice]:
     """Yield the origin's messages after the run `last`, then the notices that its model has not received yet."""
     after, end = last.last_sequence, origin.state.ledger.seq + 1
     while page := services.store.messages(origin.id, after=after, before=end, limit=PAGE):
@@ -133,13 +123,17 @@ def _later(services: Services, origin: ConversationRecord, last: StoppedRun) -> 
     yield from origin.state.ledger.pending_notices
 
 
-def _copied_run(run: StoppedRun, origin: str, conversation_id: str) -> StoppedRun:
+def _copied_run(run: ports.StoppedRun, origin: str, conversation_id: str) -> ports.StoppedRun:
     return msgspec.structs.replace(run, stop=chain.copied_stop(run.stop, origin, conversation_id))
 
 
 def _record(
-    services: Services, origin: ConversationRecord, conversation_id: str, request: ForkConversationCommand, at: int
-) -> ConversationRecord:
+    services: Services,
+    origin: ports.ConversationRecord,
+    conversation_id: str,
+    request: ForkConversationCommand,
+    at: int,
+) -> ports.ConversationRecord:
     return msgspec.structs.replace(
         origin,
         id=conversation_id,
@@ -169,7 +163,7 @@ def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[st
         yield from services.images.stored_as(image)
 
 
-def stored_bytes(store: Store, commit: Commit) -> int:
+def stored_bytes(store: ports.Store, commit: ports.Commit) -> int:
     """How many bytes of its principal's quota a new conversation needs, with copied attachments. Raises StoreError."""
     content = sum(len(msgspec.json.encode(message.content)) for message in commit.messages)
     profile = len(msgspec.json.encode(commit.record.profile))
@@ -180,20 +174,20 @@ def stored_bytes(store: Store, commit: Commit) -> int:
 
 
 def _commit(
-    record: ConversationRecord,
+    record: ports.ConversationRecord,
     request: ForkConversationCommand,
     messages: tuple[Message, ...],
-    taken: ForkedHistory,
+    taken: ports.ForkedHistory,
     entry: Forked,
-) -> Commit:
+) -> ports.Commit:
     command = None
     if request.request_id:
-        command = CommandRecord(request.request_id, request.body_hash, record.id.encode(), entry.at)
-    return Commit(
+        command = ports.CommandRecord(request.request_id, request.body_hash, record.id.encode(), entry.at)
+    return ports.Commit(
         record=record,
         expected_step=0,
         messages=messages,
-        log=(LogEntry(1, entry.at, msgspec.json.encode(entry), taken.revision + 1, ()),),
+        log=(ports.LogEntry(1, entry.at, msgspec.json.encode(entry), taken.revision + 1, ()),),
         command=command,
         create=True,
         create_command=command is not None,

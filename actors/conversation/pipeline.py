@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from actors import ports
 from actors.conversation.retry_queue import (
     Prepared,
     ReloadFromStore,
@@ -39,15 +40,6 @@ from actors.core.notifications import ToolTreeReaped
 from actors.core.states import INACTIVE, TERMINAL, JobStatus, State
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, TreeReaped, UnknownConversationError
-from actors.ports import (
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    FencedError,
-    NotOwnerError,
-    StoreUnavailableError,
-    date_of,
-)
 from actors.ports.records import CommandOrigin
 from actors.runners.effect_executor import EffectExecutor
 from actors.runtime.services import Services
@@ -58,7 +50,7 @@ log = logging.getLogger(__name__)
 class LoadedConversation:
     """The in-memory copy of a conversation, authoritative while its actor runs. Actor's thread only."""
 
-    def __init__(self, services: Services, record: ConversationRecord) -> None:
+    def __init__(self, services: Services, record: ports.ConversationRecord) -> None:
         self._services = services
         self.record = record
         self.context = services.context_of(record)
@@ -73,7 +65,7 @@ class LoadedConversation:
         # provider may refuse images, other conversations of the principal use up its quotas, and a new day begins.
         services, model, known = self._services, self.record.model, self.context
         window, images = services.window_and_images(model)
-        quota, date = services.quotas.spent(self.record.principal), date_of(services.clock.now_ms())
+        quota, date = services.quotas.spent(self.record.principal), ports.date_of(services.clock.now_ms())
         if (window, images, quota, date) != (known.usable_window, known.takes_images, known.quota_spent, known.date):
             self.context = msgspec.structs.replace(
                 known, usable_window=window, takes_images=images, quota_spent=quota, date=date
@@ -90,7 +82,7 @@ class LoadedConversation:
             self.context = self._services.context_of(self.record)
 
     def commit(
-        self, unit: UnitOfWork, *others: Commit, command: CommandRecord | None = None, urgent: bool = False
+        self, unit: UnitOfWork, *others: ports.Commit, command: ports.CommandRecord | None = None, urgent: bool = False
     ) -> tuple[ActEffect, ...]:
         """Commit a unit with commits of other conversations, publish its events, and return the effects to start.
 
@@ -109,7 +101,7 @@ class LoadedConversation:
         return tuple(unit.effects)
 
     def _commit_within_quotas(
-        self, unit: UnitOfWork, others: tuple[Commit, ...], command: CommandRecord | None, *, urgent: bool
+        self, unit: UnitOfWork, others: tuple[ports.Commit, ...], command: ports.CommandRecord | None, *, urgent: bool
     ) -> None:
         """Commit, counting run and tokens against the principal's quotas.
 
@@ -130,10 +122,12 @@ class LoadedConversation:
         if isinstance(record.state, INACTIVE):
             quotas.end_run(record.id)
 
-    def _commit(self, unit: UnitOfWork, commit: Commit, others: tuple[Commit, ...], *, urgent: bool) -> None:
+    def _commit(
+        self, unit: UnitOfWork, commit: ports.Commit, others: tuple[ports.Commit, ...], *, urgent: bool
+    ) -> None:
         try:
             self._services.store.commit(commit, *others, urgent=urgent)
-        except FencedError:
+        except ports.FencedError:
             # An earlier attempt may have been written although it was reported as failed. The retry of the same unit
             # then conflicts with its own rows, which is a success.
             if (stored := self._stored(unit)) is None:
@@ -144,7 +138,7 @@ class LoadedConversation:
                 "the store had taken a commit that it reported as failed", extra={"conversation": self.record.id}
             )
 
-    def _stored(self, unit: UnitOfWork) -> ConversationRecord | None:
+    def _stored(self, unit: UnitOfWork) -> ports.ConversationRecord | None:
         """The stored record if the unit is stored: its log rows are the only ones after those before it."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
@@ -174,7 +168,7 @@ class ConversationPipeline:
         self.executor = executor
         self.conversation_id = conversation_id
         self.loaded: LoadedConversation | None = None
-        self.deleted: ConversationRecord | None = None
+        self.deleted: ports.ConversationRecord | None = None
         self.origin: CommandOrigin | None = None
         """Who sent the command that is being carried out; None while no command is."""
         self.perform_outcomes: Callable[..., None] = self.perform
@@ -213,7 +207,7 @@ class ConversationPipeline:
             self.executor.rights.set(loaded.context.mode)
         return self.loaded
 
-    def _claim(self) -> ConversationRecord | None:
+    def _claim(self) -> ports.ConversationRecord | None:
         """Claim the conversation, its parent and sub-agents for this server; None if it was deleted. Raises StoreError.
 
         If the owner has changed, the parent and interrupted sub-agents are woken.
@@ -280,8 +274,8 @@ class ConversationPipeline:
         self,
         loaded: LoadedConversation,
         unit: UnitOfWork,
-        *others: Commit,
-        command: CommandRecord | None = None,
+        *others: ports.Commit,
+        command: ports.CommandRecord | None = None,
         urgent: bool = False,
     ) -> None:
         """Commit the unit, publish its events, and start its effects. Raises StoreError; then nothing has changed."""
@@ -293,8 +287,8 @@ class ConversationPipeline:
         self,
         loaded: LoadedConversation,
         unit: UnitOfWork,
-        *others: Commit,
-        command: CommandRecord | None = None,
+        *others: ports.Commit,
+        command: ports.CommandRecord | None = None,
         urgent: bool = False,
     ) -> None:
         self._compute(unit)
@@ -337,7 +331,7 @@ class ConversationPipeline:
         self.loaded = None
 
 
-def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
+def taken_over(record: ports.ConversationRecord, node: str) -> ports.ConversationRecord:
     """A stored record for its new owner, with the next epoch: the previous owner's commits fail."""
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
@@ -361,7 +355,7 @@ def recovering(
     return unit
 
 
-def _needs_recovery(record: ConversationRecord) -> bool:
+def _needs_recovery(record: ports.ConversationRecord) -> bool:
     """Whether the previous owner stopped in the middle of a run, which a Restart event has to end."""
     if not record.user_initiated:
         return not isinstance(record.state, TERMINAL)
@@ -387,9 +381,9 @@ class Recovery:
         fault = InternalFault(self._pipeline.now(), "Bedrock itself failed; see the server's log.")
         try:
             self._pipeline.advance(fault)
-        except StoreUnavailableError as error:
+        except ports.StoreUnavailableError as error:
             self.retry_queue.requeue(EffectOutcome(fault), first=True, why=error)
-        except NotOwnerError:
+        except ports.NotOwnerError:
             raise
         except BaseException:
             log.exception("the fault could not be recorded", extra={"conversation": self._pipeline.conversation_id})

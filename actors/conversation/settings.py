@@ -11,18 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.conversation.unit_of_work import UnitOfWork
+from actors.core import context
 from actors.core.approval import MCP_PREFIX
-from actors.core.context import (
-    NOT_OFFERED,
-    Action,
-    ApprovalRule,
-    ChosenMcpServer,
-    ClientTool,
-    Mode,
-    Origin,
-    Profile,
-    unoffered,
-)
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import INACTIVE, TERMINAL
@@ -90,7 +80,7 @@ def _wanted(record: ConversationRecord, request: UpdateConversationCommand, name
     return getattr(request, name)
 
 
-def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[ClientTool, ...], at: int) -> None:
+def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[context.ClientTool, ...], at: int) -> None:
     record, fresh = unit.record, checked_client_tools(services, tools)
     if fresh == record.profile.client_tools:
         return
@@ -127,7 +117,7 @@ MAX_SCHEMA_BYTES = 16 * 1024
 MAX_TOOLS_BYTES = 512 * 1024
 
 
-def checked_profile(services: Services, wanted: Profile) -> Profile:
+def checked_profile(services: Services, wanted: context.Profile) -> context.Profile:
     """The profile with its tools in the model's order. Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED)."""
     checked_client_tools(services, wanted.client_tools)
     check_mcp_servers(services, wanted.mcp_servers)
@@ -139,7 +129,7 @@ def checked_profile(services: Services, wanted: Profile) -> Profile:
     return replace(wanted, tools=tuple(name for name in known if name in wanted.tools))
 
 
-def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> tuple[ClientTool, ...]:
+def checked_client_tools(services: Services, tools: tuple[context.ClientTool, ...]) -> tuple[context.ClientTool, ...]:
     """Raises InvalidFieldError about the first tool that is invalid."""
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     ours.add(SUBMIT_OUTPUT)
@@ -155,13 +145,13 @@ def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> t
     return tools
 
 
-def check_offered(tools: tuple[ClientTool, ...], mode: Mode) -> None:
+def check_offered(tools: tuple[context.ClientTool, ...], mode: context.Mode) -> None:
     """Raise Rejected (TOOL_NOT_OFFERED) if the mode does not offer all of these tools to the agent."""
-    if names := unoffered(tools, mode):
-        raise Rejected(Reason.TOOL_NOT_OFFERED, f"{', '.join(names)} would not be offered: {NOT_OFFERED}")
+    if names := context.unoffered(tools, mode):
+        raise Rejected(Reason.TOOL_NOT_OFFERED, f"{', '.join(names)} would not be offered: {context.NOT_OFFERED}")
 
 
-def check_mcp_servers(services: Services, chosen: tuple[ChosenMcpServer, ...]) -> None:
+def check_mcp_servers(services: Services, chosen: tuple[context.ChosenMcpServer, ...]) -> None:
     """Check the MCP servers that a client configures. Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED)."""
     if not chosen:
         return
@@ -213,7 +203,9 @@ def check_rule_tool(services: Services, record: ConversationRecord, tool: str) -
     raise InvalidFieldError("tool", f"there is no tool {tool!r}; {meant}")
 
 
-def create_rule(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int) -> ApprovalRule:
+def create_rule(
+    services: Services, unit: UnitOfWork, wanted: context.ApprovalRule, principal: str, at: int
+) -> context.ApprovalRule:
     """Add a rule, replacing one for the same calls, or return the same rule with the same action.
 
     Raises InvalidFieldError, whose `field` is one of the rule.
@@ -230,17 +222,19 @@ def create_rule(services: Services, unit: UnitOfWork, wanted: ApprovalRule, prin
     kept = tuple(rule for rule in rules if rule not in replaced)
     if len(kept) >= MAX_RULES:
         raise InvalidFieldError("", f"a conversation has at most {MAX_RULES} approval rules: delete one first")
-    made = replace(prepared, id=_new_rule_id(unit, kept), created_at=at, creator=principal, origin=Origin.CONVERSATION)
+    made = replace(
+        prepared, id=_new_rule_id(unit, kept), created_at=at, creator=principal, origin=context.Origin.CONVERSATION
+    )
     entry = ApprovalRulesChanged(at, principal, made, tuple(rule.id for rule in replaced))
     _change_rules(services, unit, entry, (*kept, made))
     return made
 
 
 def create_rule_with_answer(
-    services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int, *, approve: bool
+    services: Services, unit: UnitOfWork, wanted: context.ApprovalRule, principal: str, at: int, *, approve: bool
 ) -> None:
     """Add a rule that gives calls like the decided one the same decision. Raises InvalidFieldError."""
-    action = Action.ALLOW if approve else Action.DENY
+    action = context.Action.ALLOW if approve else context.Action.DENY
     try:
         create_rule(services, unit, replace(wanted, action=action), principal, at)
     except InvalidFieldError as refusal:
@@ -256,13 +250,13 @@ def delete_rule(services: Services, unit: UnitOfWork, rule_id: str, principal: s
 
 
 def _change_rules(
-    services: Services, unit: UnitOfWork, entry: ApprovalRulesChanged, rules: tuple[ApprovalRule, ...]
+    services: Services, unit: UnitOfWork, entry: ApprovalRulesChanged, rules: tuple[context.ApprovalRule, ...]
 ) -> None:
     unit.change(entry, entry.at, (ConversationUpdated(("approval_rules",)),), approval_rules=rules)
     unit.set_context(services.context_of(unit.record))
 
 
-def _new_rule_id(unit: UnitOfWork, rules: tuple[ApprovalRule, ...]) -> str:
+def _new_rule_id(unit: UnitOfWork, rules: tuple[context.ApprovalRule, ...]) -> str:
     """An id that no rule has: "r" and the number of the next log row, or the next free number."""
     number, taken = unit.record.step + 1, {rule.id for rule in rules}
     while f"r{number}" in taken:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pykka import ActorDeadError
 
+from actors import ports
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners
 from actors.conversation.lifecycle import Shutdown
 from actors.conversation.pipeline import LoadedConversation, recovering, taken_over
@@ -30,16 +31,6 @@ from actors.messages import (
     SpawnSubAgentsCommand,
     UnknownConversationError,
     Wake,
-)
-from actors.ports import (
-    CancelToken,
-    Commit,
-    ConversationRecord,
-    LiveConversation,
-    NotOwnerError,
-    StoreError,
-    StoreUnavailableError,
-    live_run,
 )
 from actors.ports.machine import run_in_thread
 from actors.runners.model_requests import learn_models_of, needs_provider
@@ -93,7 +84,7 @@ class Supervisor:
             self._recover(ids[first : first + RECOVERY_BATCH])
         return ids
 
-    def create(self, request: CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
+    def create(self, request: CreatingCommand, *, deadline: float | None = None) -> Future[ports.ConversationRecord]:
         """Create a conversation or a fork. The future gets the record of the new conversation."""
         return self._accept(self._services.ids.conversation(), Request(request, deadline=deadline))
 
@@ -180,7 +171,7 @@ class Supervisor:
             with suppress(ActorDeadError):  # it has stopped just now: start another one
                 return ask(actor.actor_ref, message)
 
-    def live(self, conversation_id: str) -> LiveConversation | None:
+    def live(self, conversation_id: str) -> ports.LiveConversation | None:
         """The actor of the conversation if there is one that accepts messages, else None."""
         with self._lock:
             actor = self._live.get(conversation_id)
@@ -190,7 +181,7 @@ class Supervisor:
         """Add an actor that `deliver` is starting; called with the lock held."""
         self._live[conversation.conversation_id] = conversation
 
-    def on_stopped(self, conversation: LiveConversation) -> None:
+    def on_stopped(self, conversation: ports.LiveConversation) -> None:
         """Remove an actor that has closed its mailbox; if the conversation already has a new actor, that one stays."""
         conversation_id = conversation.conversation_id
         with self._changed:
@@ -232,7 +223,7 @@ class Supervisor:
 
     def _prepare(self, conversation_id: str, request: Request, *, with_files: bool) -> Future[Any]:
         """Look up models and read the files of sub-agents' tasks on a separate thread, then deliver the request."""
-        cancel, answer = CancelToken(), Future[Any]()
+        cancel, answer = ports.CancelToken(), Future[Any]()
         if request.deadline is not None:
             left = max(0.0, request.deadline - self._services.clock.monotonic())
             self._services.timers.after(math.ceil(left * 1000), cancel.cancel)
@@ -248,7 +239,7 @@ class Supervisor:
                 asked = self._ask(conversation_id, prepared_request())
             except (Rejected, InvalidFieldError, UnknownConversationError) as refusal:
                 asked = failed(DeadlineExceededError() if cancel.cancelled else refusal)
-            except StoreError:
+            except ports.StoreError:
                 asked = failed(Rejected(Reason.STORE_UNAVAILABLE))
             except BaseException as error:
                 log.exception("a request could not be prepared", extra={"conversation": conversation_id})
@@ -281,20 +272,20 @@ class Supervisor:
             return
         try:
             self._services.store.commit(*(unit.commit() for unit in units))
-        except StoreUnavailableError:
+        except ports.StoreUnavailableError:
             raise
-        except (StoreError, ValueError):
+        except (ports.StoreError, ValueError):
             units = [unit for unit in units if self._recover_one(unit.commit())]
         for unit in units:
             calls = getattr(unit.before.state, "calls", ())
-            self._services.telemetry.recovered(unit.record, live_run(unit.before), calls, unit.notifications)
+            self._services.telemetry.recovered(unit.record, ports.live_run(unit.before), calls, unit.notifications)
 
-    def _recover_one(self, part: Commit) -> bool:
+    def _recover_one(self, part: ports.Commit) -> bool:
         try:
             self._services.store.commit(part)
-        except StoreUnavailableError:
+        except ports.StoreUnavailableError:
             raise
-        except (StoreError, ValueError):
+        except (ports.StoreError, ValueError):
             log.exception("the conversation could not be recovered", extra={"conversation": part.record.id})
             return False
         return True
@@ -307,7 +298,7 @@ class Supervisor:
                 return None
             loaded = LoadedConversation(self._services, taken_over(record, self._services.node))
             unit = recovering(loaded, self._services.clock.now_ms(), restarted=True)
-        except StoreUnavailableError:
+        except ports.StoreUnavailableError:
             raise
         except Exception:
             log.exception("the conversation could not be recovered", extra={"conversation": conversation_id})
@@ -369,7 +360,7 @@ class Waking:
 
 def _to_try_again(conversation_id: str, answer: Future[None]) -> bool:
     match answer.exception():
-        case None | NotOwnerError() | UnknownConversationError() | Rejected(reason=Reason.SHUTTING_DOWN):
+        case None | ports.NotOwnerError() | UnknownConversationError() | Rejected(reason=Reason.SHUTTING_DOWN):
             return False
         case Rejected(reason=Reason.STORE_UNAVAILABLE) | RuntimeError():
             return True

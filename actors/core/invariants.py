@@ -9,35 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from actors.core import notifications, states
 from actors.core.content import Message, MessageType
 from actors.core.context import ConvContext, Limits, Mode
 from actors.core.history import ChainCheck
-from actors.core.notifications import (
-    ApprovalRequested,
-    ApprovalResolved,
-    CallStatus,
-    ClientToolCall,
-    Durable,
-    Fate,
-    MessageAdded,
-    ModeChanged,
-    QuestionChanged,
-    QueueChanged,
-    RunStop,
-    StateChanged,
-    StreamDiscarded,
-    UsageChanged,
-)
-from actors.core.states import (
-    AwaitingContinuation,
-    AwaitingToolApproval,
-    LlmPhase,
-    LlmRequesting,
-    QuestionStatus,
-    State,
-    ToolExecuting,
-    open_calls,
-)
 from actors.core.summary import ContextState, project, run_id, stray_edge, summarize
 
 # Identifies the streamed text of one attempt: the request id and the attempt number.
@@ -60,9 +35,9 @@ class InvariantChecker:
         self._queue: set[str] = set()
         self._slot: Slot | None = None
         self._place: ContextState | None = ContextState.IDLE
-        self._last_change: StateChanged | None = None
+        self._last_change: notifications.StateChanged | None = None
         self._mode: Mode | None = None
-        self._usage: UsageChanged | None = None
+        self._usage: notifications.UsageChanged | None = None
 
     def begin_mid_log(self) -> None:
         """Accept from now on that events refer to earlier, missing ones: the beginning of the log was deleted."""
@@ -72,28 +47,28 @@ class InvariantChecker:
         """Check a message that is older than the first event of a pruned log. Call it in the order of the messages."""
         yield from self._message(message)
 
-    def check(self, event: Durable) -> Iterator[str]:
+    def check(self, event: notifications.Durable) -> Iterator[str]:
         """Check the next notification; yield a text for each problem."""
         match event:
-            case MessageAdded(message=message):
+            case notifications.MessageAdded(message=message):
                 yield from self._message(message)
-            case StateChanged():
+            case notifications.StateChanged():
                 yield from self._state(event)
-            case StreamDiscarded(request_id=request_id, attempt=attempt):
+            case notifications.StreamDiscarded(request_id=request_id, attempt=attempt):
                 yield from self._discarded((request_id, attempt))
-            case RunStop(run=run):
+            case notifications.RunStop(run=run):
                 yield from self._stop(run)
-            case ApprovalRequested() | ApprovalResolved():
+            case notifications.ApprovalRequested() | notifications.ApprovalResolved():
                 yield from self._question(event)
-            case ClientToolCall():
+            case notifications.ClientToolCall():
                 yield from self._client_call(event)
-            case QuestionChanged():
+            case notifications.QuestionChanged():
                 yield from self._tool_question(event)
-            case QueueChanged():
+            case notifications.QueueChanged():
                 yield from self._waiting(event)
-            case ModeChanged(mode=mode):
+            case notifications.ModeChanged(mode=mode):
                 self._mode = mode
-            case UsageChanged():
+            case notifications.UsageChanged():
                 self._usage = event
             case _:
                 pass
@@ -110,14 +85,14 @@ class InvariantChecker:
         if self._slot == (message.request_id, message.attempt):
             self._slot = None
 
-    def _state(self, event: StateChanged) -> Iterator[str]:
+    def _state(self, event: notifications.StateChanged) -> Iterator[str]:
         path = event.fsm_path
         stray = stray_edge(path, self._place) if self._place else stray_edge(path[1:], path[0]) if path else None
         if stray:
             yield f"the state cannot change from {stray[0]} to {stray[1]}"
         self._place = path[-1] if path else self._place
         self._last_change = event
-        slot = (event.state.request_id, event.state.attempt) if event.state.phase == LlmPhase.STREAMING else None
+        slot = (event.state.request_id, event.state.attempt) if event.state.phase == states.LlmPhase.STREAMING else None
         if self._slot not in (None, slot):
             yield _lost(self._slot)
         self._slot = slot
@@ -134,8 +109,8 @@ class InvariantChecker:
             yield f"run {run} ended without having begun"
         self._ended.add(run)
 
-    def _question(self, event: ApprovalRequested | ApprovalResolved) -> Iterator[str]:
-        if isinstance(event, ApprovalRequested):
+    def _question(self, event: notifications.ApprovalRequested | notifications.ApprovalResolved) -> Iterator[str]:
+        if isinstance(event, notifications.ApprovalRequested):
             if event.call.id in self._questions:
                 yield f"whether {event.call.id} may run was asked twice"
             self._questions.add(event.call.id)
@@ -144,9 +119,9 @@ class InvariantChecker:
             yield f"whether {event.tool_use_id} may run was answered, but it was not asked"
         self._questions.discard(event.tool_use_id)
 
-    def _client_call(self, event: ClientToolCall) -> Iterator[str]:
+    def _client_call(self, event: notifications.ClientToolCall) -> Iterator[str]:
         call_id = event.call.id
-        if event.status is CallStatus.PENDING:
+        if event.status is notifications.CallStatus.PENDING:
             if call_id in self._awaited:
                 yield f"a client was asked twice for the result of {call_id}"
             self._awaited.add(call_id)
@@ -155,9 +130,9 @@ class InvariantChecker:
             yield f"the wait for the result of {call_id} ended ({event.status.value}), but it had not begun"
         self._awaited.discard(call_id)
 
-    def _tool_question(self, event: QuestionChanged) -> Iterator[str]:
+    def _tool_question(self, event: notifications.QuestionChanged) -> Iterator[str]:
         number = event.question.number
-        if event.status is QuestionStatus.PENDING:
+        if event.status is states.QuestionStatus.PENDING:
             if number in self._asked:
                 yield f"question {number} was asked twice"
             self._asked.add(number)
@@ -166,9 +141,9 @@ class InvariantChecker:
             yield f"question {number} ended ({event.status.value}), but it had not been asked"
         self._asked.discard(number)
 
-    def _waiting(self, event: QueueChanged) -> Iterator[str]:
+    def _waiting(self, event: notifications.QueueChanged) -> Iterator[str]:
         message_id = event.input.message_id
-        if event.fate is Fate.QUEUED:
+        if event.fate is notifications.Fate.QUEUED:
             if message_id in self._queue:
                 yield f"message {message_id} was queued twice"
             self._queue.add(message_id)
@@ -179,15 +154,15 @@ class InvariantChecker:
 
     # --- checks at the end of the log
 
-    def check_end(self, state: State, mode: Mode) -> Iterator[str]:
+    def check_end(self, state: states.State, mode: Mode) -> Iterator[str]:
         """Yield each difference between what is open at the end of the log and the stored state and mode."""
         yield from self._open_runs(state)
-        yield from _compare("tool calls without a result", self._chain.open_calls, open_calls(state))
-        asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
+        yield from _compare("tool calls without a result", self._chain.open_calls, states.open_calls(state))
+        asked = state.undecided if isinstance(state, states.AwaitingToolApproval) else ()
         yield from self._compare_stored("unanswered questions about the calls", self._questions, asked)
-        awaited = (state.current_tool_id,) if isinstance(state, ToolExecuting) and state.deadline else ()
+        awaited = (state.current_tool_id,) if isinstance(state, states.ToolExecuting) and state.deadline else ()
         yield from self._compare_stored("calls that wait for a client", self._awaited, awaited)
-        asks = (str(question.number) for question in state.questions) if isinstance(state, ToolExecuting) else ()
+        asks = (str(question.number) for question in state.questions) if isinstance(state, states.ToolExecuting) else ()
         yield from self._compare_stored("questions of the running call", {str(number) for number in self._asked}, asks)
         ledger = state.ledger
         queued = [one.message_id for one in (*ledger.steers, *ledger.follows)]
@@ -201,7 +176,7 @@ class InvariantChecker:
         if usage and (usage.used_tokens, usage.total) != (ledger.used_tokens, ledger.total_usage):
             yield "the tokens that the state counts differ from those last reported"
 
-    def _open_runs(self, state: State) -> Iterator[str]:
+    def _open_runs(self, state: states.State) -> Iterator[str]:
         live = run_id(self._conversation_id, state.ledger.run) if state.ledger.live else ""
         if live and live in self._ended:
             yield f"run {live} is marked as live though it has ended"
@@ -215,8 +190,11 @@ class InvariantChecker:
         wanted = set(stored)
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 
-    def _shows(self, state: State) -> Iterator[str]:
-        streams = isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is LlmPhase.STREAMING
+    def _shows(self, state: states.State) -> Iterator[str]:
+        streams = (
+            isinstance(state, states.LlmRequesting | states.AwaitingContinuation)
+            and state.phase is states.LlmPhase.STREAMING
+        )
         if self._slot and not streams:
             yield _lost(self._slot)
         if self._place not in (None, project(state)):

@@ -13,26 +13,12 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from actors.core.content import (
-    LATEST_MS,
-    Delivery,
-    Image,
-    Message,
-    MessageType,
-    Reasoning,
-    SubAgentComplete,
-    Text,
-    ToolCancelled,
-    ToolError,
-    ToolSuccess,
-    ToolUse,
-    text_of,
-)
+from actors.core import content
 from actors.core.context import ToolGroup
 from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, RunStop, StopReason
 
 # Either a time in milliseconds since the epoch, up to the year 9999 and 0 if unknown, or a duration.
-Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LATEST_MS)]
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=content.LATEST_MS)]
 
 
 class CycleDelivery(StrEnum):
@@ -280,10 +266,10 @@ def events_of(
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):
         match notification:
-            case QueueChanged(input=queued, delivery=Delivery.FOLLOW_UP.value, fate=Fate.QUEUED):
+            case QueueChanged(input=queued, delivery=content.Delivery.FOLLOW_UP.value, fate=Fate.QUEUED):
                 accepted.add(queued.message_id)
                 yield CycleUserMessage(queued.message_id, CycleDelivery.FOLLOW_UP, queued.text, queued.at)
-            case QueueChanged(input=queued, delivery=Delivery.FOLLOW_UP.value, fate=Fate.WITHDRAWN):
+            case QueueChanged(input=queued, delivery=content.Delivery.FOLLOW_UP.value, fate=Fate.WITHDRAWN):
                 yield UserMessageWithdrawn(queued.message_id)
             case MessageAdded(message=message) if message.id not in accepted:
                 yield from _events_of_message(message, groups)
@@ -293,19 +279,19 @@ def events_of(
                 pass
 
 
-def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
+def _events_of_message(message: content.Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
     """Reminders, notices and summaries are not user messages; those of people and of parent agents are."""
-    if message.type is MessageType.USER and not message.meta:
+    if message.type is content.MessageType.USER and not message.meta:
         delivery = _DELIVERIES.get(message.delivery, CycleDelivery.DIRECT)
-        yield CycleUserMessage(message.id, delivery, text_of(message.content), message.created_at)
+        yield CycleUserMessage(message.id, delivery, content.text_of(message.content), message.created_at)
     served, at = message.request_id or None, message.created_at
     for block in message.content:
         match block:
-            case Text() if message.type is MessageType.AGENT:
+            case content.Text() if message.type is content.MessageType.AGENT:
                 yield AgentOutput(OutputKind.ASSISTANT, block.text, served, message_id=message.id, at=at)
-            case Reasoning() if block.text:
+            case content.Reasoning() if block.text:
                 yield AgentOutput(OutputKind.REASONING, block.text, served, message_id=message.id, at=at)
-            case ToolUse():
+            case content.ToolUse():
                 yield AgentOutput(
                     OutputKind.TOOL_CALL,
                     round=served,
@@ -316,15 +302,20 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
                     message_id=message.id,
                     at=at,
                 )
-            case ToolSuccess() | ToolError():
+            case content.ToolSuccess() | content.ToolError():
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at, block.duration_ms)
-            case ToolCancelled() | SubAgentComplete():
+            case content.ToolCancelled() | content.SubAgentComplete():
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at)
-            case Text() | Image() | Reasoning():  # Text not from the agent, images and hidden reasoning give no event.
+            case (
+                content.Text() | content.Image() | content.Reasoning()
+            ):  # Text not from the agent, images and hidden reasoning give no event.
                 pass
 
 
-_DELIVERIES = {Delivery.STEER.value: CycleDelivery.STEER, Delivery.FOLLOW_UP.value: CycleDelivery.FOLLOW_UP}
+_DELIVERIES = {
+    content.Delivery.STEER.value: CycleDelivery.STEER,
+    content.Delivery.FOLLOW_UP.value: CycleDelivery.FOLLOW_UP,
+}
 
 
 def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:

@@ -7,31 +7,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from actors.core import states
 from actors.core.content import ToolUse
 from actors.core.context import ConvContext, Suggested
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.states import (
-    INACTIVE,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    LlmPhase,
-    LlmReason,
-    LlmRequesting,
-    PendingAgent,
-    Question,
-    State,
-    ToolExecuting,
-    ToolPhase,
-    name_of,
-)
 
 HEADING_CHARS = 200
 
@@ -70,24 +49,24 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     partial_result: str = ""
     deadline: int = 0
     """Until when a client may answer `current_call`, in ms since the epoch; 0 if no client runs it."""
-    questions: tuple[Question, ...] = ()
+    questions: tuple[states.Question, ...] = ()
 
 
 def run_id(conversation_id: str, run: int) -> str:
     return f"{conversation_id}:{run}"
 
 
-def summarize(state: State, context: ConvContext) -> StateSummary:
+def summarize(state: states.State, context: ConvContext) -> StateSummary:
     ledger = state.ledger
     run = run_id(context.conversation_id, ledger.run) if ledger.live else ""
-    kind, busy = name_of(state), not isinstance(state, INACTIVE)
+    kind, busy = states.name_of(state), not isinstance(state, states.INACTIVE)
     match state:
-        case LlmRequesting() | AwaitingContinuation():
+        case states.LlmRequesting() | states.AwaitingContinuation():
             return StateSummary(
                 kind, run, busy, state.request_id, state.attempt, context.limits.max_attempts,
                 str(state.phase), state.retry_at, state.last_error,
             )  # fmt: skip
-        case ToolExecuting():
+        case states.ToolExecuting():
             current = next(call for call in state.calls if call.id == state.current_tool_id)
             return StateSummary(
                 kind, run, busy, attempt=state.attempt, max_attempts=context.limits.max_attempts,
@@ -95,7 +74,7 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
                 remaining_count=len(state.remaining_tool_ids), completed_count=len(state.completed_results),
                 deadline=state.deadline, questions=state.questions,
             )  # fmt: skip
-        case AwaitingToolApproval():
+        case states.AwaitingToolApproval():
             asked = tuple(call for call in state.calls if call.id in state.undecided)
             return StateSummary(
                 kind,
@@ -106,7 +85,7 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
                 approval_kind=str(state.kind),
                 since=state.since,
             )
-        case AwaitingSubAgents():
+        case states.AwaitingSubAgents():
             return StateSummary(
                 kind,
                 run,
@@ -114,11 +93,11 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
                 pending_agents=tuple(map(summarize_agent, state.pending)),
                 completed_count=len(state.completed_results),
             )
-        case Error():
+        case states.Error():
             return StateSummary(kind, run, busy, error_kind=state.error_kind, error_message=state.message)
-        case Completed():
+        case states.Completed():
             return StateSummary(kind, run, busy, result=state.result)
-        case Failed():
+        case states.Failed():
             return StateSummary(
                 kind,
                 run,
@@ -131,7 +110,7 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
             return StateSummary(kind, run, busy)
 
 
-def summarize_agent(agent: PendingAgent) -> AgentSummary:
+def summarize_agent(agent: states.PendingAgent) -> AgentSummary:
     return AgentSummary(agent.agent_id, agent.index, heading(agent.task), agent.deadline)
 
 
@@ -160,33 +139,33 @@ class ContextState(StrEnum):
 
 
 _PHASES = {
-    LlmPhase.CONNECTING: ContextState.AWAITING_LLM_RESPONSE,
-    LlmPhase.STREAMING: ContextState.STREAMING_LLM_RESPONSE,
-    LlmPhase.BACKOFF: ContextState.TRANSIENT_FAILURE,
+    states.LlmPhase.CONNECTING: ContextState.AWAITING_LLM_RESPONSE,
+    states.LlmPhase.STREAMING: ContextState.STREAMING_LLM_RESPONSE,
+    states.LlmPhase.BACKOFF: ContextState.TRANSIENT_FAILURE,
 }
 
 
-def project(state: State) -> ContextState:
+def project(state: states.State) -> ContextState:
     match state:
-        case Idle() | Completed():
+        case states.Idle() | states.Completed():
             return ContextState.IDLE
-        case AwaitingLlm():
-            first = state.reason is LlmReason.USER_MESSAGE
+        case states.AwaitingLlm():
+            first = state.reason is states.LlmReason.USER_MESSAGE
             return ContextState.PROCESSING_USER_MESSAGE if first else ContextState.GENERATING_RESPONSE
-        case LlmRequesting() | AwaitingContinuation():
+        case states.LlmRequesting() | states.AwaitingContinuation():
             return _PHASES[state.phase]
-        case AwaitingToolApproval():
+        case states.AwaitingToolApproval():
             return ContextState.AWAITING_TOOL_APPROVAL
-        case ToolExecuting():
-            waits = state.phase is ToolPhase.BACKOFF
+        case states.ToolExecuting():
+            waits = state.phase is states.ToolPhase.BACKOFF
             return ContextState.TRANSIENT_FAILURE if waits else ContextState.EXECUTING_TOOLS
-        case AwaitingSubAgents():
+        case states.AwaitingSubAgents():
             return ContextState.EXECUTING_TOOLS
-        case Cancelling():
+        case states.Cancelling():
             return ContextState.CANCELLING
-        case Error() | Failed():
+        case states.Error() | states.Failed():
             return ContextState.FAILED
-        case ContextExhausted():
+        case states.ContextExhausted():
             return ContextState.CONTEXT_EXHAUSTED
 
 

@@ -69,30 +69,10 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from actors.core import events, states
 from actors.core.context import ConvContext
 from actors.core.effects import Effect, NotifyClient, PersistMode, TransitionResult, ignored
 from actors.core.errors import InvalidTransition, Reason, Rejected
-from actors.core.events import (
-    AnswerQuestion,
-    AskQuestion,
-    BeginLlm,
-    Event,
-    FinishCancel,
-    GridEvent,
-    InternalFault,
-    JobChanged,
-    LlmStreamChunk,
-    McpRestarted,
-    PromoteFollowUp,
-    QuestionOver,
-    Settle,
-    SubmitToolResult,
-    ToolDeadline,
-    UsageReported,
-    UserCancel,
-    UserMessage,
-    WithdrawMessage,
-)
 from actors.core.notifications import TextDelta
 from actors.core.rules.agent_states import when_awaiting_sub_agents, when_cancelling
 from actors.core.rules.idle_states import handle_fault, when_error, when_idle, when_terminal
@@ -103,22 +83,6 @@ from actors.core.rules.tool_states import (
     drop_question,
     when_awaiting_tool_approval,
     when_tool_executing,
-)
-from actors.core.states import (
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    CancelKind,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    LlmRequesting,
-    State,
-    ToolExecuting,
 )
 from actors.core.steps.command_steps import withdraw_message
 from actors.core.steps.notices import change_job, notice_mcp_restart
@@ -141,98 +105,100 @@ __all__ = [
 class Step(Struct, frozen=True):
     """One transition of a chain of transitions, with its event and effects."""
 
-    event: Event
+    event: events.Event
     context: ConvContext
     """The context in which the transition took place, with the mode that earlier steps set."""
-    new_state: State
+    new_state: states.State
     effects: tuple[Effect, ...]
 
 
-def transition(state: State, context: ConvContext, event: Event) -> TransitionResult:
+def transition(state: states.State, context: ConvContext, event: events.Event) -> TransitionResult:
     """Apply one event and return the new state with effects.
 
     Returns the same state object and no effects if the event no longer applies. Raises Rejected, a subclass of
     InvalidTransition, for a command that the state does not accept.
     """
     match event:
-        case WithdrawMessage():
+        case events.WithdrawMessage():
             return withdraw_message(state, context, event)
-        case SubmitToolResult():
+        case events.SubmitToolResult():
             return apply_tool_result(state, context, event)
-        case ToolDeadline():
+        case events.ToolDeadline():
             return end_wait(state, context, event)
-        case AskQuestion():
+        case events.AskQuestion():
             return ask_question(state, context, event)
-        case QuestionOver():
+        case events.QuestionOver():
             return drop_question(state, context, event)
-        case AnswerQuestion():
+        case events.AnswerQuestion():
             return apply_decision(state, context, event)
-        case InternalFault():
+        case events.InternalFault():
             return handle_fault(state, context, event)
-        case UsageReported() | McpRestarted() | JobChanged():
+        case events.UsageReported() | events.McpRestarted() | events.JobChanged():
             return _record(state, context, event)
-        case UserMessage() if event.expected_run and event.expected_run != _live_run(state, context):
+        case events.UserMessage() if event.expected_run and event.expected_run != _live_run(state, context):
             raise Rejected(Reason.RUN_OVER)
-        case UserCancel() if event.run_id and event.run_id != _live_run(state, context):
+        case events.UserCancel() if event.run_id and event.run_id != _live_run(state, context):
             return ignored(state)
         case _:
             return _dispatch(state, context, event)
 
 
-def _record(state: State, context: ConvContext, event: UsageReported | McpRestarted | JobChanged) -> TransitionResult:
+def _record(
+    state: states.State, context: ConvContext, event: events.UsageReported | events.McpRestarted | events.JobChanged
+) -> TransitionResult:
     match event:
-        case UsageReported():
+        case events.UsageReported():
             return add_reported_usage(state, context, event)
-        case McpRestarted():
+        case events.McpRestarted():
             return notice_mcp_restart(state, context, event)
-        case JobChanged():
+        case events.JobChanged():
             return change_job(state, context, event)
 
 
-def _dispatch(state: State, context: ConvContext, event: GridEvent) -> TransitionResult:
+def _dispatch(state: states.State, context: ConvContext, event: events.GridEvent) -> TransitionResult:
     match state:
-        case Idle():
+        case states.Idle():
             return when_idle(state, context, event)
-        case AwaitingLlm():
+        case states.AwaitingLlm():
             return when_awaiting_llm(state, context, event)
-        case LlmRequesting():
+        case states.LlmRequesting():
             return when_llm_requesting(state, context, event)
-        case AwaitingToolApproval():
+        case states.AwaitingToolApproval():
             return when_awaiting_tool_approval(state, context, event)
-        case ToolExecuting():
+        case states.ToolExecuting():
             return when_tool_executing(state, context, event)
-        case AwaitingSubAgents():
+        case states.AwaitingSubAgents():
             return when_awaiting_sub_agents(state, context, event)
-        case Cancelling():
+        case states.Cancelling():
             return when_cancelling(state, context, event)
-        case Error():
+        case states.Error():
             return when_error(state, context, event)
-        case AwaitingContinuation():
+        case states.AwaitingContinuation():
             return when_awaiting_continuation(state, context, event)
-        case ContextExhausted() | Completed() | Failed():
+        case states.ContextExhausted() | states.Completed() | states.Failed():
             return when_terminal(state, event)
 
 
-def settle_event(state: State, at: int) -> Settle | None:
+def settle_event(state: states.State, at: int) -> events.Settle | None:
     """The event that must follow in the same commit if `state` must not last; None if it may last."""
     match state:
-        case AwaitingLlm():
-            return BeginLlm(at)
-        case Cancelling() if state.kind is CancelKind.LLM:
-            return FinishCancel(at)
-        case Idle() | Error() if state.ledger.follows:
-            return PromoteFollowUp(at)
+        case states.AwaitingLlm():
+            return events.BeginLlm(at)
+        case states.Cancelling() if state.kind is states.CancelKind.LLM:
+            return events.FinishCancel(at)
+        case states.Idle() | states.Error() if state.ledger.follows:
+            return events.PromoteFollowUp(at)
         case _:
             return None
 
 
-def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, ...]:
+def run_chain(state: states.State, context: ConvContext, event: events.Event) -> tuple[Step, ...]:
     """Apply `event` and the settle events that follow it, to be stored in one commit. Return () if `event` is ignored.
 
     Raises what `transition` raises; the caller's state is unchanged then.
     """
     steps: list[Step] = []
-    following: Event | None = event
+    following: events.Event | None = event
     while following is not None:
         result = transition(state, context, following)
         if result.new_state is state and not result.effects:
@@ -243,7 +209,9 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
     return tuple(steps)
 
 
-def stream_text(state: State, context: ConvContext, chunk: LlmStreamChunk) -> tuple[TextDelta, ...] | None:
+def stream_text(
+    state: states.State, context: ConvContext, chunk: events.LlmStreamChunk
+) -> tuple[TextDelta, ...] | None:
     """What clients get of streamed text while `state` is the published one: nothing if the attempt is over.
 
     None means that the text must wait, because the start of its stream has not been committed.
@@ -262,5 +230,5 @@ def context_after(context: ConvContext, effects: tuple[Effect, ...]) -> ConvCont
     return context
 
 
-def _live_run(state: State, context: ConvContext) -> str:
+def _live_run(state: states.State, context: ConvContext) -> str:
     return run_id(context.conversation_id, state.ledger.run) if state.ledger.live else ""

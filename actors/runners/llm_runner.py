@@ -13,6 +13,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 from pykka import ActorDeadError, ActorRef
 
+from actors import ports
 from actors.core.content import Content, Message, Usage
 from actors.core.context import CallSubject, ConvContext
 from actors.core.effects import RequestContinuation, RequestLlm
@@ -20,20 +21,6 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
 from actors.events.hub import TextWindow
 from actors.messages import EffectOutcome, ModelRequestOverdue
-from actors.ports import (
-    CancelToken,
-    Clock,
-    ConversationRecord,
-    ImagesUnavailableError,
-    Model,
-    ModelAbortedError,
-    ModelAnswer,
-    ModelFailedError,
-    ModelRequest,
-    ModelSink,
-    StoreError,
-    ToolSpec,
-)
 from actors.ports.machine import exhausted_resource, resource_failure
 from actors.runners.model_requests import RequestBuilder, find_model, respond
 from actors.runtime.actor import Actor, Mailbox, tell
@@ -57,12 +44,12 @@ class LlmRequest:
 
     request_id: str
     attempt: int
-    find: Callable[[], Model]
+    find: Callable[[], ports.Model]
     """Finds the model, if necessary by asking providers. Raises ModelFailedError."""
-    build: Callable[[Model, int], ModelRequest]
+    build: Callable[[ports.Model, int], ports.ModelRequest]
     """Builds the request, shorter for each time that the provider refused it. Raises StoreError or
     ImagesUnavailableError."""
-    check_calls: Callable[[tuple[Content, ...], tuple[ToolSpec, ...]], tuple[Content, ...]]
+    check_calls: Callable[[tuple[Content, ...], tuple[ports.ToolSpec, ...]], tuple[Content, ...]]
     """Returns the answer's content with calls that can be carried out, given the tools of the request."""
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
     """Returns the commands and paths that each call of the answer concerns."""
@@ -70,8 +57,8 @@ class LlmRequest:
     """How often the request is made shorter and sent again if the provider finds it too long."""
     output_schema: str
     """The JSON Schema of the run's output; "" if the run has none."""
-    cancel: CancelToken
-    respond: Callable[[Model, ModelRequest, ModelSink, CancelToken], ModelAnswer]
+    cancel: ports.CancelToken
+    respond: Callable[[ports.Model, ports.ModelRequest, ports.ModelSink, ports.CancelToken], ports.ModelAnswer]
     """Makes the request. Raises what `Model.respond` raises."""
     window: TextWindow
     pace: ReadPace
@@ -89,7 +76,7 @@ class LlmRequest:
 class LlmRunner(Actor):
     """Makes the model requests of one conversation one after the other; outcomes of cancelled ones are ignored."""
 
-    def __init__(self, owner: ActorRef[Any], clock: Clock) -> None:
+    def __init__(self, owner: ActorRef[Any], clock: ports.Clock) -> None:
         super().__init__()
         self._owner = owner
         self._clock = clock
@@ -101,7 +88,7 @@ class LlmRunner(Actor):
 class Attempt:
     """One attempt of a model request, and the ModelSink that gets its answer. Runner's thread only."""
 
-    def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: Clock) -> None:
+    def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: ports.Clock) -> None:
         self._request = request
         self._reply_to = reply_to
         self._clock = clock
@@ -163,16 +150,16 @@ class Attempt:
             built, answer, refused = self._ask(model)
             answer = replace(answer, content=request.check_calls(answer.content, built.tools))
             return self._response(answer, narrowed=refused > 0)
-        except ModelAbortedError as aborted:
+        except ports.ModelAbortedError as aborted:
             return self._aborted(aborted.usage)
-        except ModelFailedError as failed:
+        except ports.ModelFailedError as failed:
             return self._error(failed.failure, failed.retry_after_ms, failed)
-        except StoreError as failed:
+        except ports.StoreError as failed:
             if text := exhausted_resource(failed):
                 return self._error(resource_failure(text))
             text = "The stored history could not be read: the server's log tells why."
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
-        except ImagesUnavailableError as unavailable:
+        except ports.ImagesUnavailableError as unavailable:
             if request.cancel.cancelled:  # the error may come from an image decoder that the cancel killed
                 return self._aborted()
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
@@ -183,14 +170,14 @@ class Attempt:
             text = "Internal error during the model request. Send a message to continue; see the server log."
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
 
-    def _ask(self, model: Model) -> tuple[ModelRequest, ModelAnswer, int]:
+    def _ask(self, model: ports.Model) -> tuple[ports.ModelRequest, ports.ModelAnswer, int]:
         """The request, its answer, and how often it was made shorter. Raises what `build` and `respond` raise."""
         request, refused = self._request, 0
         built = request.build(model, refused)
         while True:
             try:
                 return built, request.respond(model, built, self, request.cancel), refused
-            except ModelFailedError as failed:
+            except ports.ModelFailedError as failed:
                 too_long = failed.failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not self._streaming
                 if not too_long or refused >= request.max_refusals:
                     raise
@@ -203,7 +190,7 @@ class Attempt:
     def _aborted(self, usage: Usage | None = None) -> LlmAborted:
         return LlmAborted(self._clock.now_ms(), self._request.request_id, self._request.attempt, usage)
 
-    def _response(self, answer: ModelAnswer, *, narrowed: bool) -> LlmResponse:
+    def _response(self, answer: ports.ModelAnswer, *, narrowed: bool) -> LlmResponse:
         schema = self._request.output_schema
         output, problem = output_of(schema, answer) if schema else ("", "")
         return LlmResponse(
@@ -223,7 +210,7 @@ class Attempt:
         )
 
     def _error(
-        self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ModelFailedError | None = None
+        self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ports.ModelFailedError | None = None
     ) -> LlmError:
         request = self._request
         # The provider's text is not logged: it may quote the conversation, which must not appear in the log.
@@ -255,8 +242,8 @@ class ModelRequests:
     def start(
         self,
         effect: RequestLlm | RequestContinuation,
-        record: ConversationRecord,
-        begin: Callable[[], CancelToken],
+        record: ports.ConversationRecord,
+        begin: Callable[[], ports.CancelToken],
     ) -> None:
         """Make an attempt on the runner's thread, once principal and server have a slot.
 
@@ -265,7 +252,7 @@ class ModelRequests:
         token, quotas = begin(), self._services.quotas
         history = self.builder.history_of(record)
 
-        def build(model: Model, refused: int) -> ModelRequest:
+        def build(model: ports.Model, refused: int) -> ports.ModelRequest:
             return self.builder.build(record, effect, history, token, model, refused=refused)
 
         request = self._current = LlmRequest(
@@ -292,7 +279,7 @@ class ModelRequests:
         if quotas.model_slots.waits(place):
             token.on_cancel(functools.partial(self._withdraw, request, place))
 
-    def committed(self, record: ConversationRecord, context: ConvContext, messages: Sequence[Message]) -> None:
+    def committed(self, record: ports.ConversationRecord, context: ConvContext, messages: Sequence[Message]) -> None:
         """Take over the messages that were just committed, and pass on text that waited for the commit."""
         self.builder.committed(record, messages)
         if self._current is not None:
@@ -365,7 +352,7 @@ class ModelRequests:
             with suppress(ActorDeadError):
                 runner.stop(block=False)
 
-    def _on_end(self, record: ConversationRecord) -> None:
+    def _on_end(self, record: ports.ConversationRecord) -> None:
         """Release the slots. Called on the runner's thread.
 
         A cancelled request may end after the conversation was dropped from the models' caches, and fill them again; so
@@ -383,7 +370,10 @@ class ModelRequests:
 
 
 def _checked_calls(
-    services: Services, record: ConversationRecord, content: tuple[Content, ...], offered: tuple[ToolSpec, ...]
+    services: Services,
+    record: ports.ConversationRecord,
+    content: tuple[Content, ...],
+    offered: tuple[ports.ToolSpec, ...],
 ) -> tuple[Content, ...]:
     checked = checked_calls(content, offered, record.profile.client_tools)
     return with_refusals(services, record, checked)

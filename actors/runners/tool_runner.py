@@ -20,55 +20,13 @@ from typing import Any
 import msgspec
 from pykka import ActorRef
 
+from actors import ports
+from actors.core import events, tool_run
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext, Mode, wider
 from actors.core.effects import AbortTool, AnswerTool, ExecuteTool
-from actors.core.events import (
-    AgentsSpawned,
-    AskQuestion,
-    Event,
-    JobChanged,
-    QuestionOver,
-    ToolAborted,
-    ToolComplete,
-    ToolOutcomeEvent,
-    ToolTransient,
-)
 from actors.core.states import AgentTask, BackgroundJob, QuestionStatus
-from actors.core.tool_run import (
-    QUIESCE_MS,
-    KillReceipt,
-    KillTool,
-    Output,
-    QuiesceTimeout,
-    Quiescing,
-    Ready,
-    ReportOutcome,
-    ReportReceipt,
-    Running,
-    StartTool,
-    ToolEnded,
-    ToolRun,
-    advance,
-)
 from actors.messages import EffectOutcome, ToolsEnded
-from actors.ports import (
-    CancelToken,
-    Clock,
-    ConversationRecord,
-    InvalidToolInputError,
-    PersonAnswer,
-    PersonQuestion,
-    RunningProcess,
-    SandboxUnavailableError,
-    Tool,
-    ToolContext,
-    ToolOutput,
-    ToolTransientError,
-    TooManyQuestionsError,
-    decline_question,
-    no_sub_agents,
-)
 from actors.ports.cluster import LEASE_EXPIRED
 from actors.ports.machine import exhausted_resource, run_in_thread
 from actors.ports.telemetry import ToolEnd, ToolStart
@@ -88,7 +46,7 @@ class RunTool:
     effect: ExecuteTool
     principal: str
     context: ConvContext
-    cancel: CancelToken
+    cancel: ports.CancelToken
     rights: ToolRights
     """Provides the mode when the call starts, which may be long after this message: it waits for killed processes."""
 
@@ -117,9 +75,9 @@ class Execution:
     def identity(self) -> Identity:
         return self.run.effect.tool_use_id, self.run.effect.execution_id
 
-    def receipt(self, now: float, *, leaked: bool = False) -> KillReceipt:
+    def receipt(self, now: float, *, leaked: bool = False) -> tool_run.KillReceipt:
         took = 0.0 if self.killed_at is None else now - self.killed_at
-        return KillReceipt(*self.identity, tuple(sorted(self.pids.copy())), round(took * 1000), leaked)
+        return tool_run.KillReceipt(*self.identity, tuple(sorted(self.pids.copy())), round(took * 1000), leaked)
 
 
 class ToolRunner(Actor):
@@ -130,7 +88,7 @@ class ToolRunner(Actor):
         self._services = services
         self._owner = owner
         self._side_queries = side_queries
-        self._run: ToolRun = Ready()
+        self._run: tool_run.ToolRun = tool_run.Ready()
         self._executions: dict[Identity, Execution] = {}
         self._last_call: RunTool | None = None
         self._ending = False
@@ -144,18 +102,18 @@ class ToolRunner(Actor):
                 execution = Execution(message, questions=questions)
                 self._executions[execution.identity] = execution
                 self._advance(effect)
-            case AbortTool() | ToolEnded() | QuiesceTimeout():
+            case AbortTool() | tool_run.ToolEnded() | tool_run.QuiesceTimeout():
                 self._advance(message)
             case AnswerTool(tool_use_id=tool_use_id, execution_id=execution_id, place=place):
                 if (asking := self._executions.get((tool_use_id, execution_id))) is not None:
-                    asking.questions.settle(place, PersonAnswer(message.status, message.content))
+                    asking.questions.settle(place, ports.PersonAnswer(message.status, message.content))
             case EndTools():
                 self._ending = True
-                if isinstance(self._run, Running):  # the conversation no longer waits for the call's outcome
+                if isinstance(self._run, tool_run.Running):  # the conversation no longer waits for the call's outcome
                     self._advance(AbortTool(self._run.call.tool_use_id, self._run.call.execution_id))
             case _:
                 raise TypeError(f"unexpected message: {type(message).__name__}")
-        if self._ending and isinstance(self._run, Ready):
+        if self._ending and isinstance(self._run, tool_run.Ready):
             self._ending = False
             tell(self._owner, ToolsEnded(self._last_call))
 
@@ -165,37 +123,40 @@ class ToolRunner(Actor):
         for execution in self._executions.values():
             execution.run.cancel.cancel()
             failed = ToolError(execution.identity[0], _INTERNAL)
-            tell(self._owner, EffectOutcome(ToolComplete(self._services.clock.now_ms(), *execution.identity, failed)))
+            tell(
+                self._owner,
+                EffectOutcome(events.ToolComplete(self._services.clock.now_ms(), *execution.identity, failed)),
+            )
         self._executions.clear()
-        self._run = Ready()
+        self._run = tool_run.Ready()
         return error
 
     def on_stop(self) -> None:
         tell(self._owner, ToolsEnded(self._last_call))
 
-    def _advance(self, event: ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout) -> None:
-        step = advance(self._run, event)
+    def _advance(self, event: ExecuteTool | AbortTool | tool_run.ToolEnded | tool_run.QuiesceTimeout) -> None:
+        step = tool_run.advance(self._run, event)
         self._run = step.run
         for output in step.outputs:
             self._perform(output)
         self._forget_others()
 
-    def _perform(self, output: Output) -> None:
+    def _perform(self, output: tool_run.Output) -> None:
         match output:
-            case StartTool(call=call):
+            case tool_run.StartTool(call=call):
                 self._start(self._executions[call.tool_use_id, call.execution_id])
-            case KillTool(tool_use_id=tool_use_id, execution_id=execution_id):
+            case tool_run.KillTool(tool_use_id=tool_use_id, execution_id=execution_id):
                 execution = self._executions[tool_use_id, execution_id]
                 execution.run.cancel.cancel()
-                self._services.timers.after(QUIESCE_MS, functools.partial(self._quiesce_overdue, execution))
-            case ReportOutcome(outcome=outcome):
+                self._services.timers.after(tool_run.QUIESCE_MS, functools.partial(self._quiesce_overdue, execution))
+            case tool_run.ReportOutcome(outcome=outcome):
                 tell(self._owner, EffectOutcome(outcome))
-            case ReportReceipt(receipt=receipt):
+            case tool_run.ReportReceipt(receipt=receipt):
                 if receipt.leaked:
                     log.error("the processes of a tool call outlived their kill", extra={"call": receipt.tool_use_id})
                 tell(self._owner, receipt)
 
-    def _report(self, event: Event) -> None:
+    def _report(self, event: events.Event) -> None:
         tell(self._owner, EffectOutcome(event))
 
     def _start(self, execution: Execution) -> None:
@@ -210,20 +171,20 @@ class ToolRunner(Actor):
 
     def _not_started(self, execution: Execution, reason: str) -> None:
         """Report that a call did not start; the conversation may then retry it."""
-        outcome = ToolTransient(self._services.clock.now_ms(), *execution.identity, reason, begun=False)
-        tell(self.actor_ref, ToolEnded(outcome, KillReceipt(*execution.identity)))
+        outcome = events.ToolTransient(self._services.clock.now_ms(), *execution.identity, reason, begun=False)
+        tell(self.actor_ref, tool_run.ToolEnded(outcome, tool_run.KillReceipt(*execution.identity)))
 
     def _quiesce_overdue(self, execution: Execution) -> None:
         """End the wait for the processes of a killed call, after the time limit. Runs on the timer thread."""
-        tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._services.clock.monotonic(), leaked=True)))
+        tell(self.actor_ref, tool_run.QuiesceTimeout(execution.receipt(self._services.clock.monotonic(), leaked=True)))
 
     def _forget_others(self) -> None:
         match self._run:
-            case Ready():
+            case tool_run.Ready():
                 held = []
-            case Running(call=call):
+            case tool_run.Running(call=call):
                 held = [call]
-            case Quiescing(call=call, waiting=waiting):
+            case tool_run.Quiescing(call=call, waiting=waiting):
                 held = [call, waiting] if waiting else [call]
         identities = {(call.tool_use_id, call.execution_id) for call in held}
         for identity in self._executions.keys() - identities:
@@ -242,32 +203,32 @@ class ToolRunner(Actor):
         finally:
             execution.questions.close()
             execution.run.rights.end(execution.identity[0])
-        tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._services.clock.monotonic())))
+        tell(self.actor_ref, tool_run.ToolEnded(outcome, execution.receipt(self._services.clock.monotonic())))
 
-    def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
+    def _outcome(self, execution: Execution) -> events.ToolOutcomeEvent:
         """Run the tool. A call that was cancelled before its end is "aborted", whatever the tool's result."""
         cancel = execution.run.cancel
         outcome = None if cancel.cancelled else self._try(execution)
         if outcome is None or cancel.cancelled:
-            return ToolAborted(self._services.clock.now_ms(), *execution.identity)
+            return events.ToolAborted(self._services.clock.now_ms(), *execution.identity)
         return outcome
 
-    def _try(self, execution: Execution) -> ToolOutcomeEvent:
+    def _try(self, execution: Execution) -> events.ToolOutcomeEvent:
         tool_use_id, now = execution.identity[0], self._services.clock.now_ms
         try:
             self._services.faults.hit("tool.before")
             result = self._result(execution)
             self._services.faults.hit("tool.after")
-        except ToolTransientError as failed:
-            return ToolTransient(now(), *execution.identity, str(failed), failed.begun)
-        except SandboxUnavailableError as refused:
+        except ports.ToolTransientError as failed:
+            return events.ToolTransient(now(), *execution.identity, str(failed), failed.begun)
+        except ports.SandboxUnavailableError as refused:
             result = ToolError(tool_use_id, f"Not run: {refused}")
         except BaseException:  # without an outcome the conversation would wait forever
             log.exception("fault in a tool", extra={"tool": execution.run.effect.name, "call": tool_use_id})
             result = ToolError(tool_use_id, _INTERNAL)
         if isinstance(result, tuple):
-            return AgentsSpawned(now(), *execution.identity, result)
-        return ToolComplete(now(), *execution.identity, result, execution.ended_job)
+            return events.AgentsSpawned(now(), *execution.identity, result)
+        return events.ToolComplete(now(), *execution.identity, result, execution.ended_job)
 
     def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
         """The result of the call, or the sub-agents whose reports will become its result."""
@@ -275,10 +236,10 @@ class ToolRunner(Actor):
         services = self._services
         try:
             tool, arguments = tool_for(services, execution.run.context, effect.name, effect.input)
-        except InvalidToolInputError as invalid:
+        except ports.InvalidToolInputError as invalid:
             return ToolError(effect.tool_use_id, str(invalid))
         if not services.cluster.lease.valid():
-            raise ToolTransientError(LEASE_EXPIRED, begun=False)
+            raise ports.ToolTransientError(LEASE_EXPIRED, begun=False)
         output = _run(services, tool, arguments, self._context(execution))
         took = round((self._services.clock.monotonic() - started) * 1000)
         execution.ended_job = output.ended_job
@@ -286,10 +247,10 @@ class ToolRunner(Actor):
             return output.agents
         return _as_result(effect, output, took)
 
-    def _context(self, execution: Execution) -> ToolContext:
+    def _context(self, execution: Execution) -> ports.ToolContext:
         context, run = execution.run.context, execution.run
 
-        def track(process: RunningProcess) -> Callable[[], bool]:
+        def track(process: ports.RunningProcess) -> Callable[[], bool]:
             kill = process.kill
             run.cancel.on_cancel(kill)
             return functools.partial(run.cancel.forget, kill)
@@ -301,13 +262,13 @@ class ToolRunner(Actor):
             if not run.cancel.cancelled:
                 self._services.bus.tool_output(context.conversation_id, run.effect.tool_use_id, text)
 
-        def plan(tasks: tuple[AgentTask, ...], where: ToolContext) -> tuple[AgentTask, ...]:
+        def plan(tasks: tuple[AgentTask, ...], where: ports.ToolContext) -> tuple[AgentTask, ...]:
             return planned(self._services, tasks, context.model_id, where)
 
         def job_changed(job: BackgroundJob) -> None:
-            self._report(JobChanged(self._services.clock.now_ms(), job))
+            self._report(events.JobChanged(self._services.clock.now_ms(), job))
 
-        return ToolContext(
+        return ports.ToolContext(
             conversation_id=context.conversation_id,
             principal=run.principal,
             tool_use_id=run.effect.tool_use_id,
@@ -322,14 +283,14 @@ class ToolRunner(Actor):
             job_changed=job_changed,
             make_side_query=ask_for_tool(self._side_queries, run.effect, context, run.cancel, self._owner),
             keep_image=lambda data: self._services.images.ingest(context.conversation_id, data, run.cancel),
-            ask=decline_question if context.is_sub_agent else execution.questions.ask,
-            plan_agents=no_sub_agents if context.is_sub_agent else plan,
+            ask=ports.decline_question if context.is_sub_agent else execution.questions.ask,
+            plan_agents=ports.no_sub_agents if context.is_sub_agent else plan,
         )
 
 
 def computed(
-    services: Services, call: ExecuteTool, record: ConversationRecord, context: ConvContext
-) -> ToolComplete | None:
+    services: Services, call: ExecuteTool, record: ports.ConversationRecord, context: ConvContext
+) -> events.ToolComplete | None:
     """The outcome of a call of an instant tool; None for others, or if the call cannot be computed.
 
     The same call always has the same outcome, at the time of the event before it: if a commit that failed was written,
@@ -338,13 +299,13 @@ def computed(
     tool = services.toolbox.get(call.name)
     if tool is None or not tool.spec.instant or services.mcp.tool(call.name, record.id) is not None:
         return None
-    facts = ToolContext(
+    facts = ports.ToolContext(
         conversation_id=record.id,
         principal=record.principal,
         tool_use_id=call.tool_use_id,
         working_directory=context.working_dir,
         mode=context.mode,
-        cancel=CancelToken(),
+        cancel=ports.CancelToken(),
         sandbox=services.sandbox,
         clock=services.clock,
         on_output=_not_offered,
@@ -359,20 +320,22 @@ def computed(
             "could not compute a tool call: it is run like others", exc_info=True, extra={"call": facts.tool_use_id}
         )
         return None
-    return ToolComplete(record.updated_at, call.tool_use_id, call.execution_id, _as_result(call, output, 0))
+    return events.ToolComplete(record.updated_at, call.tool_use_id, call.execution_id, _as_result(call, output, 0))
 
 
 def _not_offered(_: object) -> Any:
     raise TypeError("a tool that only computes has no effects")
 
 
-def _as_result(call: ExecuteTool, output: ToolOutput, took: int) -> ToolResult:
+def _as_result(call: ExecuteTool, output: ports.ToolOutput, took: int) -> ToolResult:
     if output.is_error:
         return ToolError(call.tool_use_id, output.text, duration_ms=took, display=output.display)
     return ToolSuccess(call.tool_use_id, output.text, output.images, output.display, took)
 
 
-def _run(services: Services, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+def _run(
+    services: Services, tool: ports.Tool, arguments: Mapping[str, Any], context: ports.ToolContext
+) -> ports.ToolOutput:
     """Run a tool, and report the call to telemetry. Raises what `Tool.run` raises."""
     call = ToolStart(context.conversation_id, context.tool_use_id, tool.spec.name)
     began = services.clock.monotonic()
@@ -384,7 +347,7 @@ def _run(services: Services, tool: Tool, arguments: Mapping[str, Any], context: 
         outcome = "sub_agents" if output.agents else "error" if output.is_error else "ok"
         result = output.text
         return output
-    except (ToolTransientError, SandboxUnavailableError) as refused:
+    except (ports.ToolTransientError, ports.SandboxUnavailableError) as refused:
         result = str(refused)
         raise
     finally:
@@ -403,7 +366,7 @@ class ToolRights:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mode = Mode.RESTRICTED
-        self._calls: dict[str, tuple[Mode, CancelToken]] = {}
+        self._calls: dict[str, tuple[Mode, ports.CancelToken]] = {}
 
     @property
     def mode(self) -> Mode:
@@ -420,7 +383,7 @@ class ToolRights:
             if wider(self._mode, mode):
                 self._mode = mode
 
-    def begin(self, tool_use_id: str, cancel: CancelToken) -> Mode:
+    def begin(self, tool_use_id: str, cancel: ports.CancelToken) -> Mode:
         """Register a call that starts; return its permission mode, which stays the same until the call ends."""
         with self._lock:
             self._calls[tool_use_id] = self._mode, cancel
@@ -454,7 +417,7 @@ MAX_OPEN = 4
 # The maximum number of questions that one tool call may ask in all.
 MAX_PER_CALL = 16
 
-WITHDRAWN = PersonAnswer(QuestionStatus.WITHDRAWN)
+WITHDRAWN = ports.PersonAnswer(QuestionStatus.WITHDRAWN)
 
 
 class OpenQuestions:
@@ -463,31 +426,31 @@ class OpenQuestions:
     Every question ends: by `settle`, by `close`, or because the tool cancels it.
     """
 
-    def __init__(self, call: ExecuteTool, clock: Clock, report: Callable[[Event], None]) -> None:
+    def __init__(self, call: ExecuteTool, clock: ports.Clock, report: Callable[[events.Event], None]) -> None:
         self._call = call
         self._clock = clock
         self._report = report
         self._lock = threading.Lock()  # held while reporting, so that questions arrive in the order of their numbers
-        self._waiting: dict[int, Future[PersonAnswer]] = {}
+        self._waiting: dict[int, Future[ports.PersonAnswer]] = {}
         self._asked = 0
         self._closed = False
 
-    def ask(self, question: PersonQuestion) -> Future[PersonAnswer]:
+    def ask(self, question: ports.PersonQuestion) -> Future[ports.PersonAnswer]:
         """Ask a person. The tool can cancel the future to withdraw the question. Raises TooManyQuestionsError."""
-        future: Future[PersonAnswer] = Future()
+        future: Future[ports.PersonAnswer] = Future()
         with self._lock:
             if self._closed:
                 future.set_result(WITHDRAWN)
                 return future
             if self._asked == MAX_PER_CALL:
-                raise TooManyQuestionsError(f"a call can ask {MAX_PER_CALL} questions at most")
+                raise ports.TooManyQuestionsError(f"a call can ask {MAX_PER_CALL} questions at most")
             if len(self._waiting) == MAX_OPEN:
-                raise TooManyQuestionsError(f"{MAX_OPEN} questions of this call wait already")
+                raise ports.TooManyQuestionsError(f"{MAX_OPEN} questions of this call wait already")
             self._asked += 1
             place = self._asked
             self._waiting[place] = future
             self._report(
-                AskQuestion(
+                events.AskQuestion(
                     self._clock.now_ms(), self._call.tool_use_id, self._call.execution_id, place, question.asker,
                     question.message, question.timeout_ms, question.schema, question.url,
                 )
@@ -495,7 +458,7 @@ class OpenQuestions:
         future.add_done_callback(lambda done: self._drop(place) if done.cancelled() else None)
         return future
 
-    def settle(self, place: int, answer: PersonAnswer) -> None:
+    def settle(self, place: int, answer: ports.PersonAnswer) -> None:
         """Answer the question with the number `place`; ignored if the question has ended."""
         with self._lock:
             future = self._waiting.pop(place, None)
@@ -517,9 +480,9 @@ class OpenQuestions:
             if self._waiting.pop(place, None) is None:
                 return
             identity = self._call.tool_use_id, self._call.execution_id, place
-            self._report(QuestionOver(self._clock.now_ms(), *identity, timed_out=False))
+            self._report(events.QuestionOver(self._clock.now_ms(), *identity, timed_out=False))
 
 
-def _resolve(future: Future[PersonAnswer], answer: PersonAnswer) -> None:
+def _resolve(future: Future[ports.PersonAnswer], answer: ports.PersonAnswer) -> None:
     if future.set_running_or_notify_cancel():
         future.set_result(answer)

@@ -20,17 +20,7 @@ from actors.core.content import Content, ToolUse, text_of, tool_uses
 from actors.core.context import ClientTool, Generation, Mode, ToolGroup, ToolTraits
 from actors.core.errors import Reason, Rejected
 from actors.core.steps.runs import SUBMIT_OUTPUT
-from actors.ports import InvalidToolInputError, ModelAnswer, ModelInfo, ToolSpec
-from actors.ports.json_schema import (
-    MAX_FAULTS,
-    InvalidSchemaError,
-    JsonSchema,
-    NativeOutput,
-    native_output,
-    object_schema,
-    shortened,
-    validate_output,
-)
+from actors.ports import InvalidToolInputError, ModelAnswer, ModelInfo, ToolSpec, json_schema
 from actors.ports.tools import input_misfit, parse_arguments
 
 # The maximum number of compiled schemas, and of client tool specifications, that are cached.
@@ -60,9 +50,9 @@ _OUTPUT_TRAITS = ToolTraits(SUBMIT_OUTPUT, ToolGroup.OTHER)
 
 
 @lru_cache(maxsize=SCHEMAS)
-def compiled(schema: str) -> JsonSchema:
+def compiled(schema: str) -> json_schema.JsonSchema:
     """The compiled form of a schema, given as JSON text. Raises InvalidSchemaError."""
-    return JsonSchema(msgspec.json.decode(schema, type=dict))
+    return json_schema.JsonSchema(msgspec.json.decode(schema, type=dict))
 
 
 @lru_cache(maxsize=SCHEMAS)
@@ -122,11 +112,11 @@ def _corrected(call: ToolUse, specs: Mapping[str, ToolSpec]) -> ToolUse:
         return call
     given, changes = _read_scalars(call.input, specs[name])
     if name != call.name:
-        changes.insert(0, f"the name {shortened(json.dumps(call.name))} to {name}")
+        changes.insert(0, f"the name {json_schema.shortened(json.dumps(call.name))} to {name}")
     if not changes:
         return call
-    if len(changes) > MAX_FAULTS:
-        changes[MAX_FAULTS:] = [f"and {len(changes) - MAX_FAULTS} more"]
+    if len(changes) > json_schema.MAX_FAULTS:
+        changes[json_schema.MAX_FAULTS :] = [f"and {len(changes) - json_schema.MAX_FAULTS} more"]
     note = f"Note: this call was corrected before it ran: {'; '.join(changes)}."
     return msgspec.structs.replace(call, name=name, input=given, corrected=note)
 
@@ -137,7 +127,7 @@ def _read_scalars(given: str, spec: ToolSpec) -> tuple[str, list[str]]:
         try:
             schema = compiled(msgspec.json.encode(spec.input_schema).decode())
             read, spelled = schema.read_scalars(parse_arguments(spec.name, given))
-        except (InvalidSchemaError, InvalidToolInputError):
+        except (json_schema.InvalidSchemaError, InvalidToolInputError):
             return given, []
         if spelled:
             changes = [f"{place} to {text.strip().lower()} without quotes" for place, text in spelled.items()]
@@ -162,17 +152,17 @@ def _checked(call: ToolUse, by_name: Mapping[str, ClientTool]) -> ToolUse:
         arguments = parse_arguments(call.name, call.input)
         problem = compiled(tool.input_schema).problem(arguments)
         bad = input_misfit(call.name, problem) if problem else ""
-    except (InvalidToolInputError, InvalidSchemaError) as invalid:
+    except (InvalidToolInputError, json_schema.InvalidSchemaError) as invalid:
         bad = str(invalid)
     return msgspec.structs.replace(call, group=tool.group, bad_input=bad)
 
 
-def output_form(schema: str, model: ModelInfo) -> tuple[NativeOutput | None, tuple[ToolSpec, ...]]:
+def output_form(schema: str, model: ModelInfo) -> tuple[json_schema.NativeOutput | None, tuple[ToolSpec, ...]]:
     """What a request for a value must contain: a schema for the provider to enforce, or else a tool to call."""
     value = json.loads(schema)
-    if model.structured_output and (native := native_output(value)):
+    if model.structured_output and (native := json_schema.native_output(value)):
         return native, ()
-    return None, (ToolSpec(_OUTPUT_DESCRIPTION, object_schema(value), _OUTPUT_TRAITS, essential=True),)
+    return None, (ToolSpec(_OUTPUT_DESCRIPTION, json_schema.object_schema(value), _OUTPUT_TRAITS, essential=True),)
 
 
 def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
@@ -184,7 +174,7 @@ def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
     text = text_of(answer.content).strip()
     if [call.name for call in calls] == [SUBMIT_OUTPUT] and not answer.truncated:
         text = calls.pop().input
-    return validate_output(schema, text) if text and not calls else ("", "")
+    return json_schema.validate_output(schema, text) if text and not calls else ("", "")
 
 
 def check_generation(wanted: Generation, model: ModelInfo) -> None:

@@ -15,31 +15,12 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from actors import ports
 from actors.core.content import Content, ToolUse, tool_uses
 from actors.core.context import ApprovalPolicy, ApprovalRule, CallSubject, ConvContext, Limits, Mode, wider
 from actors.core.errors import LlmFailure, Reason, Rejected
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, requested_mode
 from actors.core.steps.runs import SUBMISSIONS, SUBMIT_OUTPUT
-from actors.ports import (
-    Clock,
-    ConversationRecord,
-    EventBus,
-    FaultPoints,
-    Ids,
-    Images,
-    InvalidToolInputError,
-    Model,
-    ModelCatalog,
-    NoImages,
-    Sandbox,
-    Store,
-    Tool,
-    Toolbox,
-    ToolSpec,
-    Workspace,
-    date_of,
-    parse_arguments,
-)
 from actors.ports.cluster import Cluster
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.models import fixed_tokens
@@ -97,7 +78,7 @@ Timer: TypeAlias = tuple[float, int, Callable[[], object]]
 class Timers:
     """Runs callbacks after a delay, on the timer thread: they must not block. Any thread."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ports.Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
         self._due: list[Timer] = []
@@ -178,17 +159,17 @@ class AgentLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    store: Store
-    bus: EventBus
-    models: ModelCatalog
-    toolbox: Toolbox
-    sandbox: Sandbox
-    clock: Clock
-    ids: Ids
-    faults: FaultPoints
-    workspace: Workspace
+    store: ports.Store
+    bus: ports.EventBus
+    models: ports.ModelCatalog
+    toolbox: ports.Toolbox
+    sandbox: ports.Sandbox
+    clock: ports.Clock
+    ids: ports.Ids
+    faults: ports.FaultPoints
+    workspace: ports.Workspace
     timers: Timers
-    images: Images = field(default_factory=NoImages)
+    images: ports.Images = field(default_factory=ports.NoImages)
     limits: Limits = field(default_factory=Limits)
     agents: AgentLimits = field(default_factory=AgentLimits)
     idle_seconds: float = 30.0
@@ -209,7 +190,7 @@ class Services:
     """The servers that share the store; by default this server is the only one."""
     node: str = "local"
 
-    def context_of(self, record: ConversationRecord) -> ConvContext:
+    def context_of(self, record: ports.ConversationRecord) -> ConvContext:
         """What the state machine needs to know about a stored conversation, e.g. settings and limits."""
         permissions = self.permissions(record.principal)
         window, images = self.window_and_images(record.model)
@@ -218,8 +199,8 @@ class Services:
             working_dir=record.cwd,
             model_id=record.model,
             usable_window=window,
-            date=date_of(self.clock.now_ms()),
-            prompt_date=date_of(record.created_at),
+            date=ports.date_of(self.clock.now_ms()),
+            prompt_date=ports.date_of(record.created_at),
             takes_images=images,
             is_sub_agent=not record.user_initiated,
             mode=record.mode,
@@ -235,7 +216,7 @@ class Services:
             quota_spent=self.quotas.spent(record.principal),
         )
 
-    def sandbox_of(self, principal: str) -> Sandbox:
+    def sandbox_of(self, principal: str) -> ports.Sandbox:
         """The sandbox for programs of this principal, which enforces the principal's permissions."""
         permissions = self.permissions(principal)
         return self.sandbox if permissions == ALL_PERMISSIONS else ConfinedSandbox(self.sandbox, permissions)
@@ -249,7 +230,7 @@ class Services:
         served = self.models.get(model)
         return served is not None and not served.info.known
 
-    def fixed_tokens(self, record: ConversationRecord) -> int:
+    def fixed_tokens(self, record: ports.ConversationRecord) -> int:
         """Estimate the tokens that each request of a conversation contains: its system prompt and its tools."""
         served = self.models.get(record.model)
         tools = for_model(served.info, self.offered(record), record.state.ledger.run_mode) if served else ()
@@ -261,7 +242,7 @@ class Services:
         info = served.info if served else None
         return (info.usable_window, info.images) if info else (UNKNOWN_MODEL_WINDOW, True)
 
-    def offered(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
+    def offered(self, record: ports.ConversationRecord) -> tuple[ports.ToolSpec, ...]:
         """The tools offered, in the model's order.
 
         The creator may restrict the built-in ones; sub-agents have a default set.
@@ -283,7 +264,7 @@ def working_directory(services: Services, path: str, principal: str) -> str:
         raise Rejected(Reason.WORKING_DIRECTORY_INVALID, f"working_directory: {error}") from None
 
 
-def offered_model(services: Services, name: str, principal: str) -> Model:
+def offered_model(services: Services, name: str, principal: str) -> ports.Model:
     """A requested model. Raises Rejected unless the principal may use it and a provider serves it.
 
     Where a provider lists its models itself, that list must have been read (`runners.model_requests.learn_models`).
@@ -303,7 +284,7 @@ def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
     return replace(failure, message=f"the model {name!r} is not available; ListModels names those that are")
 
 
-def served_model(services: Services, name: str) -> Model:
+def served_model(services: Services, name: str) -> ports.Model:
     model = services.models.get(name)
     if model is None:
         raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)
@@ -348,7 +329,7 @@ def check_mode(services: Services, mode: Mode, cwd: str, principal: str) -> None
         raise Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {reason}", "directory" if is_about_cwd else "")
 
 
-def tool_for(services: Services, context: ConvContext, name: str, given: str) -> tuple[Tool, Mapping[str, Any]]:
+def tool_for(services: Services, context: ConvContext, name: str, given: str) -> tuple[ports.Tool, Mapping[str, Any]]:
     """The tool and the arguments of a call. Raises InvalidToolInputError for an unknown tool or an invalid input."""
     offered = [traits.name for traits in context.tools]
     # Sub-agents get no MCP tools.
@@ -356,14 +337,16 @@ def tool_for(services: Services, context: ConvContext, name: str, given: str) ->
     tool = mcp_tool or services.toolbox.get(name)
     if tool is not None and name not in offered and not context.is_sub_agent:
         there_are = f"The tools are: {', '.join(offered)}." if offered else "There are none."
-        raise InvalidToolInputError(f"There is no tool {name!r} in this conversation. {there_are}")
-    arguments = services.toolbox.parse(name, given) if mcp_tool is None else parse_arguments(name, given)
+        raise ports.InvalidToolInputError(f"There is no tool {name!r} in this conversation. {there_are}")
+    arguments = services.toolbox.parse(name, given) if mcp_tool is None else ports.parse_arguments(name, given)
     if tool is None:
-        raise InvalidToolInputError(f"{name} cannot be called here.")
+        raise ports.InvalidToolInputError(f"{name} cannot be called here.")
     return tool, arguments
 
 
-def with_refusals(services: Services, record: ConversationRecord, content: tuple[Content, ...]) -> tuple[Content, ...]:
+def with_refusals(
+    services: Services, record: ports.ConversationRecord, content: tuple[Content, ...]
+) -> tuple[Content, ...]:
     """An answer's content with `bad_input` set in calls of the server's tools that cannot run."""
     if not tool_uses(content):
         return content
@@ -381,7 +364,7 @@ def with_refusals(services: Services, record: ConversationRecord, content: tuple
 def _refusal(services: Services, context: ConvContext, principal: str, call: ToolUse) -> str:
     try:
         tool_for(services, context, call.name, call.input)
-    except InvalidToolInputError as invalid:
+    except ports.InvalidToolInputError as invalid:
         return str(invalid)
     mode = requested_mode(call) if call.name == REQUEST_MODE_UPGRADE else context.mode
     if not wider(mode, context.mode):
@@ -391,7 +374,7 @@ def _refusal(services: Services, context: ConvContext, principal: str, call: Too
 
 
 def call_subjects(
-    services: Services, record: ConversationRecord, content: tuple[Content, ...]
+    services: Services, record: ports.ConversationRecord, content: tuple[Content, ...]
 ) -> tuple[CallSubject, ...]:
     """What each tool call concerns (commands, paths, a mode); () if no approval of a call can depend on it."""
     calls = tuple(tool_uses(content))
@@ -401,7 +384,7 @@ def call_subjects(
     return tuple(_subject(services, record, call) for call in calls)
 
 
-def _subject(services: Services, record: ConversationRecord, call: ToolUse) -> CallSubject:
+def _subject(services: Services, record: ports.ConversationRecord, call: ToolUse) -> CallSubject:
     if call.name != REQUEST_MODE_UPGRADE:
         return services.toolbox.subject(call, record.cwd, services.permissions(record.principal).roots)
     narrower = wider(requested_mode(call), Mode.WORKSPACE) and wider(Mode.WORKSPACE, record.mode)

@@ -6,25 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from actors.core import thresholds
-from actors.core.content import (
-    Image,
-    Message,
-    MessageType,
-    Reasoning,
-    SubAgentComplete,
-    SystemKind,
-    Text,
-    ToolCancelled,
-    ToolError,
-    ToolResult,
-    ToolSuccess,
-    ToolUse,
-    has_image,
-    is_tool_result,
-    text_of,
-    tool_uses,
-)
+from actors.core import content, thresholds
 from actors.core.context import ConvContext, Mode
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Ledger, Notice
@@ -45,44 +27,44 @@ class ChainCheck:
     def open_calls(self) -> tuple[str, ...]:
         return tuple(self._open)
 
-    def feed(self, message: Message) -> tuple[str, ...]:
+    def feed(self, message: content.Message) -> tuple[str, ...]:
         """Check the next message; return findings as human-readable text."""
         found = [*self._number(message), *self._interruption(message)]
         for block in message.content:
             match block:
-                case ToolUse():
+                case content.ToolUse():
                     found += self._call(message, block)
-                case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
+                case content.ToolSuccess() | content.ToolError() | content.ToolCancelled() | content.SubAgentComplete():
                     found += self._result(message, block)
-                case Text() | Reasoning() | Image():
+                case content.Text() | content.Reasoning() | content.Image():
                     pass
-        if message.type in (MessageType.AGENT, MessageType.TOOL):
+        if message.type in (content.MessageType.AGENT, content.MessageType.TOOL):
             self._chained = message.sequence
         return tuple(f"message {message.sequence}: {text}" for text in found)
 
-    def _number(self, message: Message) -> Iterable[str]:
+    def _number(self, message: content.Message) -> Iterable[str]:
         expected, self._sequence = self._sequence + 1, message.sequence
         if message.sequence != expected:
             yield f"its sequence should be {expected}"
         through = message.through_sequence
-        if message.type is MessageType.AGENT and through and not self._chained <= through < message.sequence:
+        if message.type is content.MessageType.AGENT and through and not self._chained <= through < message.sequence:
             yield f"its request cannot have contained the messages up to {through}"
 
-    def _interruption(self, message: Message) -> Iterable[str]:
-        if self._open and message.type is not MessageType.TOOL:
+    def _interruption(self, message: content.Message) -> Iterable[str]:
+        if self._open and message.type is not content.MessageType.TOOL:
             yield f"a message of type {message.type.value} is before the results of {', '.join(self._open)}"
             self._open.clear()
 
-    def _call(self, message: Message, call: ToolUse) -> Iterable[str]:
-        if message.type is not MessageType.AGENT:
+    def _call(self, message: content.Message, call: content.ToolUse) -> Iterable[str]:
+        if message.type is not content.MessageType.AGENT:
             yield f"only agent messages hold tool calls, not {message.type.value}"
         if call.id in self._calls:
             yield f"tool call id {call.id} was used before"
         self._calls.add(call.id)
         self._open.append(call.id)
 
-    def _result(self, message: Message, result: ToolResult) -> Iterable[str]:
-        if message.type is not MessageType.TOOL:
+    def _result(self, message: content.Message, result: content.ToolResult) -> Iterable[str]:
+        if message.type is not content.MessageType.TOOL:
             yield f"only tool messages hold results, not {message.type.value}"
         if result.tool_use_id not in self._open:
             known = result.tool_use_id in self._calls
@@ -93,7 +75,7 @@ class ChainCheck:
         self._open.remove(result.tool_use_id)
 
 
-def violations(messages: Iterable[Message]) -> tuple[str, ...]:
+def violations(messages: Iterable[content.Message]) -> tuple[str, ...]:
     """A description of each violation in a stored history; () if the history is valid.
 
     Sequence numbers must be 1, 2, 3, … and tool call ids unique. Each call must have exactly one result; the results
@@ -103,20 +85,20 @@ def violations(messages: Iterable[Message]) -> tuple[str, ...]:
     return tuple(text for message in messages for text in check.feed(message))
 
 
-def open_calls(messages: Sequence[Message]) -> tuple[ToolUse, ...]:
+def open_calls(messages: Sequence[content.Message]) -> tuple[content.ToolUse, ...]:
     """The calls without a result. The history must be valid: only what follows the last agent message is read."""
     answered: set[str] = set()
     for message in reversed(messages):
-        answered.update(block.tool_use_id for block in message.content if is_tool_result(block))
-        if message.type is MessageType.AGENT:
-            return tuple(call for call in tool_uses(message.content) if call.id not in answered)
+        answered.update(block.tool_use_id for block in message.content if content.is_tool_result(block))
+        if message.type is content.MessageType.AGENT:
+            return tuple(call for call in content.tool_uses(message.content) if call.id not in answered)
     return ()
 
 
-SUMMARIES = (SystemKind.SUMMARY, SystemKind.SUMMARY_FALLBACK)
+SUMMARIES = (content.SystemKind.SUMMARY, content.SystemKind.SUMMARY_FALLBACK)
 
 
-def copied_message(message: Message, origin: str, fork: str) -> Message:
+def copied_message(message: content.Message, origin: str, fork: str) -> content.Message:
     run = _renamed(message.run, origin, fork)
     return replace(
         message,
@@ -135,14 +117,16 @@ def run_number(run: str) -> int:
     return int(run.rpartition(":")[2] or 0)
 
 
-def used_tokens(messages: Sequence[Message]) -> int:
+def used_tokens(messages: Sequence[content.Message]) -> int:
     """How many tokens of the context window were in use after the last answer; 0 if unknown."""
-    answers = (message.usage for message in reversed(messages) if message.type is MessageType.AGENT and message.usage)
+    answers = (
+        message.usage for message in reversed(messages) if message.type is content.MessageType.AGENT and message.usage
+    )
     return next((usage.context_tokens for usage in answers), 0)
 
 
 def first_ledger(
-    context: ConvContext, messages: Sequence[Message], last_run: str, notices: tuple[Notice, ...], date: str
+    context: ConvContext, messages: Sequence[content.Message], last_run: str, notices: tuple[Notice, ...], date: str
 ) -> Ledger:
     """The ledger of a fork.
 
@@ -158,12 +142,12 @@ def first_ledger(
         warned=thresholds.near_full(used, context),
         used_tokens=used,
         date=date,
-        hidden_from="" if any(has_image(message.content) for message in messages) else None,
+        hidden_from="" if any(content.has_image(message.content) for message in messages) else None,
     )
 
 
 def first_notices(
-    mode: Mode, copied: Sequence[Message], ended: StopReason, later: Iterable[Message | Notice], at: int
+    mode: Mode, copied: Sequence[content.Message], ended: StopReason, later: Iterable[content.Message | Notice], at: int
 ) -> tuple[Notice, ...]:
     """What is missing or outdated in the copied history, for the fork's first request.
 
@@ -173,23 +157,27 @@ def first_notices(
     return (
         *_interruption(ended, after),
         *_mode_notice(mode, copied, after, at),
-        Notice(SystemKind.FORKED, texts.FORKED, at),
+        Notice(content.SystemKind.FORKED, texts.FORKED, at),
     )
 
 
-def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Iterator[Notice]:
+def _interruption(ended: StopReason, after: Iterable[content.Message | Notice]) -> Iterator[Notice]:
     """A notice about an interruption is written when the next run begins, so it is not among the copied messages."""
     if ended is not StopReason.INTERRUPTED:
         return
     for each in after:
-        if isinstance(each, Message) and each.type is MessageType.USER:
+        if isinstance(each, content.Message) and each.type is content.MessageType.USER:
             return
-        if each.kind is SystemKind.INTERRUPTED:
-            yield each if isinstance(each, Notice) else Notice(each.kind, text_of(each.content), each.created_at)
+        if each.kind is content.SystemKind.INTERRUPTED:
+            yield (
+                each if isinstance(each, Notice) else Notice(each.kind, content.text_of(each.content), each.created_at)
+            )
             return
 
 
-def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message | Notice], at: int) -> Iterator[Notice]:
+def _mode_notice(
+    mode: Mode, copied: Sequence[content.Message], after: Iterable[content.Message | Notice], at: int
+) -> Iterator[Notice]:
     """A notice that names the fork's mode, unless the history names it already.
 
     The system prompt names the first mode and a notice each change. Without a notice, neither in the copy nor in the
@@ -206,7 +194,7 @@ def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
     return fork + name.removeprefix(origin) if name.startswith(f"{origin}:") else otherwise
 
 
-def _request_number(message: Message) -> int:
+def _request_number(message: content.Message) -> int:
     """The request number in a request id such as "c:r12"; 0 if the message answers no request."""
     return int(message.request_id.rpartition(":r")[2] or 0)
     # The sequence number of the last agent or tool message so far; every later model request contains it.

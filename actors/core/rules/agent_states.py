@@ -4,36 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from actors.core import events
 from actors.core.context import ConvContext
 from actors.core.effects import CancelSubAgents, StartTimer, TransitionResult, ignored
 from actors.core.errors import Reason
-from actors.core.events import (
-    ApprovalResponse,
-    BeginLlm,
-    CancelTimeout,
-    FinishCancel,
-    GridEvent,
-    LlmAborted,
-    LlmError,
-    LlmOutcome,
-    LlmResponse,
-    LlmStreamChunk,
-    LlmStreamStarted,
-    PromoteFollowUp,
-    Restart,
-    RetryTimeout,
-    SetMode,
-    SettleEvent,
-    SpawnSubAgents,
-    StartSubAgent,
-    SubAgentResult,
-    SubAgentTimeout,
-    ToolEvent,
-    ToolRetryTimeout,
-    TriggerContinuation,
-    UserCancel,
-    UserMessage,
-)
 from actors.core.notifications import StopReason
 from actors.core.states import AgentTimedOut, AwaitingSubAgents, CancelKind, Cancelling
 from actors.core.steps.command_steps import find_agent, queue_input, record_outcome, refusal
@@ -43,39 +17,43 @@ from actors.core.steps.tool_rounds import cancel_calls, interrupt_calls
 from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, event: GridEvent) -> TransitionResult:
+def when_awaiting_sub_agents(
+    state: AwaitingSubAgents, context: ConvContext, event: events.GridEvent
+) -> TransitionResult:
     match event:
-        case SubAgentResult() | SubAgentTimeout():
+        case events.SubAgentResult() | events.SubAgentTimeout():
             return _ended(state, context, event)
-        case UserMessage():
+        case events.UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
-        case UserCancel():
+        case events.UserCancel():
             return _cancel(state, context, event)
-        case SetMode():
+        case events.SetMode():
             return set_mode(state, context, event)
-        case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
+        case events.Command():
             raise refusal(context, event, Reason.AGENT_BUSY)
-        case Restart():
+        case events.Restart():
             builder = TransitionBuilder(state, context, event.at)
             if state.tool_use_id:
                 interrupt_calls(builder, (state.tool_use_id, *state.remaining_tool_ids))
             return interrupt_run(builder)
-        case SettleEvent() | LlmOutcome() | ToolEvent() | RetryTimeout() | ToolRetryTimeout() | CancelTimeout():
+        case events.SettleEvent() | events.LlmOutcome() | events.ToolEvent() | events.Timer():
             return ignored(state)
 
 
-def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
+def _ended(
+    state: AwaitingSubAgents, context: ConvContext, event: events.SubAgentResult | events.SubAgentTimeout
+) -> TransitionResult:
     agent = find_agent(state.pending, event.agent_id)
     if agent is None:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
-    if isinstance(event, SubAgentResult):
+    if isinstance(event, events.SubAgentResult):
         return record_outcome(builder, state, agent, event.result)
     builder.add_effect(CancelSubAgents((agent.agent_id,)))
     return record_outcome(builder, state, agent, AgentTimedOut(event.partial_result))
 
 
-def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -> TransitionResult:
+def _cancel(state: AwaitingSubAgents, context: ConvContext, event: events.UserCancel) -> TransitionResult:
     """Give the open tool calls cancelled results at once, and the sub-agents two seconds to end."""
     builder = TransitionBuilder(state, context, event.at)
     if state.tool_use_id:
@@ -89,34 +67,31 @@ def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -
     return builder.finish(after)
 
 
-def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -> TransitionResult:
+def when_cancelling(state: Cancelling, context: ConvContext, event: events.GridEvent) -> TransitionResult:
     match event:
-        case FinishCancel():
+        case events.FinishCancel():
             return _finish(state, context, event.at) if state.kind is CancelKind.LLM else ignored(state)
-        case LlmResponse() | LlmError() | LlmAborted():
+        case events.LlmResponse() | events.LlmError() | events.LlmAborted():
             aborted = (state.request_id, state.attempt) == (event.request_id, event.attempt)
             concerns = state.kind is CancelKind.LLM and aborted
             return _finish(state, context, event.at) if concerns else ignored(state)
-        case SubAgentResult() | SubAgentTimeout():
+        case events.SubAgentResult() | events.SubAgentTimeout():
             return _agent_ended(state, context, event)
-        case CancelTimeout():
+        case events.CancelTimeout():
             if event.run_id != TransitionBuilder(state, context, event.at).run:
                 return ignored(state)
             return _finish(state, context, event.at, "cancel_timeout")
-        case UserCancel():
+        case events.UserCancel():
             return _upgrade(state, context, event)
-        case SetMode():
+        case events.SetMode():
             return set_mode(state, context, event)
-        case UserMessage() | SpawnSubAgents():
+        case events.UserMessage() | events.SpawnSubAgents():
             raise refusal(context, event, Reason.CANCELLING)
-        case ApprovalResponse() | TriggerContinuation() | StartSubAgent():
+        case events.ApprovalResponse() | events.TriggerContinuation() | events.StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
-        case Restart():
+        case events.Restart():
             return interrupt_run(TransitionBuilder(state, context, event.at))
-        case (
-            ToolEvent() | BeginLlm() | PromoteFollowUp() | LlmStreamStarted()
-            | LlmStreamChunk() | RetryTimeout() | ToolRetryTimeout()
-        ):  # fmt: skip
+        case events.SettleEvent() | events.LlmOutcome() | events.ToolEvent() | events.Timer():
             return ignored(state)
 
 
@@ -126,12 +101,14 @@ def _finish(state: Cancelling, context: ConvContext, at: int, detail: str = "") 
     )
 
 
-def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
+def _agent_ended(
+    state: Cancelling, context: ConvContext, event: events.SubAgentResult | events.SubAgentTimeout
+) -> TransitionResult:
     agent = find_agent(state.pending_agents, event.agent_id)
     if agent is None:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
-    if isinstance(event, SubAgentTimeout):
+    if isinstance(event, events.SubAgentTimeout):
         builder.add_effect(CancelSubAgents((agent.agent_id,)))
     left = tuple(other for other in state.pending_agents if other is not agent)
     if left:
@@ -139,7 +116,7 @@ def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult 
     return become_idle(builder, StopReason.INTERRUPTED, drop_queue=state.discard_queued)
 
 
-def _upgrade(state: Cancelling, context: ConvContext, event: UserCancel) -> TransitionResult:
+def _upgrade(state: Cancelling, context: ConvContext, event: events.UserCancel) -> TransitionResult:
     """Apply a second cancel: it has an effect only if it discards queued messages and the first one did not."""
     if not event.discard_queued or state.discard_queued:
         return ignored(state)

@@ -4,50 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from actors.core import events, states
 from actors.core.content import ToolError
 from actors.core.context import ConvContext
 from actors.core.effects import CancelSubAgents, TransitionResult, ignored
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.events import (
-    ApprovalResponse,
-    BeginLlm,
-    Command,
-    FinishCancel,
-    GridEvent,
-    InternalFault,
-    LlmOutcome,
-    PromoteFollowUp,
-    Restart,
-    SetMode,
-    SettleEvent,
-    SpawnSubAgents,
-    StartSubAgent,
-    SubAgentResult,
-    Timer,
-    ToolEvent,
-    TriggerContinuation,
-    UserCancel,
-    UserMessage,
-)
 from actors.core.notifications import StopReason
-from actors.core.states import (
-    INACTIVE,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    LlmReason,
-    LlmRequesting,
-    State,
-    ToolExecuting,
-    open_calls,
-)
 from actors.core.steps import texts
 from actors.core.steps.approvals import withdraw_questions
 from actors.core.steps.command_steps import after_failure, refusal, spawn_from_command, start_run, trigger_summary
@@ -58,108 +20,110 @@ from actors.core.steps.tool_rounds import add_result, stop_call
 from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> TransitionResult:
+def when_idle(state: states.Idle, context: ConvContext, event: events.GridEvent) -> TransitionResult:
     match event:
-        case UserMessage():
+        case events.UserMessage():
             return start_run(state, context, event)
-        case SpawnSubAgents():
+        case events.SpawnSubAgents():
             return spawn_from_command(state, context, event)
-        case TriggerContinuation():
+        case events.TriggerContinuation():
             return trigger_summary(state, context, event)
-        case StartSubAgent():
+        case events.StartSubAgent():
             return _start_sub_agent(state, context, event)
-        case SetMode():
+        case events.SetMode():
             return set_mode(state, context, event)
-        case ApprovalResponse():
+        case events.ApprovalResponse():
             raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
-        case UserCancel():
+        case events.UserCancel():
             if context.is_sub_agent:
                 return cancel_run(TransitionBuilder(state, context, event.at), event)
             return ignored(state)
-        case Restart():
+        case events.Restart():
             if context.is_sub_agent:
                 return interrupt_run(TransitionBuilder(state, context, event.at))
             return ignored(state)
-        case PromoteFollowUp():
+        case events.PromoteFollowUp():
             return promote(state, context, event)
-        case LlmOutcome() | ToolEvent() | Timer() | BeginLlm() | FinishCancel() | SubAgentResult():
+        case events.SettleEvent() | events.LlmOutcome() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
 
-def promote(state: Idle | Error, context: ConvContext, event: PromoteFollowUp) -> TransitionResult:
+def promote(state: states.Idle | states.Error, context: ConvContext, event: events.PromoteFollowUp) -> TransitionResult:
     """Begin a run with the oldest queued follow-up message; the event is ignored if there is none."""
     if not state.ledger.follows:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
     begin_follow_up(builder)
-    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
+    return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE), *after_failure(state))
 
 
-def _start_sub_agent(state: Idle, context: ConvContext, event: StartSubAgent) -> TransitionResult:
+def _start_sub_agent(state: states.Idle, context: ConvContext, event: events.StartSubAgent) -> TransitionResult:
     if not context.is_sub_agent:
         raise Rejected(Reason.NOT_SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
     open_run(builder)
     builder.ledger = replace(builder.ledger, max_turns=event.max_turns)
     builder.add_user_message(event.message_id, event.task, (), "direct")
-    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.USER_MESSAGE))
+    return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE))
 
 
-def when_error(state: Error, context: ConvContext, event: GridEvent) -> TransitionResult:
+def when_error(state: states.Error, context: ConvContext, event: events.GridEvent) -> TransitionResult:
     match event:
-        case UserMessage():
+        case events.UserMessage():
             return start_run(state, context, event)
-        case SpawnSubAgents():
+        case events.SpawnSubAgents():
             return spawn_from_command(state, context, event)
-        case TriggerContinuation():
+        case events.TriggerContinuation():
             return trigger_summary(state, context, event)
-        case SetMode():
+        case events.SetMode():
             return set_mode(state, context, event)
-        case ApprovalResponse() | StartSubAgent():
+        case events.ApprovalResponse() | events.StartSubAgent():
             raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
-        case Restart():
+        case events.Restart():
             return become_idle(
                 TransitionBuilder(state, context, event.at), StopReason.INTERRUPTED, "restart", drop_queue=True
             )
-        case PromoteFollowUp():
+        case events.PromoteFollowUp():
             return promote(state, context, event)
-        case UserCancel():
+        case events.UserCancel():
             return ignored(state)
-        case LlmOutcome() | ToolEvent() | Timer() | BeginLlm() | FinishCancel() | SubAgentResult():
+        case events.SettleEvent() | events.LlmOutcome() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
 
-def when_terminal(state: ContextExhausted | Completed | Failed, event: GridEvent) -> TransitionResult:
+def when_terminal(
+    state: states.ContextExhausted | states.Completed | states.Failed, event: events.GridEvent
+) -> TransitionResult:
     """Handle an event in a terminal state. Raises Rejected for all commands except a cancel, which is ignored."""
     match event:
-        case UserMessage():
-            exhausted = isinstance(state, ContextExhausted)
+        case events.UserMessage():
+            exhausted = isinstance(state, states.ContextExhausted)
             raise Rejected(Reason.CONTEXT_EXHAUSTED if exhausted else Reason.TERMINAL)
-        case UserCancel() | Restart():
+        case events.UserCancel() | events.Restart():
             return ignored(state)
-        case Command():
+        case events.Command():
             raise Rejected(Reason.TERMINAL)
-        case SettleEvent() | LlmOutcome() | ToolEvent() | Timer() | SubAgentResult():
+        case events.SettleEvent() | events.LlmOutcome() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
 
-def handle_fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
+def handle_fault(state: states.State, context: ConvContext, event: events.InternalFault) -> TransitionResult:
     """End the run with kind UNKNOWN: abort its work, give open calls an error result. Ignored where nothing runs."""
-    if isinstance(state, INACTIVE):
+    if isinstance(state, states.INACTIVE):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
-    for call_id in open_calls(state):
+    for call_id in states.open_calls(state):
         add_result(builder, ToolError(call_id, texts.FAULT))
     match state:
-        case LlmRequesting() | AwaitingContinuation():
+        case states.LlmRequesting() | states.AwaitingContinuation():
             abort_request(builder, state)
-        case AwaitingToolApproval():
+        case states.AwaitingToolApproval():
             withdraw_questions(builder, state.undecided)
-        case ToolExecuting():
+        case states.ToolExecuting():
             stop_call(builder, state)
-        case AwaitingSubAgents():
+        case states.AwaitingSubAgents():
             builder.add_effect(CancelSubAgents(state.pending_ids))
-        case Cancelling() if state.pending_agents:
+        case states.Cancelling() if state.pending_agents:
             builder.add_effect(CancelSubAgents(tuple(agent.agent_id for agent in state.pending_agents)))
         case _:
             pass

@@ -4,57 +4,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from actors.core import events
 from actors.core.content import MessageType, SystemKind, Text, text_of
 from actors.core.context import ConvContext
 from actors.core.effects import TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure, Reason
-from actors.core.events import (
-    ApprovalResponse,
-    BeginLlm,
-    CancelTimeout,
-    FinishCancel,
-    GridEvent,
-    LlmAborted,
-    LlmError,
-    LlmOutcome,
-    LlmResponse,
-    LlmStreamChunk,
-    LlmStreamStarted,
-    PromoteFollowUp,
-    Restart,
-    RetryTimeout,
-    SetMode,
-    SettleEvent,
-    SpawnSubAgents,
-    StartSubAgent,
-    SubAgentResult,
-    SubAgentTimeout,
-    Timer,
-    ToolEvent,
-    ToolRetryTimeout,
-    TriggerContinuation,
-    UserCancel,
-    UserMessage,
-)
 from actors.core.notifications import StopReason
 from actors.core.states import AwaitingContinuation, AwaitingLlm, LlmRequesting
-from actors.core.steps import texts
+from actors.core.steps import responses, texts
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.inference import begin_request, discard_stream, retry_request, retry_summary
 from actors.core.steps.notices import set_mode
-from actors.core.steps.responses import (
-    AttemptOutcome,
-    back_off,
-    cancel_request,
-    error_text,
-    handle_response,
-    is_current,
-    is_due,
-    may_retry,
-    request_failed,
-    stream_chunk,
-    stream_started,
-)
 from actors.core.steps.runs import (
     account_usage,
     cancel_run,
@@ -66,116 +26,120 @@ from actors.core.steps.runs import (
 from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:
+def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: events.GridEvent) -> TransitionResult:
     match event:
-        case BeginLlm() if state.error:
+        case events.BeginLlm() if state.error:
             return fail_run(TransitionBuilder(state, context, event.at), ErrorKind.REPEATED_FAILURE, state.error)
-        case BeginLlm():
+        case events.BeginLlm():
             return begin_request(TransitionBuilder(state, context, event.at))
-        case UserMessage():
+        case events.UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
-        case UserCancel():
+        case events.UserCancel():
             return cancel_run(TransitionBuilder(state, context, event.at), event)
-        case SetMode():
+        case events.SetMode():
             return set_mode(state, context, event)
-        case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
+        case events.Command():
             raise refusal(context, event, Reason.AGENT_BUSY)
-        case Restart():
+        case events.Restart():
             return interrupt_run(TransitionBuilder(state, context, event.at))
-        case LlmOutcome() | ToolEvent() | Timer() | FinishCancel() | PromoteFollowUp() | SubAgentResult():
+        case events.SettleEvent() | events.LlmOutcome() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
 
-def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridEvent) -> TransitionResult:
+def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: events.GridEvent) -> TransitionResult:
     match event:
-        case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
-            return _outcome(state, context, event) if is_current(state, event) else ignored(state)
-        case RetryTimeout():
+        case events.LlmOutcome():
+            return _outcome(state, context, event) if responses.is_current(state, event) else ignored(state)
+        case events.RetryTimeout():
             return (
                 retry_request(TransitionBuilder(state, context, event.at), state)
-                if is_due(state, event)
+                if responses.is_due(state, event)
                 else ignored(state)
             )
-        case UserMessage():
+        case events.UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
-        case UserCancel():
-            return cancel_request(state, context, event)
-        case SetMode():
+        case events.UserCancel():
+            return responses.cancel_request(state, context, event)
+        case events.SetMode():
             return set_mode(state, context, event)
-        case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
+        case events.Command():
             raise refusal(context, event, Reason.AGENT_BUSY)
-        case Restart():
+        case events.Restart():
             builder = TransitionBuilder(state, context, event.at)
             discard_stream(builder, state)
             return interrupt_run(builder)
-        case SettleEvent() | ToolEvent() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout():
+        case events.SettleEvent() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
 
-def _outcome(state: LlmRequesting, context: ConvContext, event: AttemptOutcome) -> TransitionResult:
+def _outcome(state: LlmRequesting, context: ConvContext, event: responses.AttemptOutcome) -> TransitionResult:
     builder = TransitionBuilder(state, context, event.at)
     match event:
-        case LlmStreamStarted():
-            return stream_started(builder, state)
-        case LlmStreamChunk():
-            return stream_chunk(builder, state, event)
-        case LlmResponse():
-            return handle_response(builder, state, event)
-        case LlmError():
+        case events.LlmStreamStarted():
+            return responses.stream_started(builder, state)
+        case events.LlmStreamChunk():
+            return responses.stream_chunk(builder, state, event)
+        case events.LlmResponse():
+            return responses.handle_response(builder, state, event)
+        case events.LlmError():
             account_usage(builder, event.usage, fills_window=False)
-            return request_failed(builder, state, event.error, event.retry_after_ms)
-        case LlmAborted():
+            return responses.request_failed(builder, state, event.error, event.retry_after_ms)
+        case events.LlmAborted():
             account_usage(builder, event.usage, fills_window=False)
-            return request_failed(builder, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED))
+            return responses.request_failed(builder, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED))
 
 
-def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext, event: GridEvent) -> TransitionResult:
+def when_awaiting_continuation(
+    state: AwaitingContinuation, context: ConvContext, event: events.GridEvent
+) -> TransitionResult:
     match event:
-        case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
-            return _summary_outcome(state, context, event) if is_current(state, event) else ignored(state)
-        case RetryTimeout():
+        case events.LlmOutcome():
+            return _summary_outcome(state, context, event) if responses.is_current(state, event) else ignored(state)
+        case events.RetryTimeout():
             return (
                 retry_summary(TransitionBuilder(state, context, event.at), state)
-                if is_due(state, event)
+                if responses.is_due(state, event)
                 else ignored(state)
             )
-        case UserMessage():
+        case events.UserMessage():
             raise refusal(context, event, Reason.CONTINUATION_IN_PROGRESS)
-        case UserCancel():
-            return cancel_request(state, context, event)
-        case SetMode():
+        case events.UserCancel():
+            return responses.cancel_request(state, context, event)
+        case events.SetMode():
             return set_mode(state, context, event)
-        case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
+        case events.Command():
             raise refusal(context, event, Reason.AGENT_BUSY)
-        case Restart():
+        case events.Restart():
             builder = TransitionBuilder(state, context, event.at)
             discard_stream(builder, state)
             if state.before is not None:
                 _tell_failure(builder, LlmFailure(ErrorKind.INTERRUPTED, texts.RESTARTED))
             return interrupt_run(builder)
-        case SettleEvent() | ToolEvent() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout():
+        case events.SettleEvent() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
 
-def _summary_outcome(state: AwaitingContinuation, context: ConvContext, event: AttemptOutcome) -> TransitionResult:
+def _summary_outcome(
+    state: AwaitingContinuation, context: ConvContext, event: responses.AttemptOutcome
+) -> TransitionResult:
     builder = TransitionBuilder(state, context, event.at)
     match event:
-        case LlmStreamStarted():
-            return stream_started(builder, state)
-        case LlmStreamChunk():
-            return stream_chunk(builder, state, event)
-        case LlmResponse():
+        case events.LlmStreamStarted():
+            return responses.stream_started(builder, state)
+        case events.LlmStreamChunk():
+            return responses.stream_chunk(builder, state, event)
+        case events.LlmResponse():
             account_usage(builder, event.usage, fills_window=False)
             return _summarized(builder, state, event)
-        case LlmError():
+        case events.LlmError():
             account_usage(builder, event.usage, fills_window=False)
             return _failed(builder, state, event.error, event.retry_after_ms)
-        case LlmAborted():
+        case events.LlmAborted():
             account_usage(builder, event.usage, fills_window=False)
             return _failed(builder, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED), None)
 
 
-def _summarized(builder: TransitionBuilder, state: AwaitingContinuation, event: LlmResponse) -> TransitionResult:
+def _summarized(builder: TransitionBuilder, state: AwaitingContinuation, event: events.LlmResponse) -> TransitionResult:
     summary = text_of(event.content).strip()
     if not summary or event.refusal:
         cause = texts.SUMMARY_REFUSED if event.refusal else texts.NO_SUMMARY
@@ -191,7 +155,7 @@ def _summarized(builder: TransitionBuilder, state: AwaitingContinuation, event: 
     return exhaust_context(builder, summary, _reason(state))
 
 
-def _kind_of(event: LlmResponse) -> ErrorKind:
+def _kind_of(event: events.LlmResponse) -> ErrorKind:
     if event.refusal:
         return ErrorKind.CONTENT_FILTER
     return ErrorKind.CONTEXT_EXHAUSTED if event.context_full else ErrorKind.SERVER_ERROR
@@ -200,9 +164,9 @@ def _kind_of(event: LlmResponse) -> ErrorKind:
 def _failed(
     builder: TransitionBuilder, state: AwaitingContinuation, failure: LlmFailure, retry_after_ms: int | None
 ) -> TransitionResult:
-    if may_retry(builder, state, failure, retry_after_ms):
-        return back_off(builder, state, failure, retry_after_ms)
-    cause = error_text(builder, state.attempt, failure, retry_after_ms)
+    if responses.may_retry(builder, state, failure, retry_after_ms):
+        return responses.back_off(builder, state, failure, retry_after_ms)
+    cause = responses.error_text(builder, state.attempt, failure, retry_after_ms)
     return _not_summarized(builder, state, replace(failure, message=cause))
 
 

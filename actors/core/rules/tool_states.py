@@ -4,41 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from actors.core import thresholds
+from actors.core import events, thresholds
 from actors.core.content import ToolCancelled, ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
 from actors.core.effects import AnswerTool, AwaitAnswer, RetryOf, ScheduleRetry, TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure, Reason, Rejected
-from actors.core.events import (
-    AgentsSpawned,
-    AnswerQuestion,
-    ApprovalResponse,
-    AskQuestion,
-    CancelTimeout,
-    GridEvent,
-    LlmOutcome,
-    QuestionOver,
-    Restart,
-    RetryTimeout,
-    SetMode,
-    SettleEvent,
-    SpawnSubAgents,
-    StartSubAgent,
-    SubAgentResult,
-    SubAgentTimeout,
-    Timer,
-    ToolAborted,
-    ToolComplete,
-    ToolEvent,
-    ToolRetryTimeout,
-    ToolTransient,
-    TriggerContinuation,
-    UserCancel,
-    UserMessage,
-)
 from actors.core.notifications import ApprovalDecision, CallStatus, QuestionChanged, Retrying
 from actors.core.states import AwaitingToolApproval, Question, QuestionStatus, State, ToolExecuting, ToolPhase
-from actors.core.steps import texts
+from actors.core.steps import texts, tool_rounds
 from actors.core.steps.approvals import (
     REQUEST_MODE_UPGRADE,
     requested_mode,
@@ -49,53 +22,38 @@ from actors.core.steps.approvals import (
 from actors.core.steps.command_steps import queue_input, refusal, spawn_agents
 from actors.core.steps.notices import change_mode, drop_job_end, grant, set_mode
 from actors.core.steps.runs import cancel_run, interrupt_run
-from actors.core.steps.tool_rounds import (
-    add_call_result,
-    cancel_calls,
-    cancel_undecided,
-    complete_call,
-    current_call,
-    deny_calls,
-    end_question,
-    end_waiting,
-    interrupt_calls,
-    run_next_call,
-    start_execution,
-    stop_call,
-    withdraw_asked,
-)
 from actors.core.steps.transition_builder import TransitionBuilder
 
 
 def when_awaiting_tool_approval(
-    state: AwaitingToolApproval, context: ConvContext, event: GridEvent
+    state: AwaitingToolApproval, context: ConvContext, event: events.GridEvent
 ) -> TransitionResult:
     match event:
-        case ApprovalResponse():
+        case events.ApprovalResponse():
             return _answer(state, context, event)
-        case UserMessage():
+        case events.UserMessage():
             return queue_input(state, context, event, Reason.AWAITING_APPROVAL)
-        case TriggerContinuation():
+        case events.TriggerContinuation():
             raise refusal(context, event, Reason.AWAITING_APPROVAL)
-        case SpawnSubAgents() | StartSubAgent():
+        case events.SpawnSubAgents() | events.StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
-        case SetMode():
+        case events.SetMode():
             return set_mode(state, context, event)
-        case UserCancel():
+        case events.UserCancel():
             builder = TransitionBuilder(state, context, event.at)
             withdraw_questions(builder, state.undecided)
-            cancel_undecided(builder, _ids(state))
+            tool_rounds.cancel_undecided(builder, _ids(state))
             return cancel_run(builder, event)
-        case Restart():
+        case events.Restart():
             builder = TransitionBuilder(state, context, event.at)
             withdraw_questions(builder, state.undecided)
-            interrupt_calls(builder, _ids(state))
+            tool_rounds.interrupt_calls(builder, _ids(state))
             return interrupt_run(builder)
-        case SettleEvent() | LlmOutcome() | ToolEvent() | Timer() | SubAgentResult():
+        case events.SettleEvent() | events.LlmOutcome() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
 
-def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalResponse) -> TransitionResult:
+def _answer(state: AwaitingToolApproval, context: ConvContext, event: events.ApprovalResponse) -> TransitionResult:
     """Apply a person's decision about one call: the last approval starts all calls, the first denial skips them all."""
     if event.tool_use_id not in state.undecided:
         raise Rejected(Reason.UNKNOWN_OR_DECIDED)
@@ -104,61 +62,61 @@ def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalRe
     if not event.approve:
         resolve_question(builder, event.tool_use_id, ApprovalDecision.DENY, event.reason)
         withdraw_questions(builder, others)
-        return deny_calls(builder, state.calls, event.tool_use_id, texts.denied(event.reason))
+        return tool_rounds.deny_calls(builder, state.calls, event.tool_use_id, texts.denied(event.reason))
     resolve_question(builder, event.tool_use_id, ApprovalDecision.APPROVE, event.reason)
     if others:
         return builder.stay(replace(state, undecided=others))
-    return run_next_call(builder, state.calls, _ids(state), ())
+    return tool_rounds.run_next_call(builder, state.calls, _ids(state), ())
 
 
 def _ids(state: AwaitingToolApproval) -> tuple[str, ...]:
     return tuple(call.id for call in state.calls)
 
 
-def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridEvent) -> TransitionResult:
+def when_tool_executing(state: ToolExecuting, context: ConvContext, event: events.GridEvent) -> TransitionResult:
     match event:
-        case ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned():
+        case events.ToolComplete() | events.ToolTransient() | events.ToolAborted() | events.AgentsSpawned():
             return _outcome(state, context, event) if _concerns(state, event) else ignored(state)
-        case ToolRetryTimeout():
+        case events.ToolRetryTimeout():
             return (
                 _retry(TransitionBuilder(state, context, event.at), state) if _is_due(state, event) else ignored(state)
             )
-        case UserMessage():
+        case events.UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
-        case UserCancel():
+        case events.UserCancel():
             return _cancel(state, context, event)
-        case SetMode():
+        case events.SetMode():
             return _stop_for_mode(state, context, event) if _stops(state, event) else set_mode(state, context, event)
-        case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
+        case events.Command():
             raise refusal(context, event, Reason.AGENT_BUSY)
-        case Restart():
+        case events.Restart():
             builder = TransitionBuilder(state, context, event.at)
-            interrupt_calls(builder, (state.current_tool_id, *state.remaining_tool_ids))
-            withdraw_asked(builder, state)
+            tool_rounds.interrupt_calls(builder, (state.current_tool_id, *state.remaining_tool_ids))
+            tool_rounds.withdraw_asked(builder, state)
             if state.deadline:
-                end_waiting(builder, state, CallStatus.WITHDRAWN)
+                tool_rounds.end_waiting(builder, state, CallStatus.WITHDRAWN)
             return interrupt_run(builder)
-        case SettleEvent() | LlmOutcome() | RetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout():
+        case events.SettleEvent() | events.LlmOutcome() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
 
-Outcome = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned
+Outcome = events.ToolComplete | events.ToolTransient | events.ToolAborted | events.AgentsSpawned
 
 
 def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> TransitionResult:
-    if isinstance(event, AgentsSpawned) and context.is_sub_agent:
+    if isinstance(event, events.AgentsSpawned) and context.is_sub_agent:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
-    withdraw_asked(builder, state)
+    tool_rounds.withdraw_asked(builder, state)
     match event:
-        case ToolComplete():
+        case events.ToolComplete():
             drop_job_end(builder, event.ended_job)
             return _completed(builder, state, event.result)
-        case ToolTransient():
+        case events.ToolTransient():
             return _transient(builder, state, event)
-        case ToolAborted():
+        case events.ToolAborted():
             return _completed(builder, state, ToolError(state.current_tool_id, texts.TOOL_ABORTED))
-        case AgentsSpawned():
+        case events.AgentsSpawned():
             if not event.agents:
                 return _completed(builder, state, ToolError(state.current_tool_id, texts.NO_TASKS))
             return spawn_agents(builder, event.agents, call=state)
@@ -170,7 +128,7 @@ def _concerns(state: ToolExecuting, event: Outcome) -> bool:
     return runs and identity == (state.current_tool_id, state.execution_id)
 
 
-def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
+def _is_due(state: ToolExecuting, event: events.ToolRetryTimeout) -> bool:
     identity = (event.tool_use_id, event.execution_id, event.attempt)
     return state.phase is ToolPhase.BACKOFF and identity == (
         state.current_tool_id,
@@ -180,17 +138,17 @@ def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
 
 
 def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
-    call = current_call(state)
-    answer = add_call_result(builder, call, result)
+    call = tool_rounds.current_call(state)
+    answer = tool_rounds.add_call_result(builder, call, result)
     if call.name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess) and not builder.context.is_sub_agent:
         grant(builder, requested_mode(call))
     done = (*state.completed_results, answer)
-    return run_next_call(builder, state.calls, state.remaining_tool_ids, done, refused=state.refused_ids)
+    return tool_rounds.run_next_call(builder, state.calls, state.remaining_tool_ids, done, refused=state.refused_ids)
 
 
-def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTransient) -> TransitionResult:
+def _transient(builder: TransitionBuilder, state: ToolExecuting, event: events.ToolTransient) -> TransitionResult:
     """Retry a call that cannot have changed anything, while attempts are left; otherwise the failure is its result."""
-    limits, traits = builder.context.limits, traits_of(builder.context, current_call(state).name)
+    limits, traits = builder.context.limits, traits_of(builder.context, tool_rounds.current_call(state).name)
     repeatable = not event.begun or (traits is not None and traits.retry_safe)
     if not repeatable or not thresholds.attempts_left(state.attempt, limits):
         text = texts.failed_after(state.attempt, event.message)
@@ -207,33 +165,35 @@ def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTran
 
 
 def _retry(builder: TransitionBuilder, state: ToolExecuting) -> TransitionResult:
-    xid = start_execution(builder, current_call(state), state.attempt)
+    xid = tool_rounds.start_execution(builder, tool_rounds.current_call(state), state.attempt)
     return builder.finish(replace(state, ledger=builder.ledger, execution_id=xid, phase=ToolPhase.RUNNING, retry_at=0))
 
 
-def _cancel(state: ToolExecuting, context: ConvContext, event: UserCancel) -> TransitionResult:
+def _cancel(state: ToolExecuting, context: ConvContext, event: events.UserCancel) -> TransitionResult:
     """Become idle at once. The tool runner delays the next execution until the killed process tree has exited."""
     builder = TransitionBuilder(state, context, event.at)
-    cancel_calls(builder, state.current_tool_id, state.remaining_tool_ids)
-    stop_call(builder, state)
+    tool_rounds.cancel_calls(builder, state.current_tool_id, state.remaining_tool_ids)
+    tool_rounds.stop_call(builder, state)
     return cancel_run(builder, event)
 
 
-def _stops(state: ToolExecuting, event: SetMode) -> bool:
+def _stops(state: ToolExecuting, event: events.SetMode) -> bool:
     return state.phase is ToolPhase.RUNNING and state.current_tool_id in event.stop
 
 
-def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: SetMode) -> TransitionResult:
+def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: events.SetMode) -> TransitionResult:
     """Stop the running call, which has more rights than the new mode gives; the run continues (REQ-BED-016)."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
     change_mode(builder, event.mode)
-    stop_call(builder, state)
-    return complete_call(builder, state, ToolCancelled(state.current_tool_id, texts.STOPPED_FOR_MODE[event.mode]))
+    tool_rounds.stop_call(builder, state)
+    return tool_rounds.complete_call(
+        builder, state, ToolCancelled(state.current_tool_id, texts.STOPPED_FOR_MODE[event.mode])
+    )
 
 
-def ask_question(state: State, context: ConvContext, event: AskQuestion) -> TransitionResult:
+def ask_question(state: State, context: ConvContext, event: events.AskQuestion) -> TransitionResult:
     """Ask clients a question of the running call. Ignored in sub-agents, for other calls, and if repeated."""
     running = _asking(state, event)
     if running is None or event.place <= running.asked or context.is_sub_agent:
@@ -244,12 +204,12 @@ def ask_question(state: State, context: ConvContext, event: AskQuestion) -> Tran
     question = Question(
         ledger.questions, event.place, event.asker, event.message, event.at, deadline, event.schema, event.url
     )
-    builder.notify(QuestionChanged(current_call(running), question, QuestionStatus.PENDING))
+    builder.notify(QuestionChanged(tool_rounds.current_call(running), question, QuestionStatus.PENDING))
     builder.add_effect(AwaitAnswer(running.current_tool_id, running.execution_id, event.place, deadline))
     return builder.stay(replace(running, ledger=ledger, questions=(*running.questions, question), asked=event.place))
 
 
-def drop_question(state: State, context: ConvContext, event: QuestionOver) -> TransitionResult:
+def drop_question(state: State, context: ConvContext, event: events.QuestionOver) -> TransitionResult:
     """End a question that was not answered in time, or that the tool withdrew. Ignored if it does not wait."""
     running = _asking(state, event)
     question = next((each for each in running.questions if each.place == event.place), None) if running else None
@@ -259,7 +219,7 @@ def drop_question(state: State, context: ConvContext, event: QuestionOver) -> Tr
     return _end(TransitionBuilder(running, context, event.at), running, question, status)
 
 
-def apply_decision(state: State, context: ConvContext, event: AnswerQuestion) -> TransitionResult:
+def apply_decision(state: State, context: ConvContext, event: events.AnswerQuestion) -> TransitionResult:
     """Give a person's answer to the tool. Raises Rejected, with the reason, if the question awaits no answer."""
     question = open_question(state, event.number)
     if question is None or not isinstance(state, ToolExecuting):
@@ -274,7 +234,7 @@ def open_question(state: State, number: int) -> Question | None:
     return next((question for question in asked if question.number == number), None)
 
 
-def _asking(state: State, event: AskQuestion | QuestionOver) -> ToolExecuting | None:
+def _asking(state: State, event: events.AskQuestion | events.QuestionOver) -> ToolExecuting | None:
     """`state` if the call that the event names is running on the server (not in a client), else None."""
     if not isinstance(state, ToolExecuting) or state.phase is not ToolPhase.RUNNING or state.deadline:
         return None
@@ -288,7 +248,7 @@ def _end(
     if status is not QuestionStatus.WITHDRAWN:
         identity = state.current_tool_id, state.execution_id, question.place
         builder.add_effect(AnswerTool(*identity, status, content if status is QuestionStatus.ANSWERED else ""))
-    end_question(builder, state, question, status)
+    tool_rounds.end_question(builder, state, question, status)
     left = tuple(each for each in state.questions if each is not question)
     return builder.stay(replace(state, ledger=builder.ledger, questions=left))
 

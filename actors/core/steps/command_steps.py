@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from actors.core import thresholds
+from actors.core import states, thresholds
 from actors.core.content import Delivery, SubAgentComplete, SystemKind, ToolOutcome
 from actors.core.context import ConvContext, Rules
 from actors.core.effects import SpawnSubAgent, TransitionResult
@@ -18,24 +18,6 @@ from actors.core.events import (
     WithdrawMessage,
 )
 from actors.core.notifications import Fate, QueueChanged, SubAgents
-from actors.core.states import (
-    AgentFailed,
-    AgentOutcome,
-    AgentReport,
-    AgentSucceeded,
-    AgentTask,
-    AgentTimedOut,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    Error,
-    Idle,
-    Ledger,
-    LlmReason,
-    PendingAgent,
-    QueuedInput,
-    State,
-    ToolExecuting,
-)
 from actors.core.steps import texts
 from actors.core.steps.inference import begin_summary
 from actors.core.steps.runs import begin_run
@@ -60,17 +42,19 @@ def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
             return Rejected(Reason.SUB_AGENT if context.is_sub_agent else reason)
 
 
-def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> TransitionResult:
+def start_run(state: states.Idle | states.Error, context: ConvContext, event: UserMessage) -> TransitionResult:
     """Begin a run with this message, whatever its `delivery` says. Raises Rejected in a sub-agent."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
     begin_run(builder, event.generation, event.output_schema)
     builder.add_user_message(event.message_id, event.text, event.images, "direct")
-    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
+    return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE), *after_failure(state))
 
 
-def spawn_from_command(state: Idle | Error, context: ConvContext, event: SpawnSubAgents) -> TransitionResult:
+def spawn_from_command(
+    state: states.Idle | states.Error, context: ConvContext, event: SpawnSubAgents
+) -> TransitionResult:
     """Begin a run that starts sub-agents without a model request.
 
     Raises Rejected in a sub-agent, InvalidTransition without tasks.
@@ -85,22 +69,24 @@ def spawn_from_command(state: Idle | Error, context: ConvContext, event: SpawnSu
     return spawn_agents(builder, event.tasks, *after_failure(state), ContextState.PROCESSING_USER_MESSAGE)
 
 
-def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerContinuation) -> TransitionResult:
+def trigger_summary(
+    state: states.Idle | states.Error, context: ConvContext, event: TriggerContinuation
+) -> TransitionResult:
     """Request a summary of the conversation, by command; this opens no run. Raises Rejected in a sub-agent."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
     full = context.rules < Rules.NOTHING_LOST or thresholds.full(state.ledger.used_tokens, context)
-    before = None if full else replace(state, ledger=Ledger())
+    before = None if full else replace(state, ledger=states.Ledger())
     return begin_summary(builder, (), *after_failure(state), ContextState.PROCESSING_USER_MESSAGE, before=before)
 
 
-def after_failure(state: Idle | Error) -> tuple[ContextState, ...]:
+def after_failure(state: states.Idle | states.Error) -> tuple[ContextState, ...]:
     """The states of the Context Manager diagram between `state` and the next run: Idle after Error, or none."""
-    return (ContextState.IDLE,) if isinstance(state, Error) else ()
+    return (ContextState.IDLE,) if isinstance(state, states.Error) else ()
 
 
-def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Reason) -> TransitionResult:
+def queue_input(state: states.State, context: ConvContext, event: UserMessage, busy: Reason) -> TransitionResult:
     """Queue a message for the open run (steer) or a later one (follow-up).
 
     Raises Rejected: `busy` if it may not be queued, QUEUE_FULL, or SUB_AGENT.
@@ -111,7 +97,9 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
     if len(ledger.steers) + len(ledger.follows) >= context.limits.max_queue:
         raise Rejected(Reason.QUEUE_FULL)
     builder = TransitionBuilder(state, context, event.at)
-    waiting = QueuedInput(event.message_id, event.text, event.images, event.at, event.generation, event.output_schema)
+    waiting = states.QueuedInput(
+        event.message_id, event.text, event.images, event.at, event.generation, event.output_schema
+    )
     if event.delivery is Delivery.STEER:
         builder.ledger = replace(ledger, steers=(*ledger.steers, waiting))
     else:
@@ -121,7 +109,7 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
     return builder.stay(replace(state, ledger=builder.ledger))
 
 
-def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
+def withdraw_message(state: states.State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
     """Remove a message from the queue. Raises Rejected(UNKNOWN_OR_DECIDED) if it is not there."""
     ledger = state.ledger
     waiting = next((one for one in (*ledger.steers, *ledger.follows) if one.message_id == event.message_id), None)
@@ -140,14 +128,17 @@ def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage)
 
 
 def spawn_agents(
-    builder: TransitionBuilder, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
+    builder: TransitionBuilder,
+    tasks: tuple[states.AgentTask, ...],
+    *through: ContextState,
+    call: states.ToolExecuting | None = None,
 ) -> TransitionResult:
     """Start sub-agents and wait for all. `call`: the state whose running call starts them; None for a command."""
     builder.place_state()
     pending = tuple(_start_agents(builder, task, index) for index, task in enumerate(tasks))
-    state = AwaitingSubAgents(builder.ledger, pending, ())
+    state = states.AwaitingSubAgents(builder.ledger, pending, ())
     if call:
-        state = AwaitingSubAgents(
+        state = states.AwaitingSubAgents(
             builder.ledger,
             pending,
             (),
@@ -160,10 +151,13 @@ def spawn_agents(
 
 
 def record_outcome(
-    builder: TransitionBuilder, state: AwaitingSubAgents, agent: PendingAgent, outcome: AgentOutcome
+    builder: TransitionBuilder,
+    state: states.AwaitingSubAgents,
+    agent: states.PendingAgent,
+    outcome: states.AgentOutcome,
 ) -> TransitionResult:
     """After the last outcome, the text about all becomes the result of the call, or else a system message."""
-    ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
+    ended = states.AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)
     pending = tuple(other for other in state.pending if other is not agent)
     progress = SubAgents(reports, tuple(map(summarize_agent, pending)))
@@ -176,40 +170,40 @@ def record_outcome(
     text = aggregate(reports)
     if not state.tool_use_id:
         builder.add_system_message(SystemKind.SUB_AGENT_RESULTS, text)
-        after = AwaitingLlm(builder.ledger, LlmReason.SUB_AGENTS)
+        after = states.AwaitingLlm(builder.ledger, states.LlmReason.SUB_AGENTS)
         return builder.finish(after, ContextState.PROCESSING_TOOL_RESULTS)
-    success = any(isinstance(done.outcome, AgentSucceeded) for done in reports)
+    success = any(isinstance(done.outcome, states.AgentSucceeded) for done in reports)
     outcome_of_call = ToolOutcome.OK if success else ToolOutcome.ERROR
     call = next(call for call in state.calls if call.id == state.tool_use_id)
     result = add_call_result(builder, call, SubAgentComplete(call.id, text, success, outcome_of_call))
     return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.tool_results, result))
 
 
-def aggregate(reports: tuple[AgentReport, ...]) -> str:
+def aggregate(reports: tuple[states.AgentReport, ...]) -> str:
     """The text that the model reads about its sub-agents, in the order of their tasks."""
     return "\n\n".join(f'Task: "{done.task}"\n{_outcome_text(done.outcome)}' for done in reports)
 
 
-def find_agent(pending: tuple[PendingAgent, ...], agent_id: str) -> PendingAgent | None:
+def find_agent(pending: tuple[states.PendingAgent, ...], agent_id: str) -> states.PendingAgent | None:
     return next((agent for agent in pending if agent.agent_id == agent_id), None)
 
 
-def _start_agents(builder: TransitionBuilder, task: AgentTask, index: int) -> PendingAgent:
+def _start_agents(builder: TransitionBuilder, task: states.AgentTask, index: int) -> states.PendingAgent:
     number = builder.ledger.agents + 1
     builder.ledger = replace(builder.ledger, agents=number)
     named = replace(task, agent_id=f"{builder.context.conversation_id}-a{number}")
     deadline = builder.at + task.timeout_ms
     builder.add_effect(SpawnSubAgent(named, deadline))
-    return PendingAgent(named.agent_id, index, task.task, deadline)
+    return states.PendingAgent(named.agent_id, index, task.task, deadline)
 
 
-def _outcome_text(outcome: AgentOutcome) -> str:
+def _outcome_text(outcome: states.AgentOutcome) -> str:
     match outcome:
-        case AgentSucceeded():
+        case states.AgentSucceeded():
             return f"Result: {outcome.result}"
-        case AgentFailed():
+        case states.AgentFailed():
             return _with_partial(f"Failed: {outcome.error}", outcome.partial_result)
-        case AgentTimedOut():
+        case states.AgentTimedOut():
             return _with_partial(f"Timed out: {texts.AGENT_TIMED_OUT}", outcome.partial_result)
 
 

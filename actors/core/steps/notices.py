@@ -6,26 +6,13 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from actors.core import states
 from actors.core.content import SystemKind
 from actors.core.context import ConvContext, Mode, Rules, wider
 from actors.core.effects import PersistMode, TransitionResult, ignored
 from actors.core.errors import Reason, Rejected
 from actors.core.events import JobChanged, McpRestarted, SetMode
 from actors.core.notifications import BackgroundJobChanged, ModeChanged
-from actors.core.states import (
-    TERMINAL,
-    AwaitingContinuation,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    Error,
-    Idle,
-    JobStatus,
-    LlmPhase,
-    LlmRequesting,
-    Notice,
-    State,
-    ToolExecuting,
-)
 from actors.core.steps import texts
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, traits_of
 from actors.core.steps.transition_builder import TransitionBuilder
@@ -37,7 +24,7 @@ _MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})
 def queue_notice(builder: TransitionBuilder, kind: SystemKind, text: str, replacing: Collection[SystemKind]) -> None:
     """Queue a notice, and drop the queued notices of the kinds in `replacing`, which the new one makes obsolete."""
     drop_notices(builder, replacing)
-    notice = Notice(kind, text, builder.at)
+    notice = states.Notice(kind, text, builder.at)
     builder.ledger = replace(builder.ledger, pending_notices=(*builder.ledger.pending_notices, notice))
 
 
@@ -93,9 +80,9 @@ def notice_date(builder: TransitionBuilder) -> None:
     builder.add_system_message(SystemKind.NONE, texts.DATE.format(date=date), meta=True)
 
 
-def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) -> TransitionResult:
+def notice_mcp_restart(state: states.State, context: ConvContext, event: McpRestarted) -> TransitionResult:
     """MCP servers lost what they kept in memory. Ignored in sub-agents, and in all states but Idle and Error."""
-    if not isinstance(state, (Idle, Error)) or context.is_sub_agent:
+    if not isinstance(state, (states.Idle, states.Error)) or context.is_sub_agent:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
     text = texts.MCP_RESTARTED.format(servers=", ".join(event.servers))
@@ -104,18 +91,18 @@ def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) 
     return builder.stay_silently(replace(state, ledger=builder.ledger))
 
 
-def change_job(state: State, context: ConvContext, event: JobChanged) -> TransitionResult:
+def change_job(state: states.State, context: ConvContext, event: JobChanged) -> TransitionResult:
     """Accepted in every state.
 
     Ignored if recorded already; the end of a job counts even if its beginning was not recorded.
     """
     job, jobs = event.job, state.ledger.jobs
     known = next((each for each in jobs if (each.handle, each.tool_use_id) == (job.handle, job.tool_use_id)), None)
-    if known is not None and (job.status is JobStatus.RUNNING or known.status is not JobStatus.RUNNING):
+    if known is not None and (job.status is states.JobStatus.RUNNING or known.status is not states.JobStatus.RUNNING):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
     others = tuple(each for each in jobs if each is not known)
-    told = job.status is not JobStatus.RUNNING and isinstance(state, TERMINAL)  # no request follows
+    told = job.status is not states.JobStatus.RUNNING and isinstance(state, states.TERMINAL)  # no request follows
     builder.ledger = replace(state.ledger, jobs=others if told else (*others, job))
     builder.place_state()
     builder.notify(BackgroundJobChanged(job))
@@ -123,7 +110,7 @@ def change_job(state: State, context: ConvContext, event: JobChanged) -> Transit
 
 
 def _deliver_job_ends(builder: TransitionBuilder) -> None:
-    ended = tuple(job for job in builder.ledger.jobs if job.status is not JobStatus.RUNNING)
+    ended = tuple(job for job in builder.ledger.jobs if job.status is not states.JobStatus.RUNNING)
     if ended:
         builder.ledger = replace(builder.ledger, jobs=builder.ledger.running_jobs)
         builder.add_system_message(SystemKind.JOBS_ENDED, texts.jobs_ended(ended), meta=True)
@@ -131,7 +118,7 @@ def _deliver_job_ends(builder: TransitionBuilder) -> None:
 
 def drop_job_end(builder: TransitionBuilder, handle: str) -> None:
     """Deliver no message about the end of this job, because a tool result shows it to the agent."""
-    kept = tuple(job for job in builder.ledger.jobs if job.handle != handle or job.status is JobStatus.RUNNING)
+    kept = tuple(job for job in builder.ledger.jobs if job.handle != handle or job.status is states.JobStatus.RUNNING)
     builder.ledger = replace(builder.ledger, jobs=kept)
 
 
@@ -141,17 +128,17 @@ def _queue_interruption(builder: TransitionBuilder, text: str) -> None:
     queue_notice(builder, SystemKind.INTERRUPTED, text.format(step=_step(builder.before)), _MODEL_ONLY)
 
 
-def _step(state: State) -> str:
+def _step(state: states.State) -> str:
     match state:
-        case LlmRequesting(phase=LlmPhase.STREAMING):
+        case states.LlmRequesting(phase=states.LlmPhase.STREAMING):
             return texts.WHILE_ANSWERING
-        case AwaitingToolApproval():
+        case states.AwaitingToolApproval():
             return texts.while_asking(call.name for call in state.calls if call.id in state.undecided)
-        case ToolExecuting():
+        case states.ToolExecuting():
             return texts.while_running(next(call.name for call in state.calls if call.id == state.current_tool_id))
-        case AwaitingSubAgents():
+        case states.AwaitingSubAgents():
             return texts.WHILE_SUB_AGENTS_WORKED
-        case AwaitingContinuation():
+        case states.AwaitingContinuation():
             return texts.WHILE_SUMMING_UP
         case _ if state.ledger.rounds > 1:
             return texts.after_step(state.ledger.rounds - 1)
@@ -166,7 +153,7 @@ KINDS = {
 }
 
 
-def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionResult:
+def set_mode(state: states.State, context: ConvContext, event: SetMode) -> TransitionResult:
     """Change the mode by command.
 
     The notice is persisted at once, or queued while a call has no result. Ignored if the mode is set. Raises Rejected
@@ -223,11 +210,11 @@ def _check_available(context: ConvContext, mode: Mode) -> None:
         raise Rejected(Reason.MODE_UNAVAILABLE)
 
 
-def round_is_open(state: State) -> bool:
+def round_is_open(state: states.State) -> bool:
     """Whether a tool call has no result yet; no other message may be persisted before that result."""
-    if isinstance(state, AwaitingSubAgents):
+    if isinstance(state, states.AwaitingSubAgents):
         return bool(state.tool_use_id)
-    return isinstance(state, (AwaitingToolApproval, ToolExecuting))
+    return isinstance(state, (states.AwaitingToolApproval, states.ToolExecuting))
 
 
 def _queue(builder: TransitionBuilder, mode: Mode) -> None:

@@ -5,20 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.core import thresholds
+from actors.core import events, thresholds
 from actors.core.content import MessageType, SystemKind, ToolUse, distinct_calls, text_of, tool_uses
 from actors.core.context import CallSubject, ConvContext, Rules
 from actors.core.effects import RetryOf, ScheduleRetry, TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.events import (
-    LlmAborted,
-    LlmError,
-    LlmResponse,
-    LlmStreamChunk,
-    LlmStreamStarted,
-    RetryTimeout,
-    UserCancel,
-)
 from actors.core.notifications import Retrying, StopReason, TextDelta
 from actors.core.states import (
     AwaitingContinuation,
@@ -29,30 +20,17 @@ from actors.core.states import (
     LlmReason,
     LlmRequesting,
 )
-from actors.core.steps import texts
+from actors.core.steps import runs, texts
 from actors.core.steps.approvals import CallVerdict, Evaluation, ask, denial, evaluate
 from actors.core.steps.inference import abort_request, begin_request, begin_summary, discard_stream
 from actors.core.steps.notices import queue_cancel_notice
-from actors.core.steps.runs import (
-    accept_output,
-    accept_submission,
-    account_usage,
-    become_idle,
-    cancel_run,
-    exhaust_with_fallback,
-    fail_run,
-    fail_sub_agent,
-    handle_output,
-    has_output_call,
-    has_submission,
-    return_steers,
-    submission_of,
-)
 from actors.core.steps.tool_rounds import Failure, deny_calls, end_round, run_next_call, skip_calls
 from actors.core.steps.transition_builder import TransitionBuilder
 from actors.core.summary import ContextState
 
-AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted
+AttemptOutcome = (
+    events.LlmStreamStarted | events.LlmStreamChunk | events.LlmResponse | events.LlmError | events.LlmAborted
+)
 
 
 def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
@@ -61,7 +39,7 @@ def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcom
     return state.phase is not LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
-def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> bool:
+def is_due(state: LlmRequesting | AwaitingContinuation, event: events.RetryTimeout) -> bool:
     """Whether the event belongs to the wait (backoff) that the state is in; other timers are out of date."""
     identity = (event.request_id, event.attempt)
     return state.phase is LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
@@ -75,7 +53,7 @@ def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingCo
 
 
 def stream_chunk(
-    builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk
+    builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation, event: events.LlmStreamChunk
 ) -> TransitionResult:
     """Only the first chunk of an attempt changes the state, so that chunks cost no database writes."""
     delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
@@ -88,7 +66,7 @@ def stream_chunk(
 
 
 def cancel_request(
-    state: LlmRequesting | AwaitingContinuation, context: ConvContext, event: UserCancel
+    state: LlmRequesting | AwaitingContinuation, context: ConvContext, event: events.UserCancel
 ) -> TransitionResult:
     """Abort the request and cancel the run without waiting for the abort.
 
@@ -97,8 +75,8 @@ def cancel_request(
     builder = TransitionBuilder(state, context, event.at)
     if context.is_sub_agent or state.phase is LlmPhase.BACKOFF:
         abort_request(builder, state)
-        return cancel_run(builder, event)
-    return_steers(builder)
+        return runs.cancel_run(builder, event)
+    runs.return_steers(builder)
     queue_cancel_notice(builder)
     builder.place_state()
     abort_request(builder, state)
@@ -124,10 +102,10 @@ def request_failed(
     discard_stream(builder, state)
     if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:
         if builder.context.rules < Rules.NOTHING_LOST:
-            return exhaust_with_fallback(builder, StopReason.ERROR)
+            return runs.exhaust_with_fallback(builder, StopReason.ERROR)
         return begin_summary(builder, (), ContextState.PROCESSING_LLM_RESPONSE, unanswered=True)
     through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
-    return fail_run(builder, failure.kind, error_text(builder, state.attempt, failure, retry_after_ms), *through)
+    return runs.fail_run(builder, failure.kind, error_text(builder, state.attempt, failure, retry_after_ms), *through)
 
 
 def may_retry(
@@ -187,7 +165,7 @@ _PROCESSING = ContextState.PROCESSING_LLM_RESPONSE
 
 
 class Answer(Struct, frozen=True):
-    event: LlmResponse
+    event: events.LlmResponse
     calls: tuple[ToolUse, ...]
     text: str
     full: bool
@@ -203,7 +181,7 @@ class Answer(Struct, frozen=True):
         return dict(zip(self.call_ids, subjects, strict=True)) if len(subjects) == len(self.calls) else {}
 
 
-def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: LlmResponse) -> TransitionResult:
+def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: events.LlmResponse) -> TransitionResult:
     """Persist the response, add its tokens to the totals and decide the next state."""
     event = replace(event, content=distinct_calls(event.content, state.request_id))
     if event.narrowed:
@@ -213,19 +191,19 @@ def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: Llm
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), full)
     empty = not answer.calls and not answer.text
     if empty and not event.end_turn and not answer.full and not _is_cut_reasoning(builder, answer):
-        account_usage(builder, event.usage, fills_window=False)
+        runs.account_usage(builder, event.usage, fills_window=False)
         return request_failed(builder, state, LlmFailure(ErrorKind.SERVER_ERROR, texts.EMPTY_ANSWER))
     if empty:
         discard_stream(builder, state)
     else:
         _persist(builder, state, event)
-    account_usage(builder, event.usage, fills_window=True)
+    runs.account_usage(builder, event.usage, fills_window=True)
     if builder.context.is_sub_agent:
         return _handle_sub_agent_response(builder, state, answer)
     return _handle_answer(builder, state, answer)
 
 
-def _persist(builder: TransitionBuilder, state: LlmRequesting, event: LlmResponse) -> None:
+def _persist(builder: TransitionBuilder, state: LlmRequesting, event: events.LlmResponse) -> None:
     builder.add_message(
         MessageType.AGENT,
         *event.content,
@@ -240,9 +218,9 @@ def _handle_sub_agent_response(builder: TransitionBuilder, state: LlmRequesting,
     builder.ledger = replace(
         ledger, last_text=answer.text or ledger.last_text, nudges=0 if answer.calls else ledger.nudges
     )
-    submission = submission_of(answer.calls, truncated=answer.event.truncated)
+    submission = runs.submission_of(answer.calls, truncated=answer.event.truncated)
     if submission:
-        return accept_submission(builder, answer.calls[0], submission)
+        return runs.accept_submission(builder, answer.calls[0], submission)
     if answer.full:
         skip_calls(builder, answer.call_ids, texts.CONTEXT_LIMIT)
         return _fail_sub_agent(builder, ErrorKind.CONTEXT_EXHAUSTED, texts.SUB_AGENT_EXHAUSTED)
@@ -251,7 +229,7 @@ def _handle_sub_agent_response(builder: TransitionBuilder, state: LlmRequesting,
         return _fail_sub_agent(builder, ErrorKind.TURN_LIMIT, texts.SUB_AGENT_TURN_LIMIT)
     if answer.event.truncated and answer.calls:
         return _refuse_calls(builder, answer, texts.CUT_OFF)
-    if has_submission(answer.calls):
+    if runs.has_submission(answer.calls):
         return _refuse_calls(builder, answer, texts.BAD_SUBMISSION)
     if answer.calls:
         return _run_unasked(builder, answer)
@@ -266,10 +244,10 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
     if answer.event.truncated and answer.calls:
         return _refuse_calls(builder, answer, texts.CUT_OFF)
     with_output = bool(builder.ledger.output_schema)
-    if with_output and has_output_call(answer.calls):
+    if with_output and runs.has_output_call(answer.calls):
         if len(answer.calls) > 1:
             return _refuse_calls(builder, answer, texts.BAD_OUTPUT)
-        return handle_output(builder, answer.event, answer.calls)
+        return runs.handle_output(builder, answer.event, answer.calls)
     evaluated = _evaluate_calls(builder, answer)
     if denied := _first(evaluated, CallVerdict.DENY):
         return _deny(builder, answer, denied, evaluated[denied])
@@ -280,10 +258,10 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
     if _is_unfinished(builder, state, answer) and not _is_cut_reasoning(builder, answer):
         return _continue(builder, state)
     if with_output:
-        return handle_output(builder, answer.event, ())
+        return runs.handle_output(builder, answer.event, ())
     if builder.ledger.steers:
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), _PROCESSING)
-    return become_idle(builder, StopReason.COMPLETED, _detail(builder, state, answer), _PROCESSING)
+    return runs.become_idle(builder, StopReason.COMPLETED, _detail(builder, state, answer), _PROCESSING)
 
 
 def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
@@ -315,7 +293,7 @@ def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Ev
 def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
     """Request a summary, because the context is full. No call runs; a valid output is kept for the end of the run."""
     if builder.ledger.output_schema and answer.event.output:
-        accept_output(builder, answer.calls)
+        runs.accept_output(builder, answer.calls)
         builder.ledger = replace(builder.ledger, output=answer.event.output)
         return begin_summary(builder, (), _PROCESSING)
     skip_calls(builder, answer.call_ids, texts.CONTEXT_LIMIT)
@@ -353,7 +331,7 @@ def _nudge(builder: TransitionBuilder) -> TransitionResult:
 
 
 def _fail_sub_agent(builder: TransitionBuilder, kind: ErrorKind, text: str) -> TransitionResult:
-    return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, _PROCESSING)
+    return runs.fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, _PROCESSING)
 
 
 def _detail(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> str:

@@ -6,37 +6,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.core import thresholds
-from actors.core.content import (
-    MessageType,
-    SubAgentComplete,
-    SystemKind,
-    Text,
-    ToolError,
-    ToolOutcome,
-    ToolSuccess,
-    ToolUse,
-    Usage,
-)
+from actors.core import content, states, thresholds
 from actors.core.context import ConvContext, FollowUpPolicy, Generation, Rules
 from actors.core.effects import NotifyParent, TransitionResult
 from actors.core.errors import ErrorKind
 from actors.core.events import LlmResponse, UsageReported, UserCancel
 from actors.core.notifications import ContextWarning, Fate, QueueChanged, RunStop, StopReason, UsageChanged
-from actors.core.states import (
-    AgentFailed,
-    AgentSucceeded,
-    AwaitingLlm,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    LlmReason,
-    QueuedInput,
-    State,
-)
 from actors.core.steps import texts
 from actors.core.steps.notices import (
     deliver_interruption_notice,
@@ -58,7 +33,7 @@ def open_run(builder: TransitionBuilder, generation: Generation | None = None, o
         run=ledger.run + 1,
         live=True,
         rounds=0,
-        run_usage=Usage(),
+        run_usage=content.Usage(),
         run_mode=mode,
         generation=generation,
         output_schema=output_schema,
@@ -135,7 +110,7 @@ def _drop_follow_ups(builder: TransitionBuilder) -> None:
         builder.notify(RunStop(run, StopReason.INTERRUPTED, "not_run"))
 
 
-def _open_with(builder: TransitionBuilder, follow_up: QueuedInput, fate: Fate) -> None:
+def _open_with(builder: TransitionBuilder, follow_up: states.QueuedInput, fate: Fate) -> None:
     builder.ledger = replace(builder.ledger, follows=builder.ledger.follows[1:])
     builder.notify(QueueChanged(follow_up, "follow_up", fate))
     open_run(builder, follow_up.generation, follow_up.output_schema)
@@ -151,16 +126,16 @@ def become_idle(
     drop_queue: bool = False,
 ) -> TransitionResult:
     close_run(builder, reason, detail, output=output, drop_queue=drop_queue)
-    return builder.finish(Idle(builder.ledger), *through)
+    return builder.finish(states.Idle(builder.ledger), *through)
 
 
 def fail_run(builder: TransitionBuilder, kind: ErrorKind, text: str, *through: ContextState) -> TransitionResult:
     """Fail the run: a conversation becomes Error until the next message, a sub-agent becomes Failed."""
     if builder.context.is_sub_agent:
         return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, *through)
-    builder.add_message(MessageType.ERROR, Text(text), error_kind=kind.value)
+    builder.add_message(content.MessageType.ERROR, content.Text(text), error_kind=kind.value)
     close_run(builder, StopReason.ERROR, kind.value, message=text)
-    return builder.finish(Error(builder.ledger, text, kind), *through)
+    return builder.finish(states.Error(builder.ledger, text, kind), *through)
 
 
 def fail_sub_agent(
@@ -175,14 +150,14 @@ def fail_sub_agent(
     """End a sub-agent without a result; with `keep_partial`, its parent gets its last text as a partial result."""
     partial = builder.ledger.last_text if keep_partial else ""
     close_run(builder, reason, detail, message=text if reason is StopReason.ERROR else "")
-    builder.add_effect(NotifyParent(AgentFailed(kind, text, partial)))
-    return builder.finish(Failed(builder.ledger, kind, text, partial), *through)
+    builder.add_effect(NotifyParent(states.AgentFailed(kind, text, partial)))
+    return builder.finish(states.Failed(builder.ledger, kind, text, partial), *through)
 
 
 def complete_sub_agent(builder: TransitionBuilder, result: str, *through: ContextState) -> TransitionResult:
     close_run(builder, StopReason.COMPLETED)
-    builder.add_effect(NotifyParent(AgentSucceeded(result)))
-    return builder.finish(Completed(builder.ledger, result), *through)
+    builder.add_effect(NotifyParent(states.AgentSucceeded(result)))
+    return builder.finish(states.Completed(builder.ledger, result), *through)
 
 
 def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResult:
@@ -199,7 +174,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
     if builder.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
         return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
-    if not isinstance(builder.before, Cancelling):  # a cancelled run already has a cancel notice
+    if not isinstance(builder.before, states.Cancelling):  # a cancelled run already has a cancel notice
         queue_restart_notice(builder)
     return become_idle(builder, StopReason.INTERRUPTED, "restart", drop_queue=True)
 
@@ -216,14 +191,14 @@ def exhaust_context(
         output=builder.ledger.output,
         drop_queue=True,
     )
-    return builder.finish(ContextExhausted(builder.ledger, summary), *through)
+    return builder.finish(states.ContextExhausted(builder.ledger, summary), *through)
 
 
 def exhaust_with_fallback(builder: TransitionBuilder, reason: StopReason) -> TransitionResult:
     """End the conversation with a fixed text, because no summary could be written (REQ-BED-020)."""
     first = builder.context.rules < Rules.NOTHING_LOST
     text = texts.FIRST_FALLBACK_SUMMARY if first else texts.FALLBACK_SUMMARY
-    builder.add_system_message(SystemKind.SUMMARY_FALLBACK, text)
+    builder.add_system_message(content.SystemKind.SUMMARY_FALLBACK, text)
     return exhaust_context(builder, text, reason)
 
 
@@ -242,7 +217,7 @@ class SubmitError(Struct, frozen=True):
     error: str
 
 
-def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
+def submission_of(calls: tuple[content.ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
     """The submission if the only call of the response is a complete and valid submission, else None."""
     if truncated or len(calls) != 1 or calls[0].name not in SUBMISSIONS:
         return None
@@ -254,29 +229,33 @@ def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResul
         return None
 
 
-def has_submission(calls: tuple[ToolUse, ...]) -> bool:
+def has_submission(calls: tuple[content.ToolUse, ...]) -> bool:
     return any(call.name in SUBMISSIONS for call in calls)
 
 
 def accept_submission(
-    builder: TransitionBuilder, call: ToolUse, submission: SubmitResult | SubmitError
+    builder: TransitionBuilder, call: content.ToolUse, submission: SubmitResult | SubmitError
 ) -> TransitionResult:
     """End the sub-agent with its submission; the call gets a result, so that the history stays valid."""
     through = ContextState.PROCESSING_LLM_RESPONSE
     if isinstance(submission, SubmitResult) and submission.success:
-        add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED))
+        add_result(builder, content.SubAgentComplete(call.id, texts.SUBMITTED))
         return complete_sub_agent(builder, submission.result, through)
     error = submission.result if isinstance(submission, SubmitResult) else submission.error
-    add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED, success=False, outcome=ToolOutcome.OK))
+    add_result(
+        builder, content.SubAgentComplete(call.id, texts.SUBMITTED, success=False, outcome=content.ToolOutcome.OK)
+    )
     kind, reason = ErrorKind.SUB_AGENT_ERROR, StopReason.ERROR
     return fail_sub_agent(builder, kind, error, reason, kind.value, through, keep_partial=False)
 
 
-def has_output_call(calls: tuple[ToolUse, ...]) -> bool:
+def has_output_call(calls: tuple[content.ToolUse, ...]) -> bool:
     return any(call.name == SUBMIT_OUTPUT for call in calls)
 
 
-def handle_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[ToolUse, ...]) -> TransitionResult:
+def handle_output(
+    builder: TransitionBuilder, event: LlmResponse, calls: tuple[content.ToolUse, ...]
+) -> TransitionResult:
     """Handle an answer that tries to end a run with an output schema, with or without a call of submit_output.
 
     A valid value completes the run, unless steers (messages that join the run) wait: then the run goes on, and a later
@@ -286,28 +265,28 @@ def handle_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[T
     if event.output:
         accept_output(builder, calls)
         if builder.ledger.steers:
-            return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), through)
+            return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.STEER), through)
         return become_idle(builder, StopReason.COMPLETED, "", through, output=event.output)
     problem = event.output_problem or texts.OUTPUT_MISSING
     for call in calls:
-        add_result(builder, ToolError(call.id, texts.output_misfit(problem)))
+        add_result(builder, content.ToolError(call.id, texts.output_misfit(problem)))
     if event.refusal:
         return fail_run(builder, ErrorKind.OUTPUT_INVALID, texts.OUTPUT_REFUSED, through)
     if builder.ledger.nudges >= builder.context.limits.max_nudges:
         return fail_run(builder, ErrorKind.OUTPUT_INVALID, texts.output_invalid(problem), through)
     builder.ledger = replace(builder.ledger, nudges=builder.ledger.nudges + 1)
     if not calls:
-        builder.add_system_message(SystemKind.OUTPUT_NUDGE, texts.output_nudge(problem), meta=True)
-    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.NUDGE), through)
+        builder.add_system_message(content.SystemKind.OUTPUT_NUDGE, texts.output_nudge(problem), meta=True)
+    return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.NUDGE), through)
 
 
-def accept_output(builder: TransitionBuilder, calls: tuple[ToolUse, ...]) -> None:
+def accept_output(builder: TransitionBuilder, calls: tuple[content.ToolUse, ...]) -> None:
     """Give the submit_output call a success result; `calls` is empty if the answer's text was the submitted value."""
     for call in calls:
-        add_result(builder, ToolSuccess(call.id, texts.OUTPUT_ACCEPTED))
+        add_result(builder, content.ToolSuccess(call.id, texts.OUTPUT_ACCEPTED))
 
 
-def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_window: bool) -> None:
+def account_usage(builder: TransitionBuilder, usage: content.Usage | None, *, fills_window: bool) -> None:
     """Add a response's tokens to the totals, and warn clients when the window becomes nearly full.
 
     `fills_window` is False for failed attempts and summaries: they cost money, but no later request contains them.
@@ -329,7 +308,7 @@ def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_wind
         builder.notify(ContextWarning(used, context.usable_window))
 
 
-def add_reported_usage(state: State, context: ConvContext, event: UsageReported) -> TransitionResult:
+def add_reported_usage(state: states.State, context: ConvContext, event: UsageReported) -> TransitionResult:
     """Add the tokens of aborted requests, side queries and sub-agents, in every state.
 
     They never count for the window. Only those of sub-agents count for the run: an aborted request reports after its

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from actors.core import states
 from actors.core.content import (
     MessageType,
     SubAgentComplete,
@@ -22,18 +23,6 @@ from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool, Transit
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SubmitToolResult, ToolDeadline
 from actors.core.notifications import CallStatus, ClientToolCall, QuestionChanged
-from actors.core.states import (
-    MAX_PAST_QUESTIONS,
-    AwaitingLlm,
-    AwaitingToolApproval,
-    LlmReason,
-    PastQuestion,
-    Question,
-    QuestionStatus,
-    State,
-    ToolExecuting,
-    ToolPhase,
-)
 from actors.core.steps import texts
 from actors.core.steps.approvals import CallVerdict, evaluate, left_out, traits_of
 from actors.core.steps.transition_builder import TransitionBuilder
@@ -79,7 +68,7 @@ def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None
         add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
 
 
-def apply_tool_result(state: State, context: ConvContext, event: SubmitToolResult) -> TransitionResult:
+def apply_tool_result(state: states.State, context: ConvContext, event: SubmitToolResult) -> TransitionResult:
     """Make a client's answer the result of its call. Raises Rejected if that call does not wait for an answer."""
     waiting = waiting_call(state)
     if waiting is None or waiting.current_tool_id != event.tool_use_id:
@@ -90,7 +79,7 @@ def apply_tool_result(state: State, context: ConvContext, event: SubmitToolResul
     return complete_call(builder, waiting, replace(event.result, duration_ms=took))
 
 
-def end_wait(state: State, context: ConvContext, event: ToolDeadline) -> TransitionResult:
+def end_wait(state: states.State, context: ConvContext, event: ToolDeadline) -> TransitionResult:
     """Give a call that no client answered in time an error result; the run continues. Ignored for other calls."""
     waiting = waiting_call(state)
     if waiting is None or (waiting.current_tool_id, waiting.execution_id) != (event.tool_use_id, event.execution_id):
@@ -102,12 +91,12 @@ def end_wait(state: State, context: ConvContext, event: ToolDeadline) -> Transit
     return complete_call(builder, waiting, ToolError(event.tool_use_id, text, ToolOutcome.TIMED_OUT, waited))
 
 
-def waiting_call(state: State) -> ToolExecuting | None:
+def waiting_call(state: states.State) -> states.ToolExecuting | None:
     """The state if its current call waits for a client's answer, else None."""
-    return state if isinstance(state, ToolExecuting) and state.deadline else None
+    return state if isinstance(state, states.ToolExecuting) and state.deadline else None
 
 
-def _timeout(state: ToolExecuting, context: ConvContext) -> int:
+def _timeout(state: states.ToolExecuting, context: ConvContext) -> int:
     traits = traits_of(context, current_call(state).name)
     return traits.timeout_ms if traits is not None else 0
 
@@ -153,9 +142,9 @@ def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
 
 def end_round(builder: TransitionBuilder, failures: tuple[Failure, ...], *through: ContextState) -> TransitionResult:
     """Request the model's next answer, because every tool call of the last one has a result."""
-    begins = through or isinstance(builder.before, AwaitingToolApproval)
+    begins = through or isinstance(builder.before, states.AwaitingToolApproval)
     passed = (*through, ContextState.EXECUTING_TOOLS) if begins else ()
-    reason = LlmReason.TOOL_RESULTS
+    reason = states.LlmReason.TOOL_RESULTS
     return await_answer(builder, reason, failures, *passed, ContextState.PROCESSING_TOOL_RESULTS)
 
 
@@ -172,7 +161,7 @@ def failures_of(calls: Iterable[ToolUse], results: Iterable[ToolResult]) -> tupl
 
 
 def await_answer(
-    builder: TransitionBuilder, reason: LlmReason, failures: tuple[Failure, ...], *through: ContextState
+    builder: TransitionBuilder, reason: states.LlmReason, failures: tuple[Failure, ...], *through: ContextState
 ) -> TransitionResult:
     """Request the model's next answer, after a response; `failures` are those of its calls if all have failed.
 
@@ -180,7 +169,7 @@ def await_answer(
     fails instead, unless steers (messages that join the run) wait.
     """
     if builder.context.rules < Rules.NOTHING_LOST:
-        return builder.finish(AwaitingLlm(builder.ledger, reason), *through)
+        return builder.finish(states.AwaitingLlm(builder.ledger, reason), *through)
     failure = hashlib.sha256(repr(sorted(set(failures))).encode()).hexdigest() if failures else ""
     repeats = builder.ledger.repeats + 1 if failure and failure == builder.ledger.failure else 0
     builder.ledger = replace(builder.ledger, failure=failure, repeats=repeats)
@@ -189,7 +178,7 @@ def await_answer(
         builder.add_to_last_result(texts.REPEATED)
     elif repeats and not builder.ledger.steers:
         error = texts.repeated(repeats + 1, failures[0].tool, failures[0].result)
-    return builder.finish(AwaitingLlm(builder.ledger, reason, error), *through)
+    return builder.finish(states.AwaitingLlm(builder.ledger, reason, error), *through)
 
 
 def deny_calls(
@@ -202,7 +191,7 @@ def deny_calls(
         else add_result(builder, skipped_result(call.id, texts.OTHER_DENIED))
         for call in calls
     ]
-    return await_answer(builder, LlmReason.DENIED, failures_of(calls, results), *through)
+    return await_answer(builder, states.LlmReason.DENIED, failures_of(calls, results), *through)
 
 
 def start_execution(builder: TransitionBuilder, call: ToolUse, attempt: int) -> int:
@@ -230,7 +219,7 @@ def _start(
     else:
         deadline = 0
         xid = start_execution(builder, call, 1)
-    state = ToolExecuting(
+    state = states.ToolExecuting(
         builder.ledger, call.id, remaining, completed, calls, xid, deadline=deadline, refused_ids=refused
     )
     return builder.finish(state, *through)
@@ -258,36 +247,38 @@ def _refusal(context: ConvContext, call: ToolUse, refused: tuple[str, ...]) -> T
     return None
 
 
-def stop_call(builder: TransitionBuilder, state: ToolExecuting) -> None:
+def stop_call(builder: TransitionBuilder, state: states.ToolExecuting) -> None:
     """Stop the current call: kill its processes, or notify clients that its answer is no longer needed."""
     withdraw_asked(builder, state)
     if state.deadline:
         end_waiting(builder, state, CallStatus.WITHDRAWN)
-    elif state.phase is ToolPhase.RUNNING:
+    elif state.phase is states.ToolPhase.RUNNING:
         builder.add_effect(AbortTool(state.current_tool_id, state.execution_id))
 
 
-def end_waiting(builder: TransitionBuilder, state: ToolExecuting, status: CallStatus) -> None:
+def end_waiting(builder: TransitionBuilder, state: states.ToolExecuting, status: CallStatus) -> None:
     builder.notify(ClientToolCall(current_call(state), status, state.deadline))
 
 
-def withdraw_asked(builder: TransitionBuilder, state: ToolExecuting) -> None:
+def withdraw_asked(builder: TransitionBuilder, state: states.ToolExecuting) -> None:
     """Withdraw all questions of the current call, because the call ends or starts again."""
     for question in state.questions:
-        end_question(builder, state, question, QuestionStatus.WITHDRAWN)
+        end_question(builder, state, question, states.QuestionStatus.WITHDRAWN)
 
 
-def end_question(builder: TransitionBuilder, state: ToolExecuting, question: Question, status: QuestionStatus) -> None:
-    past = (*builder.ledger.past_questions, PastQuestion(question.number, status))[-MAX_PAST_QUESTIONS:]
+def end_question(
+    builder: TransitionBuilder, state: states.ToolExecuting, question: states.Question, status: states.QuestionStatus
+) -> None:
+    past = (*builder.ledger.past_questions, states.PastQuestion(question.number, status))[-states.MAX_PAST_QUESTIONS :]
     builder.ledger = replace(builder.ledger, past_questions=past)
     builder.notify(QuestionChanged(current_call(state), question, status))
 
 
-def complete_call(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
+def complete_call(builder: TransitionBuilder, state: states.ToolExecuting, result: ToolResult) -> TransitionResult:
     """Persist the current call's result and start the next call; after the last call, a model request is due."""
     done = (*state.completed_results, add_call_result(builder, current_call(state), result))
     return run_next_call(builder, state.calls, state.remaining_tool_ids, done, refused=state.refused_ids)
 
 
-def current_call(state: ToolExecuting) -> ToolUse:
+def current_call(state: states.ToolExecuting) -> ToolUse:
     return next(call for call in state.calls if call.id == state.current_tool_id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from actors.core import effects
 from actors.core.content import (
     Content,
     Image,
@@ -19,15 +20,6 @@ from actors.core.content import (
     has_image,
 )
 from actors.core.context import ConvContext, Rules
-from actors.core.effects import (
-    ActEffect,
-    Effect,
-    NotifyClient,
-    PersistMessage,
-    PersistMode,
-    PersistState,
-    TransitionResult,
-)
 from actors.core.notifications import Durable, StateChanged, TextDelta
 from actors.core.states import Ledger, State
 from actors.core.summary import ContextState, project, run_id, summarize
@@ -43,7 +35,7 @@ class TransitionBuilder:
         self.ledger: Ledger = state.ledger
         self.context = context
         self.at = at
-        self.effects: list[Effect] = []
+        self.effects: list[effects.Effect] = []
         self._mark: int | None = None
 
     @property
@@ -68,7 +60,7 @@ class TransitionBuilder:
         if has_image(content) and self.context.rules >= Rules.NOTHING_LOST:
             self.ledger = replace(ledger, hidden_from="")
         self.effects.append(
-            PersistMessage(
+            effects.PersistMessage(
                 Message(
                     message_id or f"{self.context.conversation_id}:{ledger.run}:{ledger.seq}",
                     ledger.seq,
@@ -91,9 +83,11 @@ class TransitionBuilder:
     def add_to_last_result(self, text: str) -> None:
         """Append a paragraph to the tool result that was persisted last; it must be one of this transition."""
         for index, effect in reversed(list(enumerate(self.effects))):
-            if isinstance(effect, PersistMessage) and isinstance(result := effect.message.content[-1], ToolResult):
+            if isinstance(effect, effects.PersistMessage) and isinstance(
+                result := effect.message.content[-1], ToolResult
+            ):
                 longer = replace(result, output=f"{result.output}\n\n{text}")
-                self.effects[index] = PersistMessage(replace(effect.message, content=(longer,)))
+                self.effects[index] = effects.PersistMessage(replace(effect.message, content=(longer,)))
                 return
 
     def add_user_message(self, message_id: str, text: str, images: tuple[Image, ...], delivery: str) -> None:
@@ -105,9 +99,9 @@ class TransitionBuilder:
         self.add_message(MessageType.SYSTEM, Text(text), system_kind=kind, meta=meta)
 
     def notify(self, data: Durable | TextDelta) -> None:
-        self.effects.append(NotifyClient(data))
+        self.effects.append(effects.NotifyClient(data))
 
-    def add_effect(self, effect: ActEffect | PersistMode) -> None:
+    def add_effect(self, effect: effects.ActEffect | effects.PersistMode) -> None:
         """Add an effect that is carried out after the commit, or a change of the mode."""
         self.effects.append(effect)
 
@@ -115,21 +109,21 @@ class TransitionBuilder:
         """Persist the new state at this place among the effects; without this call the state is persisted last."""
         self._mark = len(self.effects)
 
-    def finish(self, state: State, *through: ContextState) -> TransitionResult:
+    def finish(self, state: State, *through: ContextState) -> effects.TransitionResult:
         """The result of the transition, which passes `through` these states of the Context Manager diagram."""
         return self._result(state, (*through, project(state)))
 
-    def stay(self, state: State) -> TransitionResult:
+    def stay(self, state: State) -> effects.TransitionResult:
         """The result of a transition that stays in the same state and changes details that clients see."""
         return self._result(state, ())
 
-    def stay_silently(self, state: State) -> TransitionResult:
+    def stay_silently(self, state: State) -> effects.TransitionResult:
         """The result of a transition that stays in the same state and changes only what clients do not see."""
         return self._result(state, None)
 
-    def _result(self, state: State, path: tuple[ContextState, ...] | None) -> TransitionResult:
+    def _result(self, state: State, path: tuple[ContextState, ...] | None) -> effects.TransitionResult:
         mark = len(self.effects) if self._mark is None else self._mark
-        self.effects.insert(mark, PersistState(state))
+        self.effects.insert(mark, effects.PersistState(state))
         if path is not None:
-            self.effects.append(NotifyClient(StateChanged(summarize(state, self.context), path)))
-        return TransitionResult(state, tuple(self.effects))
+            self.effects.append(effects.NotifyClient(StateChanged(summarize(state, self.context), path)))
+        return effects.TransitionResult(state, tuple(self.effects))

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from actors import ports
+from actors.core import tool_run
 from actors.core.content import ToolError, ToolSuccess
 from actors.core.context import ConvContext, ToolGroup, ToolTraits
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, ToolsEnded
-from actors.runners import tool_runner
 from actors.runners.side_queries import SideQueries
 from actors.runners.tool_runner import EndTools, RunTool, ToolRights, ToolRunner, computed
 from actors.runtime.actor import tell
@@ -307,7 +307,7 @@ def test_a_bug_in_the_runner_is_an_outcome_too(shop: Shop, monkeypatch: pytest.M
     def advance(run: object, event: object) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(tool_runner, "advance", advance)
+    monkeypatch.setattr(tool_run, "advance", advance)
     token = shop.execute()
     (outcome,) = shop.outcomes()
     assert isinstance(outcome.result, ToolError)
