@@ -308,23 +308,11 @@ class WithdrawMessageResult(Struct, frozen=True):
 CreatingCommand: TypeAlias = CreateConversationCommand | ForkConversationCommand
 
 ConversationCommand: TypeAlias = (
-    SendMessageCommand
-    | CancelConversationCommand
-    | ResolveApprovalCommand
-    | SubmitToolResultCommand
-    | AnswerQuestionCommand
-    | SetModeCommand
-    | TriggerContinuationCommand
-    | ContinueConversationCommand
-    | DeleteConversationCommand
-    | SpawnSubAgentsCommand
-    | WithdrawMessageCommand
-    | UpdateConversationCommand
-    | SetGeneratedTitleCommand
-    | ArchiveConversationCommand
-    | CreateApprovalRuleCommand
-    | DeleteApprovalRuleCommand
-)
+    SendMessageCommand | CancelConversationCommand | ResolveApprovalCommand | SubmitToolResultCommand
+    | AnswerQuestionCommand | SetModeCommand | TriggerContinuationCommand | ContinueConversationCommand
+    | DeleteConversationCommand | SpawnSubAgentsCommand | WithdrawMessageCommand | UpdateConversationCommand
+    | SetGeneratedTitleCommand | ArchiveConversationCommand | CreateApprovalRuleCommand | DeleteApprovalRuleCommand
+)  # fmt: skip
 
 
 def etag_of(record: ConversationRecord) -> str:

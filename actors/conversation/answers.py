@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -27,15 +27,10 @@ from actors.core.summary import run_id, summarize
 from actors.ports import CommandRecord, ConversationRecord, Store
 from actors.ports.json_schema import JsonSchema, parse_json
 
-if TYPE_CHECKING:
-    RepeatableCommand: TypeAlias = (
-        messages.SendMessageCommand
-        | messages.ContinueConversationCommand
-        | messages.SpawnSubAgentsCommand
-        | messages.SubmitToolResultCommand
-        | messages.AnswerQuestionCommand
-        | messages.CreateApprovalRuleCommand
-    )
+RepeatableCommand: TypeAlias = (
+    messages.SendMessageCommand | messages.ContinueConversationCommand | messages.SpawnSubAgentsCommand
+    | messages.SubmitToolResultCommand | messages.AnswerQuestionCommand | messages.CreateApprovalRuleCommand
+)  # fmt: skip
 
 
 def sent(unit: UnitOfWork, message_id: str) -> messages.SendMessageResult:
@@ -173,11 +168,7 @@ def filled_in(question: Question, request: messages.AnswerQuestionCommand) -> st
     return content
 
 
-def known_command(
-    store: Store,
-    conversation_id: str,
-    request: RepeatableCommand,
-) -> CommandRecord | None:
+def known_command(store: Store, conversation_id: str, request: RepeatableCommand) -> CommandRecord | None:
     """The stored record of this command if it was accepted before; None otherwise, or without a request id.
 
     Raises Rejected if the request id was used for a different command, or StoreError.

@@ -51,10 +51,7 @@ def forked_conversation(
     date = ports.date_of(max(message.created_at for message in messages if message.type is MessageType.USER))
     ledger = chain.first_ledger(services.context_of(record), messages, stops[-1].stop.run, notices, date)
     profile = msgspec.structs.replace(
-        origin.profile,
-        forked_from=origin.id,
-        forked_at=last.stop.run,
-        cache_key=origin.profile.cache_key or origin.id,
+        origin.profile, forked_from=origin.id, forked_at=last.stop.run, cache_key=origin.profile.cache_key or origin.id
     )
     record = msgspec.structs.replace(record, state=Idle(ledger), last_seq=last.revision, profile=profile)
     taken = ports.ForkedHistory(origin.id, last.revision, stops, tuple(_attachments(services, messages)))

@@ -159,20 +159,9 @@ class StartTimer(Struct, frozen=True, tag="start_timer"):
 
 CommitEffect: TypeAlias = PersistMessage | PersistState | PersistMode
 ActEffect: TypeAlias = (
-    RequestLlm
-    | RequestContinuation
-    | AbortLlm
-    | ExecuteTool
-    | AwaitToolResult
-    | AwaitAnswer
-    | AnswerTool
-    | AbortTool
-    | ScheduleRetry
-    | SpawnSubAgent
-    | CancelSubAgents
-    | NotifyParent
-    | StartTimer
-)
+    RequestLlm | RequestContinuation | AbortLlm | ExecuteTool | AwaitToolResult | AwaitAnswer | AnswerTool | AbortTool
+    | ScheduleRetry | SpawnSubAgent | CancelSubAgents | NotifyParent | StartTimer
+)  # fmt: skip
 Effect: TypeAlias = CommitEffect | NotifyClient | ActEffect
 
 

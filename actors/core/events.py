@@ -363,15 +363,7 @@ GridEvent: TypeAlias = (
 )  # fmt: skip
 # Events that are handled by one rule for all states; they are logged and replayed like all other events.
 Beside: TypeAlias = (
-    WithdrawMessage
-    | SubmitToolResult
-    | ToolDeadline
-    | AskQuestion
-    | QuestionOver
-    | AnswerQuestion
-    | InternalFault
-    | UsageReported
-    | McpRestarted
-    | JobChanged
-)
+    WithdrawMessage | SubmitToolResult | ToolDeadline | AskQuestion | QuestionOver | AnswerQuestion | InternalFault
+    | UsageReported | McpRestarted | JobChanged
+)  # fmt: skip
 Event: TypeAlias = GridEvent | Beside

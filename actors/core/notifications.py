@@ -182,22 +182,8 @@ class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):
 
 
 Durable: TypeAlias = (
-    StateChanged
-    | MessageAdded
-    | StreamDiscarded
-    | Retrying
-    | QueueChanged
-    | ApprovalRequested
-    | ApprovalResolved
-    | ClientToolCall
-    | QuestionChanged
-    | BackgroundJobChanged
-    | UsageChanged
-    | ContextWarning
-    | SubAgents
-    | ModeChanged
-    | RunStop
-    | ToolTreeReaped
-    | ConversationUpdated
-)
+    StateChanged | MessageAdded | StreamDiscarded | Retrying | QueueChanged | ApprovalRequested | ApprovalResolved
+    | ClientToolCall | QuestionChanged | BackgroundJobChanged | UsageChanged | ContextWarning | SubAgents
+    | ModeChanged | RunStop | ToolTreeReaped | ConversationUpdated
+)  # fmt: skip
 Notification: TypeAlias = Durable | TextDelta

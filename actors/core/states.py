@@ -394,19 +394,9 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 State: TypeAlias = (
-    Idle
-    | AwaitingLlm
-    | LlmRequesting
-    | AwaitingToolApproval
-    | ToolExecuting
-    | AwaitingSubAgents
-    | Cancelling
-    | Error
-    | AwaitingContinuation
-    | ContextExhausted
-    | Completed
-    | Failed
-)
+    Idle | AwaitingLlm | LlmRequesting | AwaitingToolApproval | ToolExecuting | AwaitingSubAgents | Cancelling | Error
+    | AwaitingContinuation | ContextExhausted | Completed | Failed
+)  # fmt: skip
 
 TERMINAL = (ContextExhausted, Completed, Failed)
 

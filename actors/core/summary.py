@@ -99,12 +99,7 @@ def summarize(state: states.State, context: ConvContext) -> StateSummary:
             return StateSummary(kind, run, busy, result=state.result)
         case states.Failed():
             return StateSummary(
-                kind,
-                run,
-                busy,
-                error_kind=state.kind,
-                error_message=state.error,
-                partial_result=state.partial_result,
+                kind, run, busy, error_kind=state.kind, error_message=state.error, partial_result=state.partial_result
             )
         case _:
             return StateSummary(kind, run, busy)

@@ -111,10 +111,7 @@ def spent_for_good(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
 def share(budget: Budget, ledger: Ledger, among: int) -> Budget:
     """An equal part of what is left of the parent's budget. Call this only while `spent` returns ""."""
     whole = ledger.total_usage + ledger.aside_usage
-    limits = (
-        (budget.run_tokens, ledger.run_usage.context_tokens),
-        (budget.conversation_tokens, whole.context_tokens),
-    )
+    limits = ((budget.run_tokens, ledger.run_usage.context_tokens), (budget.conversation_tokens, whole.context_tokens))
     tokens = [limit - used for limit, used in limits if limit]
     money = budget.conversation_cost_micros
     return Budget(

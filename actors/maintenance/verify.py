@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from actors import ports
 from actors.core.content import Message
 from actors.core.context import ConvContext, Rules
 from actors.core.effects import NotifyClient, PersistMessage, PersistState, TransitionResult
@@ -24,21 +25,13 @@ from actors.core.notifications import ConversationUpdated, Durable, MessageAdded
 from actors.core.states import Idle, Ledger, State
 from actors.core.transition import context_after, settle_event, transition
 from actors.messages import ApprovalRulesChanged, Created, Entry, Forked, SettingsChanged, TreeReaped
-from actors.ports import (
-    ConversationRecord,
-    RevisionTooOldError,
-    StoreDamagedError,
-    StoredEvent,
-    StoredTransition,
-    StoreReader,
-)
 
 PAGE = 200  # events or messages that are read at a time
 MAX_FINDINGS = 100  # reported at most
 TRIES = 3  # to check the events; one fails if the oldest events are pruned meanwhile
 
 
-def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
+def findings(store: ports.StoreReader, record: ports.ConversationRecord) -> tuple[str, ...]:
     """The defects of a stored conversation, as text. Raises StoreUnavailableError.
 
     The events are not checked if the log is pruned during each of TRIES attempts.
@@ -48,15 +41,15 @@ def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
         try:
             found.update(dict.fromkeys(islice(_violations(store, record), MAX_FINDINGS)))
             break
-        except RevisionTooOldError:
+        except ports.RevisionTooOldError:
             continue
-        except StoreDamagedError:
+        except ports.StoreDamagedError:
             found["what the log tells cannot be read to its end"] = None
             break
     return tuple(found)[:MAX_FINDINGS]
 
 
-def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
+def _violations(store: ports.StoreReader, record: ports.ConversationRecord) -> Iterator[str]:
     """Yield each event that breaks an invariant, and each contradiction with `record`.
 
     Raises RevisionTooOldError or StoreDamagedError.
@@ -77,16 +70,16 @@ def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]
     yield from checker.check_end(record.state, record.mode)
 
 
-def _beginning(store: StoreReader, record: ConversationRecord) -> int:
+def _beginning(store: ports.StoreReader, record: ports.ConversationRecord) -> int:
     """The lowest revision after which all events are still stored; 0 if no event is missing."""
     try:
         store.events(record.id, after=0, limit=1)
-    except RevisionTooOldError as error:
+    except ports.RevisionTooOldError as error:
         return error.oldest
     return 0
 
 
-def _events(store: StoreReader, record: ConversationRecord, after: int) -> Iterator[StoredEvent]:
+def _events(store: ports.StoreReader, record: ports.ConversationRecord, after: int) -> Iterator[ports.StoredEvent]:
     while after < record.last_seq:
         page = store.events(record.id, after=after, limit=min(PAGE, record.last_seq - after))
         if not page:
@@ -95,7 +88,7 @@ def _events(store: StoreReader, record: ConversationRecord, after: int) -> Itera
         after = page[-1].revision
 
 
-def _messages(store: StoreReader, record: ConversationRecord, before: int) -> Iterator[Message]:
+def _messages(store: ports.StoreReader, record: ports.ConversationRecord, before: int) -> Iterator[Message]:
     after = 0
     while page := store.messages(record.id, after=after, before=before, limit=PAGE):
         yield from page
@@ -137,7 +130,7 @@ class Replay:
         self._at = 0
         self._effects = b""
 
-    def step(self, row: StoredTransition) -> ReplayedStep:
+    def step(self, row: ports.StoredTransition) -> ReplayedStep:
         """Replay the next row. The first row must be the creation of the conversation."""
         self._effects = b""
         differences = "; ".join(self._differences(row))
@@ -145,7 +138,7 @@ class Replay:
         revision = row.first_revision + len(row.notifications) - 1
         return ReplayedStep(row.step, revision, row.event, state, self._effects, differences)
 
-    def end(self, record: ConversationRecord) -> str:
+    def end(self, record: ports.ConversationRecord) -> str:
         """How `record` differs from the state and mode that the replay has reached; "" if they are equal."""
         found: list[str] = []
         if self._state != record.state:
@@ -156,7 +149,7 @@ class Replay:
             found.append("it ends before an event that was due")
         return "; ".join(found)
 
-    def _differences(self, row: StoredTransition) -> Iterator[str]:
+    def _differences(self, row: ports.StoredTransition) -> Iterator[str]:
         try:
             entry = _INPUT.decode(row.event)
             yield from self._change_context(row)
@@ -182,7 +175,7 @@ class Replay:
             case _:
                 yield from self._move(entry, row)
 
-    def _change_context(self, row: StoredTransition) -> Iterator[str]:
+    def _change_context(self, row: ports.StoredTransition) -> Iterator[str]:
         if row.context is None:
             return
         context = _CONTEXT.decode(row.context)
@@ -195,14 +188,14 @@ class Replay:
             return None
         return settle_event(self._state, self._at)
 
-    def _create(self, row: StoredTransition, ledger: Ledger) -> Iterator[str]:
+    def _create(self, row: ports.StoredTransition, ledger: Ledger) -> Iterator[str]:
         if row.step != 1:
             yield "a conversation is created only once"
         self._state = Idle(ledger)
         if not all(isinstance(each, MessageAdded) for each in row.notifications):
             yield "a creation brings nothing but messages"
 
-    def _move(self, event: Event, row: StoredTransition) -> Iterator[str]:
+    def _move(self, event: Event, row: ports.StoredTransition) -> Iterator[str]:
         if self._state is None or self._context is None:
             yield "the state or the context before it is not known"
             return

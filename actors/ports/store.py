@@ -12,21 +12,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from actors.core.content import Message
+from actors.ports import records
 from actors.ports.conditions import Listed, ListPosition, Selection
-from actors.ports.records import (
-    Attachment,
-    AuditEntry,
-    AuditStore,
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    SettledInput,
-    Snapshot,
-    Spending,
-    StoppedRun,
-    StoredEvent,
-    StoredTransition,
-)
 
 
 class StoreError(Exception):
@@ -86,7 +73,7 @@ class ConversationReader(Protocol):
     Every method may raise StoreUnavailableError or StoreDamagedError.
     """
 
-    def load(self, conversation_id: str) -> ConversationRecord | None:
+    def load(self, conversation_id: str) -> records.ConversationRecord | None:
         """The row; None if the conversation does not exist."""
         ...
 
@@ -119,13 +106,7 @@ class ConversationReader(Protocol):
         ...
 
     def messages(
-        self,
-        conversation_id: str,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        limit: int,
-        descending: bool = False,
+        self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[Message, ...]:
         """The messages between two sequence numbers, both excluded; the latest first with `descending`."""
         ...
@@ -136,15 +117,15 @@ class ConversationReader(Protocol):
         """All messages up to and including this sequence number, in order."""
         ...
 
-    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+    def snapshot(self, conversation_id: str, recent_messages: int) -> records.Snapshot | None:
         """The row and the latest messages, read in one transaction; None if it does not exist."""
         ...
 
-    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+    def command(self, conversation_id: str, request_id: str) -> records.CommandRecord | None:
         """The accepted command of a conversation with this request id, or None."""
         ...
 
-    def spendings(self, since: int) -> tuple[Spending, ...]:
+    def spendings(self, since: int) -> tuple[records.Spending, ...]:
         """What each principal spent per day, from the day `since` (in days since the epoch) on; in no order."""
         ...
 
@@ -152,7 +133,7 @@ class ConversationReader(Protocol):
         """The bytes of a principal's messages, attachments and profiles; for "", of the database. May take seconds."""
         ...
 
-    def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+    def create_command(self, principal: str, request_id: str) -> records.CommandRecord | None:
         """The accepted command with this request id by which the principal created a conversation, or None."""
         ...
 
@@ -163,39 +144,27 @@ class LogReader(Protocol):
     Every method may raise StoreUnavailableError or StoreDamagedError.
     """
 
-    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[records.StoredEvent, ...]:
         """The durable events after this revision, without gaps. Raises RevisionTooOldError if some were pruned."""
         ...
 
-    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[records.StoredTransition, ...]:
         """The logged transitions (state changes) with a step number above `after_step`, in order."""
         ...
 
     def stopped_runs(
-        self,
-        conversation_id: str,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        limit: int,
-        descending: bool = False,
-    ) -> tuple[StoppedRun, ...]:
+        self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
+    ) -> tuple[records.StoppedRun, ...]:
         """The runs that ended between two revisions, both excluded. Kept as long as the conversation."""
         ...
 
-    def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
+    def stopped_run(self, conversation_id: str, run: str) -> records.StoppedRun | None:
         """How a run ended; None if it has not ended or does not exist."""
         ...
 
     def settled_inputs(
-        self,
-        conversation_id: str,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        limit: int,
-        descending: bool = False,
-    ) -> tuple[SettledInput, ...]:
+        self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
+    ) -> tuple[records.SettledInput, ...]:
         """The inputs that left the queue between two revisions, both excluded. Kept as long as the conversation."""
         ...
 
@@ -211,7 +180,7 @@ class LogReader(Protocol):
 class ConversationWriter(Protocol):
     """Atomic, durable writes. Safe to call from any thread; every method blocks until the data is on disk."""
 
-    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+    def commit(self, *parts: records.Commit, urgent: bool = False) -> None:
         """Write all parts in one transaction; return once it is durable. Urgent writes overtake queued ones.
 
         Raises StoreUnavailableError, NotOwnerError, FencedError, SlugTakenError, CommandExistsError, or ValueError if
@@ -219,11 +188,11 @@ class ConversationWriter(Protocol):
         """
         ...
 
-    def put_spending(self, spending: Spending) -> None:
+    def put_spending(self, spending: records.Spending) -> None:
         """Add spending that no commit of the (deleted) conversation can add. Raises StoreUnavailableError."""
         ...
 
-    def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
+    def delete(self, conversation_id: str, audit: records.AuditEntry | None = None) -> None:
         """Delete a conversation with all that belongs to it, and store `audit`.
 
         Raises StoreUnavailableError or NotOwnerError.
@@ -258,7 +227,7 @@ class ConversationOwnership(Protocol):
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
-    ) -> ConversationRecord | None:
+    ) -> records.ConversationRecord | None:
         """Make this server the owner of a whole tree of conversations; None if the conversation does not exist.
 
         It succeeds if there is no owner, or a dead one. After a change, `taken` gets the ids of interrupted
@@ -275,14 +244,14 @@ class ConversationOwnership(Protocol):
 class AttachmentStore(Protocol):
     """The attachments of conversations. Any thread. Reads block briefly, writes until the data is on disk."""
 
-    def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
+    def put_attachment(self, conversation_id: str, attachment: records.Attachment) -> None:
         """Store an attachment. Idempotent.
 
         Raises StoreUnavailableError, NotOwnerError, or FencedError if the conversation does not exist.
         """
         ...
 
-    def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
+    def attachment(self, conversation_id: str, attachment_id: str) -> records.Attachment | None:
         """None if the conversation has none with this id. Raises StoreUnavailableError or StoreDamagedError."""
         ...
 
@@ -293,7 +262,7 @@ class StoreMaintenance(Protocol):
     May raise StoreUnavailableError.
     """
 
-    def load(self, conversation_id: str) -> ConversationRecord | None: ...
+    def load(self, conversation_id: str) -> records.ConversationRecord | None: ...
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
         """The conversations (no sub-agents) archived before `before` (ms), in order after the id `after`."""
@@ -326,7 +295,13 @@ class StoreReader(ConversationReader, LogReader, Protocol):
 
 
 class Store(
-    StoreReader, ConversationWriter, ConversationOwnership, AttachmentStore, AuditStore, StoreMaintenance, Protocol
+    StoreReader,
+    ConversationWriter,
+    ConversationOwnership,
+    AttachmentStore,
+    records.AuditStore,
+    StoreMaintenance,
+    Protocol,
 ):
     """The whole store. Safe to call from any thread. Reads see only committed data; reads and writes block."""
 

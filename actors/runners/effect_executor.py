@@ -74,11 +74,7 @@ class EffectExecutor:
     """
 
     def __init__(
-        self,
-        services: Services,
-        admission: Admission,
-        owner: ActorRef[Any],
-        sub_agents: SubAgentRunner,
+        self, services: Services, admission: Admission, owner: ActorRef[Any], sub_agents: SubAgentRunner
     ) -> None:
         self._services = services
         self._owner = owner

@@ -201,12 +201,7 @@ class _Views:
         self._budget = ImageBudget()
 
     def of(
-        self,
-        messages: Sequence[Message],
-        sequence: int,
-        model: ModelInfo,
-        room: Room,
-        size_of: Callable[[Image], int],
+        self, messages: Sequence[Message], sequence: int, model: ModelInfo, room: Room, size_of: Callable[[Image], int]
     ) -> ProviderView:
         """The turns built from the messages up to number `sequence`. Raises what `size_of` raises."""
         with self._lock:

@@ -64,7 +64,7 @@ def test_every_rpc_that_changes_something_is_a_command_of_its_name() -> None:
     [
         (commands, lambda signature: str(signature.return_annotation), r"requests\.(\w+)Command"),
         (results, lambda signature: str(signature.return_annotation), r"v1\.(\w+)Response"),
-        (CommandDispatch, of_request, r"(\w+)Command"),
+        (CommandDispatch, of_request, r"messages\.(\w+)Command"),
     ],
     ids=["requests", "responses", "dispatch"],
 )

@@ -11,37 +11,29 @@ from actors.core.effects import TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.notifications import StopReason
 from actors.core.states import AwaitingContinuation, AwaitingLlm, LlmRequesting
-from actors.core.steps import responses, texts
+from actors.core.steps import responses, runs, texts
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.inference import begin_request, discard_stream, retry_request, retry_summary
 from actors.core.steps.notices import set_mode
-from actors.core.steps.runs import (
-    account_usage,
-    cancel_run,
-    exhaust_context,
-    exhaust_with_fallback,
-    fail_run,
-    interrupt_run,
-)
 from actors.core.steps.transition_builder import TransitionBuilder
 
 
 def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: events.GridEvent) -> TransitionResult:
     match event:
         case events.BeginLlm() if state.error:
-            return fail_run(TransitionBuilder(state, context, event.at), ErrorKind.REPEATED_FAILURE, state.error)
+            return runs.fail_run(TransitionBuilder(state, context, event.at), ErrorKind.REPEATED_FAILURE, state.error)
         case events.BeginLlm():
             return begin_request(TransitionBuilder(state, context, event.at))
         case events.UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
         case events.UserCancel():
-            return cancel_run(TransitionBuilder(state, context, event.at), event)
+            return runs.cancel_run(TransitionBuilder(state, context, event.at), event)
         case events.SetMode():
             return set_mode(state, context, event)
         case events.Command():
             raise refusal(context, event, Reason.AGENT_BUSY)
         case events.Restart():
-            return interrupt_run(TransitionBuilder(state, context, event.at))
+            return runs.interrupt_run(TransitionBuilder(state, context, event.at))
         case events.SettleEvent() | events.LlmOutcome() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
@@ -67,7 +59,7 @@ def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: event
         case events.Restart():
             builder = TransitionBuilder(state, context, event.at)
             discard_stream(builder, state)
-            return interrupt_run(builder)
+            return runs.interrupt_run(builder)
         case events.SettleEvent() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
@@ -82,10 +74,10 @@ def _outcome(state: LlmRequesting, context: ConvContext, event: responses.Attemp
         case events.LlmResponse():
             return responses.handle_response(builder, state, event)
         case events.LlmError():
-            account_usage(builder, event.usage, fills_window=False)
+            runs.account_usage(builder, event.usage, fills_window=False)
             return responses.request_failed(builder, state, event.error, event.retry_after_ms)
         case events.LlmAborted():
-            account_usage(builder, event.usage, fills_window=False)
+            runs.account_usage(builder, event.usage, fills_window=False)
             return responses.request_failed(builder, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED))
 
 
@@ -114,7 +106,7 @@ def when_awaiting_continuation(
             discard_stream(builder, state)
             if state.before is not None:
                 _tell_failure(builder, LlmFailure(ErrorKind.INTERRUPTED, texts.RESTARTED))
-            return interrupt_run(builder)
+            return runs.interrupt_run(builder)
         case events.SettleEvent() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
 
@@ -129,13 +121,13 @@ def _summary_outcome(
         case events.LlmStreamChunk():
             return responses.stream_chunk(builder, state, event)
         case events.LlmResponse():
-            account_usage(builder, event.usage, fills_window=False)
+            runs.account_usage(builder, event.usage, fills_window=False)
             return _summarized(builder, state, event)
         case events.LlmError():
-            account_usage(builder, event.usage, fills_window=False)
+            runs.account_usage(builder, event.usage, fills_window=False)
             return _failed(builder, state, event.error, event.retry_after_ms)
         case events.LlmAborted():
-            account_usage(builder, event.usage, fills_window=False)
+            runs.account_usage(builder, event.usage, fills_window=False)
             return _failed(builder, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED), None)
 
 
@@ -152,7 +144,7 @@ def _summarized(builder: TransitionBuilder, state: AwaitingContinuation, event: 
         usage=event.usage,
         system_kind=SystemKind.SUMMARY,
     )
-    return exhaust_context(builder, summary, _reason(state))
+    return runs.exhaust_context(builder, summary, _reason(state))
 
 
 def _kind_of(event: events.LlmResponse) -> ErrorKind:
@@ -174,7 +166,7 @@ def _not_summarized(builder: TransitionBuilder, state: AwaitingContinuation, fai
     """End the conversation without a summary if its context is full; otherwise lead it back to the state before."""
     discard_stream(builder, state)
     if state.before is None or failure.kind is ErrorKind.CONTEXT_EXHAUSTED:
-        return exhaust_with_fallback(builder, StopReason.ERROR if state.unanswered else _reason(state))
+        return runs.exhaust_with_fallback(builder, StopReason.ERROR if state.unanswered else _reason(state))
     _tell_failure(builder, failure)
     return builder.finish(replace(state.before, ledger=builder.ledger))
 

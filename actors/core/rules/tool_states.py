@@ -130,11 +130,7 @@ def _concerns(state: ToolExecuting, event: Outcome) -> bool:
 
 def _is_due(state: ToolExecuting, event: events.ToolRetryTimeout) -> bool:
     identity = (event.tool_use_id, event.execution_id, event.attempt)
-    return state.phase is ToolPhase.BACKOFF and identity == (
-        state.current_tool_id,
-        state.execution_id,
-        state.attempt,
-    )
+    return state.phase is ToolPhase.BACKOFF and identity == (state.current_tool_id, state.execution_id, state.attempt)
 
 
 def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:

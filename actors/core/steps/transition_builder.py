@@ -8,17 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from actors.core import effects
-from actors.core.content import (
-    Content,
-    Image,
-    Message,
-    MessageType,
-    SystemKind,
-    Text,
-    ToolResult,
-    Usage,
-    has_image,
-)
+from actors.core.content import Content, Image, Message, MessageType, SystemKind, Text, ToolResult, Usage, has_image
 from actors.core.context import ConvContext, Rules
 from actors.core.notifications import Durable, StateChanged, TextDelta
 from actors.core.states import Ledger, State
