@@ -64,15 +64,22 @@ export function get(path, parameters = {}, signal = /** @type {AbortSignal | und
 /** @param {string} path @param {any} [body] */
 export const post = (path, body = {}) => call('POST', path, body, { key: crypto.randomUUID() });
 
+/** Tells the other tabs, and the stream that they share, that another person may be signed in now. */
+export const session = new BroadcastChannel('bedrock-session');
+
 /** @param {{token?: string, link?: string}} by */
 export async function signIn(by) {
   const response = await fetch('/console/session', {
     method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(by),
   });
   if (!response.ok) throw await failure(response);
+  session.postMessage('in');
 }
 
-export const signOut = () => fetch('/console/session', { method: 'DELETE' });
+export async function signOut() {
+  await fetch('/console/session', { method: 'DELETE' });
+  session.postMessage('out');
+}
 
 /**
  * Read lines of JSON until a response ends.

@@ -1,7 +1,7 @@
 // @ts-check
 // Starts the console: signs in, draws what is around every view, and goes where the address says.
 
-import { onSignedOut, signIn, signOut } from './api.js';
+import { onSignedOut, session, signIn, signOut } from './api.js';
 import { fill, h, icon, ICONS, Scope } from './dom.js';
 import { feed } from './feed.js';
 import { bind, listen, showKeys, toast } from './keys.js';
@@ -43,8 +43,13 @@ async function start() {
   drawShell();
 }
 
+/** What was being filled in when the session ended. @type {HTMLDialogElement[]} */
+const kept = [];
+
 /** @param {string} why */
 function askToSignIn(why) {
+  kept.push(.../** @type {NodeListOf<HTMLDialogElement>} */ (document.querySelectorAll('dialog[open]')));
+  for (const each of kept) each.remove();
   view?.close();
   shell?.close();
   viewName = '';
@@ -53,7 +58,9 @@ function askToSignIn(why) {
 }
 
 function drawShell() {
+  view?.close();
   shell?.close();
+  viewName = '';
   shell = new Scope();
   const scope = shell;
   feed.open();
@@ -85,6 +92,11 @@ function drawShell() {
   addEventListener('hashchange', go);
   scope.add(() => removeEventListener('hashchange', go));
   go();
+  for (const each of kept.splice(0)) {
+    each.removeAttribute('open');
+    document.body.append(each);
+    each.showModal();
+  }
 }
 
 /** @param {HTMLElement} main @param {ConversationList} list */
@@ -128,6 +140,11 @@ async function leave() {
 }
 
 onSignedOut(() => askToSignIn('The session has ended: the gateway was restarted, or the token no longer counts.'));
+session.onmessage = async () => {
+  const { principal, role } = server.info;
+  await server.read().catch(() => {});
+  if (server.info.principal !== principal || server.info.role !== role) start();
+};
 addEventListener('pageshow', (event) => { if (event.persisted) location.reload(); });
 addEventListener('hashchange', () => { if (location.hash.startsWith('#link=')) start(); });
 listen();

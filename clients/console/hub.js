@@ -25,6 +25,7 @@ export class Hub {
     /** @type {any[]} */
     this.outgoing = [];
     this.lost = false;
+    new BroadcastChannel('bedrock-session').onmessage = () => this.stream && this.start(0);
   }
 
   /** @param {MessagePort} port the tab at the other end */

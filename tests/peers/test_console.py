@@ -219,6 +219,13 @@ def test_a_reader_sees_a_page_without_anything_that_changes(browser: Any, tmp_pa
     page = Page(browser, server, token=reader)
     page.page.wait_for_selector("text=read only")
     assert page.page.query_selector("text=New") is None
+    other = page.open()
+    other.goto(link(server))  # another person signs in in another tab of the same browser
+    page.page.wait_for_selector(".brand >> text=New")
+    call(server, "POST", "/v1/conversations", {"workingDirectory": str(tmp_path), "title": "Not Ann's"})
+    page.page.wait_for_selector(".conversation-row >> text=Not Ann's")
+    other.click("text=Sign out")
+    page.page.wait_for_selector("#token")
     page.close()
     servers.close()
 

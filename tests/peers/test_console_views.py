@@ -157,12 +157,17 @@ def test_a_server_that_is_killed_and_started_again_under_an_open_page(browser: A
     page.page.fill("textarea", "count")
     page.page.press("textarea", "Enter")
     page.page.wait_for_selector(".live-text >> text=5")
+    page.page.click(".brand >> text=New")
+    page.page.fill("#instructions", "a text that is not lost")
     first.kill()
     page.page.wait_for_selector("text=The server cannot be reached")
     second = servers(tmp_path, "--http", page.url.removeprefix("http://"))
     page.page.wait_for_selector("text=The session has ended")
     page.page.fill("#token", second.token)
     page.page.press("#token", "Enter")
+    page.page.wait_for_selector("dialog #instructions")
+    assert page.page.input_value("#instructions") == "a text that is not lost"
+    page.page.keyboard.press("Escape")
     page.page.wait_for_selector("text=interrupted by a restart of the server")
     assert page.page.locator("li.user").count() == 1
     page.context.close()
