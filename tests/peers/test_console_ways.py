@@ -85,8 +85,19 @@ def test_a_phone_shows_a_newcomer_what_to_try(browser: Any, tmp_path: Path) -> N
     page.page.wait_for_selector(".live-text >> text=5")
     page.page.click(".composer >> text=Cancel")
     page.page.wait_for_selector(".note.cancel")
+    page.go("")
+    page.page.wait_for_selector(".conversation-row")
     page.close()
     servers.close()
+
+
+def test_what_asks_a_person_is_beside_its_timeline(page: Page) -> None:
+    page.go("")
+    page.page.click(".card >> text=A tool that runs")
+    page.page.wait_for_selector(".fall-row >> text=approval")
+    page.page.click("section.ask >> text=Approve")
+    page.page.wait_for_selector(".fall-row >> text=bash")
+    page.page.wait_for_selector("section.ask", state="detached")
 
 
 def test_a_steer_is_read_by_the_run_and_said_to_be_one(page: Page) -> None:
