@@ -374,8 +374,6 @@ class ChatSession:
             self.refresh()
             if reply.approve:
                 await asked.accept()
-            else:
-                asked.refuse()
 
 
 def _is_utf8(text: str) -> bool:

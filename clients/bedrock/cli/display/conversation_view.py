@@ -34,7 +34,6 @@ class ConversationView:
     used: int = 0
     """Tokens in the context at present."""
     window: int = 0
-    tokens: int = 0
     auto_continue: bool = False
     """Whether the server creates the successor as soon as the context is used up."""
     state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
@@ -126,7 +125,6 @@ class ConversationView:
         self.auto_continue = conversation.auto_continue
         self.used = conversation.context_usage.used_tokens
         self.window = conversation.context_usage.usable_window_tokens
-        self.tokens = conversation.total_usage.total_tokens
 
     def _question(self, name: str, asked: Approval | None) -> None:
         """Add an open approval, or replace the one of the same name in its place; remove it if `asked` is None."""

@@ -252,7 +252,6 @@ class Offer:
 
     text: str
     accept: Callable[[], Awaitable[None]]
-    refuse: Callable[[], None] = lambda: None
 
 
 Asked: TypeAlias = Approval | Offer | QuestionForm
