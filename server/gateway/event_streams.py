@@ -161,9 +161,27 @@ async def start_response(
 
     It ends with `end`, or with an error's event, which it also has once `stopping` is set.
     """
+    write: Callable[[Sent], bytes] = as_line if kind == LINES else as_event
     first = await first_of(stream)
-    content = _written(first or END, stream, kind, stopping, end=end, failed=failed)
-    return StreamingResponse(pieces(content), headers=HEADERS, media_type=kind)
+
+    async def written() -> AsyncGenerator[bytes]:
+        async with aclosing(stream):
+            yield write(first or END)
+            if first is None:
+                return
+            try:
+                async for event in _with_comments(stream, stopping):
+                    if event is not None:
+                        yield write(event)
+                    elif kind == EVENTS:
+                        yield COMMENT
+            except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
+                yield write(failed(error))
+            else:
+                if end is not None:
+                    yield write(end)
+
+    return StreamingResponse(pieces(written()), headers=HEADERS, media_type=kind)
 
 
 async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
@@ -173,33 +191,6 @@ async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
     except BaseException:
         await stream.aclose()
         raise
-
-
-async def _written(
-    first: Sent,
-    rest: AsyncGenerator[Sent],
-    kind: str,
-    stopping: asyncio.Event,
-    *,
-    end: Sent | None,
-    failed: Callable[[Exception], Sent],
-) -> AsyncGenerator[bytes]:
-    write: Callable[[Sent], bytes] = as_line if kind == LINES else as_event
-    async with aclosing(rest):
-        yield write(first)
-        if first is END:
-            return
-        try:
-            async for event in _with_comments(rest, stopping):
-                if event is not None:
-                    yield write(event)
-                elif kind == EVENTS:
-                    yield COMMENT
-        except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
-            yield write(failed(error))
-        else:
-            if end is not None:
-                yield write(end)
 
 
 async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -41,14 +42,7 @@ def check_uncompressed(response: httpx2.Response) -> None:
 
 def bound_body(response: httpx2.Response, most: int) -> None:
     """Make reading more than `most` bytes of a response raise httpx2.ReadError. Call this before the body is read."""
-    body: Any = response.stream
-    response.stream = _ChangedBody(body, _bounded(body, most))
-
-
-def mend_body(response: httpx2.Response, *, events: bool) -> None:
-    """Correct each message that the MCP library cannot parse (see `mended`). Call it before the body is read."""
-    body: Any = response.stream
-    response.stream = _ChangedBody(body, _mended(body, events=events))
+    _change_body(response, partial(_bounded, most=most))
 
 
 def mark_forgotten_session(response: httpx2.Response) -> None:
@@ -57,10 +51,13 @@ def mark_forgotten_session(response: httpx2.Response) -> None:
     Servers say so with status 404, whatever the body, or with 400 and words. They have not carried out the request.
     """
     if response.status_code in {httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST}:
-        body: Any = response.stream
-        surely = response.status_code == httpx2.codes.NOT_FOUND
-        response.stream = _ChangedBody(body, _marked(body, surely=surely))
+        _change_body(response, partial(_marked, surely=response.status_code == httpx2.codes.NOT_FOUND))
         response.headers["content-type"] = "application/json"
+
+
+def _change_body(response: httpx2.Response, change: Callable[[httpx2.AsyncByteStream], AsyncIterator[bytes]]) -> None:
+    body: Any = response.stream
+    response.stream = _ChangedBody(body, change(body))
 
 
 class _ChangedBody(httpx2.AsyncByteStream):
@@ -96,6 +93,7 @@ _NO_SUCH_SESSION = (
 
 
 async def _mended(body: httpx2.AsyncByteStream, *, events: bool) -> AsyncGenerator[bytes]:
+    """The body with each message corrected that the MCP library cannot parse (see `mended`)."""
     waiting = b""
     async for part in body:
         waiting += part
@@ -346,7 +344,7 @@ async def http_transport(
         if not events or response.is_error or not own:
             bound_body(response, LINE_BYTES)
         if own:
-            mend_body(response, events=events)
+            _change_body(response, partial(_mended, events=events))
         if response.request.method == "POST" and "mcp-session-id" in response.request.headers:
             mark_forgotten_session(response)
 

@@ -338,7 +338,8 @@ class ProcessTree:
         """Wait for the host's report; return False if the host is lost, or does not report in time after a kill."""
         with self._changed:
             while self._report is None and not self._silent:
-                left = self._patience()
+                due = self._wall_until if self._killed_at is None else self._killed_at + REPORT_SECONDS
+                left = None if due is None else due - time.monotonic()
                 if left is None or left > 0:
                     self._changed.wait(left)
                 elif self._killed_at is None:
@@ -347,10 +348,6 @@ class ProcessTree:
                 else:
                     return False
             return self._report is not None
-
-    def _patience(self) -> float | None:
-        due = self._wall_until if self._killed_at is None else self._killed_at + REPORT_SECONDS
-        return None if due is None else due - time.monotonic()
 
     def _clear(self) -> bool:
         """Kill the tree in place of a host that has exited or does not report; return whether all of it has exited.

@@ -6,9 +6,9 @@ import marshal
 import os
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterable, Set
-from contextlib import ExitStack, contextmanager
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable, Set
+from contextlib import ExitStack
+from typing import Any
 
 from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.control_groups import ControlGroups, Described
@@ -218,7 +218,8 @@ class ToolHostSandbox:
 
     def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[ProcessTree, bytes, int]:
         """Request a tool host; return the process tree, the launch to send, and the number for ForkServer.replace."""
-        self._reap_lingering()
+        with self._lock:
+            self._lingering = [host for host in self._lingering if not host.ended()]
         with ExitStack() as opened:
             try:
                 streams = _streams(launch, opened)
@@ -295,7 +296,7 @@ class ToolHostSandbox:
         namespace = self._report.pid_namespace if closed else self._namespace and not restricted
         hides = closed or (namespace and self._report.hides_protected)
         hidden = self._to_hide(launch.cwd) if hides or restricted else ()
-        home = _at_home_in(directory) if restricted else {}
+        home = {"HOME": directory, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"} if restricted else {}
         env = {**launch.env, **self._path_of(launch), control_groups.VARIABLE: str(trace.number), **home}
         description: dict[str, Any] = {
             "argv": [_bytes(argument) for argument in launch.argv],
@@ -334,28 +335,18 @@ class ToolHostSandbox:
             if host is not None and not host.ended():
                 self._lingering.append(host)
 
-    def _reap_lingering(self) -> None:
-        with self._lock:
-            self._lingering = [host for host in self._lingering if not host.ended()]
-
 
 def _streams(launch: Launch, opened: ExitStack) -> tuple[int, ...]:
     if launch.service is not None:
         return launch.service.stdin, launch.service.stdout
-    return (opened.enter_context(_memory_file(launch.stdin)).fileno(),) if launch.stdin else ()
-
-
-@contextmanager
-def _memory_file(content: bytes) -> Generator[BinaryIO]:
-    """Yield an anonymous file with this content, positioned at its start, for use as stdin without a writer thread."""
-    with open(os.memfd_create("stdin"), "w+b") as file:
-        file.write(content)
-        file.seek(0)
-        yield file
-
-
-def _at_home_in(directory: str) -> dict[str, str]:
-    return {"HOME": directory, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
+    if not launch.stdin:
+        return ()
+    file = os.memfd_create("stdin")  # unlike a pipe it needs no thread that writes
+    opened.callback(os.close, file)
+    with open(file, "wb", closefd=False) as memory:
+        memory.write(launch.stdin)
+    os.lseek(file, 0, os.SEEK_SET)
+    return (file,)
 
 
 def _bytes(text: str) -> bytes:

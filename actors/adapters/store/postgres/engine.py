@@ -255,15 +255,15 @@ def explained(error: BaseException) -> StoreError | None:
         case psycopg.errors.InsufficientPrivilege():
             return DatabaseAwayError(f"the database refuses it: {words(error)}")
         case psycopg.Error() | DecodeError() | ValueError() | KeyError():
-            text = words(error) if isinstance(error, psycopg.Error) else error
-            return StoreDamagedError(f"stored data cannot be read: {text}")
+            return StoreDamagedError(f"stored data cannot be read: {words(error)}")
         case _:
             return None
 
 
-def words(error: psycopg.Error) -> str:
-    """PostgreSQL's error message as one line, without the statement and its values."""
-    return " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
+def words(error: BaseException) -> str:
+    """An error's message as one line; PostgreSQL's without the statement and its values."""
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return " ".join((primary or str(error) or type(error).__name__).split())
 
 
 def _is_readable(descriptor: int) -> bool:
@@ -331,8 +331,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
         migrations.up()
     except (psycopg.Error, peewee.PeeweeException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
-        reason = words(cause) if isinstance(cause, psycopg.Error) else str(cause)
-        raise StoreUnusableError(f"{address.redacted} cannot be upgraded: {reason}") from None
+        raise StoreUnusableError(f"{address.redacted} cannot be upgraded: {words(cause)}") from None
     finally:
         database.close()
 

@@ -65,7 +65,7 @@ class PostgresWriter(Writer):
         self._tidy(batch)
 
     def _not_removed(self, error: Exception) -> None:
-        self._outages.failed(f"deleted rows could not be removed yet: {_reason_of(error)}")
+        self._outages.failed(f"deleted rows could not be removed yet: {words(error)}")
         self._disconnect()
 
     def _committed(self) -> None:
@@ -86,7 +86,7 @@ class PostgresWriter(Writer):
 
     def _failed(self, batch: list[Ticket], error: BaseException) -> str:
         self._disconnect()
-        reason = _reason_of(error)
+        reason = words(error)
         if any(ticket.lost for ticket in batch):
             self._outages.failed(f"the database may not have applied the write: {reason}")
         return f"the database may not have applied the write: {reason}"
@@ -106,10 +106,6 @@ class PostgresWriter(Writer):
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-
-def _reason_of(error: BaseException) -> str:
-    return words(error) if isinstance(error, psycopg.Error) else str(error)
 
 
 class PostgresStore(SqlStore[PostgresWriter]):
