@@ -24,7 +24,15 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmError, LlmResponse, LlmStreamStarted, Restart, TriggerContinuation, UserCancel
 from actors.core.history import violations
 from actors.core.notifications import ContextWarning, RunStop, StopReason, StreamDiscarded, UsageChanged
-from actors.core.states import AwaitingContinuation, ContextExhausted, Failed, Idle, LlmPhase, LlmRequesting
+from actors.core.states import (
+    AwaitingContinuation,
+    ContextExhausted,
+    Failed,
+    Idle,
+    LlmPhase,
+    LlmRequesting,
+    ToolExecuting,
+)
 from actors.core.steps import texts
 from tests.machine.columns import SUB_AGENT, column
 from tests.machine.talk import OPEN, Talk, bash, messages
@@ -246,9 +254,12 @@ def test_the_warning_comes_once_per_crossing() -> None:
 
 
 def test_at_ninety_percent_no_tool_runs_and_the_summary_names_those_kept_from_running() -> None:
-    talk = asked()
+    below, talk = asked(), asked()
 
+    below.call(bash("t1"), used=899)
     talk.call(bash("t1"), bash("t2"), used=900)
+
+    assert isinstance(below.state, ToolExecuting)
 
     text = "Not executed: context limit reached"
     assert [message.content[0] for message in messages(talk.last)[1:]] == [
