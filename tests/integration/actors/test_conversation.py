@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.core.content import MessageType, ToolOutcome, ToolUse, text_of
+from actors.core.content import MessageType, ToolError, ToolOutcome, ToolUse, text_of
 from actors.core.context import ApprovalPolicy, Budget
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import (
@@ -223,7 +223,9 @@ def test_a_bug_in_a_tool_is_an_error_result(world: World) -> None:
     talk.send("go")
     talk.exchange().call(BASH)
     talk.tool().finish.put(ZeroDivisionError("bug"))
-    talk.exchange().say("I see")
+    told = talk.exchange()
+    assert told.request.turns[-1].content == (ToolError("t1", "The tool failed because of an internal error."),)
+    told.say("I see")
     talk.rest(Idle)
 
 
