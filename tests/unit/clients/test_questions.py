@@ -173,32 +173,9 @@ def test_a_run_of_another_conversation_is_refused_as_such(client: Client, fake: 
             conversation.run("conversations/x/requestCycles/1")
 
 
-def test_so_it_is_when_asyncio_waits_for_one(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(ASKS)
-
-    async def story(client: AsyncClient) -> None:
-        conversation = client.conversation("c1")
-        await conversation.send("Remove x")
-        assert await conversation.run(RUN, on_approval="approve", timeout=60) == "Done."
-        with pytest.raises(NotFound):
-            await conversation.run("7")
-        with pytest.raises(NotFound, match="belongs to another conversation"):
-            await conversation.run("conversations/x/requestCycles/1")
-
-    aio(address, story)
-
-
 def test_events_of_a_conversation_that_does_not_exist_are_an_error_at_once(client: Client) -> None:
     with pytest.raises(NotFound):
         client.conversation("nowhere").events()
-
-
-def test_so_it_is_when_asyncio_enters_them(address: str) -> None:
-    async def story(client: AsyncClient) -> None:
-        with pytest.raises(NotFound):
-            await client.conversation("nowhere").events().__aenter__()
-
-    aio(address, story)
 
 
 def test_a_call_that_takes_too_long_says_so() -> None:

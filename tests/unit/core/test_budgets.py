@@ -44,7 +44,7 @@ from actors.core.history import (
 from actors.core.history.provider_view import MAX_BYTES, MAX_IMAGES
 from actors.core.history.result_budget import cut_text, shares
 from actors.core.notifications import RunStop, UsageChanged
-from actors.core.states import TERMINAL, AwaitingContinuation, Ledger, LlmRequesting
+from actors.core.states import TERMINAL, AwaitingContinuation, Ledger
 from actors.core.thresholds import content_tokens, full, most_tokens, near_full, share, spent, spent_for_good
 from tests.machine.columns import PARENT, Column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk
@@ -560,14 +560,6 @@ def test_it_does_not_count_against_that_of_a_run() -> None:
     talk.text("done")
     talk.say("more")
     assert talk.acts(RequestLlm)
-
-
-def test_the_usage_of_an_unrequested_abort_counts_for_its_run() -> None:
-    talk = Talk(OPEN)
-    talk.say("go")
-    talk.tell(LlmAborted(talk.at(), "c:r1", 1, Usage(30)))
-    assert isinstance(talk.state, LlmRequesting)
-    assert (talk.state.ledger.run_usage, talk.state.ledger.used_tokens) == (Usage(30), 0)
 
 
 @pytest.mark.parametrize(
