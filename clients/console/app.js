@@ -43,13 +43,15 @@ async function start() {
   drawShell();
 }
 
-/** What was being filled in when the session ended. @type {HTMLDialogElement[]} */
+/** What was being filled in when the session ended, which only the same principal gets back. @type {HTMLDialogElement[]} */
 const kept = [];
+let keptOf = '';
 
 /** @param {string} why */
 function askToSignIn(why) {
   kept.push(.../** @type {NodeListOf<HTMLDialogElement>} */ (document.querySelectorAll('dialog[open]')));
   for (const each of kept) each.remove();
+  keptOf = server.info?.principal ?? '';
   view?.close();
   shell?.close();
   viewName = '';
@@ -92,7 +94,7 @@ function drawShell() {
   addEventListener('hashchange', go);
   scope.add(() => removeEventListener('hashchange', go));
   go();
-  for (const each of kept.splice(0)) {
+  for (const each of kept.splice(0).filter(() => server.info.principal === keptOf)) {
     each.removeAttribute('open');
     document.body.append(each);
     each.showModal();
@@ -143,7 +145,9 @@ onSignedOut(() => askToSignIn('The session has ended: the gateway was restarted,
 session.onmessage = async () => {
   const { principal, role } = server.info;
   await server.read().catch(() => {});
-  if (server.info.principal !== principal || server.info.role !== role) start();
+  if (server.info.principal === principal && server.info.role === role) return;
+  for (const each of document.querySelectorAll('dialog[open]')) each.remove();
+  start();
 };
 addEventListener('pageshow', (event) => { if (event.persisted) location.reload(); });
 addEventListener('hashchange', () => { if (location.hash.startsWith('#link=')) start(); });

@@ -224,8 +224,14 @@ def test_a_reader_sees_a_page_without_anything_that_changes(browser: Any, tmp_pa
     page.page.wait_for_selector(".brand >> text=New")
     call(server, "POST", "/v1/conversations", {"workingDirectory": str(tmp_path), "title": "Not Ann's"})
     page.page.wait_for_selector(".conversation-row >> text=Not Ann's")
+    page.page.click(".brand >> text=New")
+    page.page.fill("#instructions", "for one person only")
     other.click("text=Sign out")
     page.page.wait_for_selector("#token")
+    page.page.fill("#token", reader)
+    page.page.press("#token", "Enter")
+    page.page.wait_for_selector("text=read only")
+    assert page.page.query_selector("#instructions") is None, "what one has typed is not shown to the next"
     page.close()
     servers.close()
 
