@@ -164,7 +164,7 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(tmp_path: Pat
             f'[[listen]]\naddress = "[::]:2"\nclient_ca = "/b"\n{PAIR}',
             "listen: every client_ca must be the same",
         ),
-        (f'tls_certificate = "/c"\ntls_key = "/k"\n[[listen]]\naddress = "[::]:1"\n{PAIR}', "of its own"),
+        (f'tls_certificate = "/c"\ntls_key = "/k"\n[[listen]]\naddress = "[::]:1"\n{PAIR}', "each table [[listen]]"),
         (f'[client_certificates]\n"dns:a" = "ada"\n{ADA}', "client_certificates: no [[listen]] has a client_ca"),
         (
             f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n[client_certificates]\n"dns:a" = "eve"\n{ADA}',

@@ -411,7 +411,7 @@ def test_a_ninth_job_is_refused_and_the_others_are_listed(harness: JobHarness) -
     processes = [harness.job(f"serve {number}") for number in range(8)]
     output = harness.call(cmd="ls")
     assert output.is_error
-    assert output.text.startswith("handle_cap_reached: 8 jobs run already")
+    assert output.text.startswith("handle_cap_reached: 8 jobs are running, which is the limit")
     assert "b-3: running for " in output.text
     told = display(output)["jobs"]
     assert [job["handle"] for job in told] == [f"b-{number}" for number in range(1, 9)]
