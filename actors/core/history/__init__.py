@@ -14,33 +14,18 @@ omitted and its window may have another size; so does a request that the provide
 
 from __future__ import annotations
 
-from actors.core.history.chain import ChainCheck, open_calls, violations
-from actors.core.history.provider_view import (
-    GrowingView,
-    ImageBudget,
-    Prefix,
-    ProviderView,
-    Turn,
-    provider_view,
-    summary_view,
-    within_limits,
-)
-from actors.core.history.result_budget import UNLIMITED, Room, cut_text, shares
-
-__all__ = [
-    "UNLIMITED",
-    "ChainCheck",
-    "GrowingView",
-    "ImageBudget",
-    "Prefix",
-    "ProviderView",
-    "Room",
-    "Turn",
-    "cut_text",
-    "open_calls",
-    "provider_view",
-    "shares",
-    "summary_view",
-    "violations",
-    "within_limits",
-]
+from actors.core.history.chain import ChainCheck as ChainCheck
+from actors.core.history.chain import open_calls as open_calls
+from actors.core.history.chain import violations as violations
+from actors.core.history.provider_view import GrowingView as GrowingView
+from actors.core.history.provider_view import ImageBudget as ImageBudget
+from actors.core.history.provider_view import Prefix as Prefix
+from actors.core.history.provider_view import ProviderView as ProviderView
+from actors.core.history.provider_view import Turn as Turn
+from actors.core.history.provider_view import provider_view as provider_view
+from actors.core.history.provider_view import summary_view as summary_view
+from actors.core.history.provider_view import within_limits as within_limits
+from actors.core.history.result_budget import UNLIMITED as UNLIMITED
+from actors.core.history.result_budget import Room as Room
+from actors.core.history.result_budget import cut_text as cut_text
+from actors.core.history.result_budget import shares as shares
