@@ -51,7 +51,7 @@ class Page {
     /** @type {Scope | undefined} */
     this.inner = undefined;
     this.view = '';
-    this.waits = this.headKey = '';
+    this.waits = this.headKey = this.settingsKey = '';
     /** @type {Composer | undefined} */
     this.composer = undefined;
     /** @type {((what: Set<string>) => void) | undefined} */
@@ -101,11 +101,19 @@ class Page {
     if (all || due.has('state') || due.has('info')) {
       this.drawHead();
       this.composer?.update();
-      if (all || due.has('info')) this.place.firstElementChild?.replaceWith(settings(conversation));
+      this.drawSettings();
     }
     if (all || ['state', 'waiting', 'queue'].some((each) => due.has(each))) this.drawWaiting();
     this.transcript.update(due.size ? due : new Set(['all']));
     this.shown?.(due);
+  }
+
+  /** Draws the settings if one has changed, so that a list which a person has open stays. */
+  drawSettings() {
+    const { model, generation, mode, approvalPolicy, parent } = this.conversation.info;
+    const key = JSON.stringify([model, generation, mode, approvalPolicy, parent, server.models.length]);
+    if (key !== this.settingsKey) this.place.firstElementChild?.replaceWith(settings(this.conversation));
+    this.settingsKey = key;
   }
 
   drawWaiting() {
@@ -123,7 +131,9 @@ class Page {
     if (key === this.headKey) return;
     this.headKey = key;
     document.title = document.title.replace(/^(\(\d+\) )?.*$/, `$1${info.title || slugOf(info)} – Bedrock`);
-    const menu = h('details.menu', {}, h('summary', { 'aria-label': 'More' }, icon(ICONS.more)), h('div.menu-items', { onclick: () => menu.removeAttribute('open') }, this.actions()));
+    const items = () => [...this.head.querySelectorAll('.menu-items > *')];
+    const open = Boolean(this.head.querySelector('details.menu[open]')), at = items().findIndex((each) => each === document.activeElement);
+    const menu = h('details.menu', { open }, h('summary', { 'aria-label': 'More' }, icon(ICONS.more)), h('div.menu-items', { onclick: () => menu.removeAttribute('open') }, this.actions()));
     fill(this.head, h('a.back', { href: '#/', 'aria-label': 'All conversations' }, icon(ICONS.back)),
       h('div.titles', {}, h('h1', {}, info.title || slugOf(info)), h('p', {}, h('span', {}, slugOf(info)), h('span.path', {}, info.workingDirectory),
         info.forkedFrom && h('a', { href: `#/c/${lastPart(info.forkedFrom)}` }, 'forked'), info.parent && h('a', { href: `#/c/${lastPart(info.parent)}` }, 'of its parent'),
@@ -133,6 +143,7 @@ class Page {
         Number(info.totalUsage?.costMicros ?? 0) > 0 && h('span', {}, money(info.totalUsage.costMicros))),
       h(`span.state.${tone}`, { role: 'status' }, h('span.dot', { 'aria-hidden': 'true' }), text),
       !server.readOnly && menu);
+    if (at >= 0) /** @type {HTMLElement} */ (items()[at]).focus();
   }
 
   /** @param {string} tab the view whose address this is; the chat's has none */

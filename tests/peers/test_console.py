@@ -210,6 +210,21 @@ def test_ten_tabs_share_one_stream(page: Page, conversation: Callable[..., str])
         tab.wait_for_selector("li.agent")
 
 
+def test_what_a_person_has_open_stays_open_while_the_conversation_changes(
+    page: Page, server: ServerProcess, conversation: Callable[..., str]
+) -> None:
+    one, tab = conversation(title="Before"), page.page
+    page.go(f"c/{one}")
+    tab.click("details.menu > summary")
+    tab.focus(".menu-items >> text=Approval rules")
+    settings = tab.query_selector(".settings")
+    call(server, "PATCH", f"/v1/conversations/{one}?updateMask=title", {"title": "After"})
+    tab.wait_for_selector("h1 >> text=After")
+    assert tab.is_visible(".menu-items >> text=Approval rules")
+    assert tab.evaluate("document.activeElement.textContent").startswith("Approval rules")
+    assert settings.evaluate("(element) => element.isConnected"), "a list that is open would close"
+
+
 def test_a_reader_sees_a_page_without_anything_that_changes(browser: Any, tmp_path: Path) -> None:
     servers = Servers()
     settings = tmp_path / "bedrock.toml"
