@@ -127,7 +127,7 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
 def test_a_field_takes_no_focus_from_a_person_who_moves_by_keys(page: Page, conversation: Callable[..., str]) -> None:
     at = page.page
     first, second = conversation(title="First"), conversation(title="Second")
-    at.wait_for_selector(".conversation-row >> text=First")
+    at.wait_for_selector(".conversation-row >> text=Second")
     at.keyboard.press("j")
     moved(page, "Second", second)
     at.keyboard.press("j")
