@@ -60,11 +60,7 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 )
 @click.option("--metrics-listen", type=str, help="A port for Prometheus, host:port, or none. [none]")
 @click.option("--otlp-endpoint", type=str, help="The URL of a collector for traces and metrics. [none]")
-@click.option(
-    "--otlp-contents",
-    type=str,
-    help="Content attributes to include in spans, comma-separated. [none]",
-)
+@click.option("--otlp-contents", type=str, help="Content attributes to include in spans, comma-separated. [none]")
 @click.option(
     "--sandbox",
     type=click.Choice(SANDBOXES),

@@ -169,12 +169,7 @@ def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
 
 
 def tool_sandbox(
-    config: Config,
-    report: Future[SandboxReport],
-    socket: Path,
-    *,
-    cpus: frozenset[int] | None,
-    lease: Lease,
+    config: Config, report: Future[SandboxReport], socket: Path, *, cpus: frozenset[int] | None, lease: Lease
 ) -> ToolHostSandbox:
     """The sandbox for tools, which hides the server's own files and socket. Waits for `report`.
 

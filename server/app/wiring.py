@@ -22,14 +22,7 @@ from actors.adapters.workspace.local import LocalWorkspace
 from actors.conversation.supervisor import Supervisor
 from actors.events.hub import EventHub
 from actors.maintenance.retention import Housekeeper
-from actors.ports import (
-    DataDirectoryBusyError,
-    NoFaultPoints,
-    SandboxReport,
-    StoreError,
-    Toolbox,
-    machine,
-)
+from actors.ports import DataDirectoryBusyError, NoFaultPoints, SandboxReport, StoreError, Toolbox, machine
 from actors.ports.cluster import Cluster, Node
 from actors.ports.mcp import McpServers
 from actors.ports.telemetry import Telemetry

@@ -70,11 +70,7 @@ class Refusals:
     `put` writes entries, on another thread, and may raise StoreError; `now_ms` is in milliseconds since 1970.
     """
 
-    def __init__(
-        self,
-        put: Callable[[Sequence[AuditEntry]], Awaitable[None]],
-        now_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, put: Callable[[Sequence[AuditEntry]], Awaitable[None]], now_ms: Callable[[], int]) -> None:
         self._put, self._now_ms = put, now_ms
         self._seen: Counter[Key] = Counter()
         self._different: Counter[str] = Counter()

@@ -28,10 +28,7 @@ Check: TypeAlias = "Callable[[Any], Violation | None]"
 Maker: TypeAlias = "Callable[[Any, Any, EnumDescriptor | None], Check]"
 
 _RESOURCE = re.compile(r"([A-Za-z]+)s/\[[^]]*]\{1,\d+}")
-_IDIOMS = {
-    r"^[^\x00]*$": "not contain a NUL character",
-    r"^[^\x00-\x1f\x7f]*$": "not contain control characters",
-}
+_IDIOMS = {r"^[^\x00]*$": "not contain a NUL character", r"^[^\x00-\x1f\x7f]*$": "not contain control characters"}
 _CALLS = {*dir(v1.ConversationServiceServicer), *dir(v1.CatalogServiceServicer)}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MATCHES = re.compile(r"(!?)this(?:\.(\w+))?\.matches\('(.*)'\)")

@@ -198,11 +198,7 @@ class Listings:
     def _messages_from(self, conversation_id: str, request: v1.ListMessagesRequest, place: int) -> tuple[Message, ...]:
         if request.descending:
             return self._store.messages(
-                conversation_id,
-                after=request.after_sequence,
-                before=place or None,
-                limit=CHUNK,
-                descending=True,
+                conversation_id, after=request.after_sequence, before=place or None, limit=CHUNK, descending=True
             )
         return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
 

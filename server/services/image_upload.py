@@ -89,12 +89,7 @@ class ImageUploads:
         return tuple(taken)
 
     def _ingest(
-        self,
-        principal: str,
-        conversation_id: str,
-        data: bytes,
-        cancel: CancelToken,
-        check_model: Callable[[str], None],
+        self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken, check_model: Callable[[str], None]
     ) -> Image:
         """Store an image, within the quota if it is new. Blocks, on an upload thread."""
         image = self._images.stored(conversation_id, data)

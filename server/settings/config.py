@@ -85,8 +85,7 @@ class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     lease_seconds: Annotated[float, Meta(ge=1, le=60, description="must be between 1 and 60")] = 10.0
     """Seconds without a heartbeat after which other nodes take over a node's conversations; equal on all nodes."""
     workspaces: Annotated[
-        tuple[_Path, ...],
-        Meta(max_length=100, description="must be a list of 100 directories at most"),
+        tuple[_Path, ...], Meta(max_length=100, description="must be a list of 100 directories at most")
     ] = ()
     """Directories that this server has, but not every other node; conversations there are served here."""
 
@@ -110,8 +109,7 @@ def _workspace(path: str) -> str:
 
 class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[
-        str,
-        Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z", description="must be package.module:Class"),
+        str, Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z", description="must be package.module:Class")
     ] = field(name="class")
     """The class, as `package.module:Class`."""
     seconds: Annotated[float, Meta(gt=0, le=30, description="must be more than 0, and at most 30")] = field(

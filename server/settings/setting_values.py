@@ -79,8 +79,7 @@ SANDBOXES = ("auto", "A", "B", "none")
 
 
 Database: TypeAlias = Annotated[
-    str,
-    Meta(pattern=r"^postgres(ql)?://\S+\Z", description="must be postgresql://user@host:port/database, or none"),
+    str, Meta(pattern=r"^postgres(ql)?://\S+\Z", description="must be postgresql://user@host:port/database, or none")
 ]
 Url: TypeAlias = Annotated[
     str, Meta(pattern=r"^https?://\S+\Z", description="must be http://host:port, https://host:port, or none")

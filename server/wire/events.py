@@ -29,13 +29,7 @@ from actors.core.notifications import (
 from actors.core.states import BackgroundJob
 from actors.ports import StoredEvent
 from server.contract import resource_names as names
-from server.wire.conversation_messages import (
-    client_tool_call,
-    pending_approval,
-    question,
-    state,
-    sub_agents_changed,
-)
+from server.wire.conversation_messages import client_tool_call, pending_approval, question, state, sub_agents_changed
 from server.wire.enums import CONTEXT_STATE, DECISION, JOB_STATUS, MODE, STOP_REASON
 from server.wire.messages import (
     ConversionContext,
@@ -176,10 +170,7 @@ def _job(job: BackgroundJob) -> v1.Event.BackgroundJobChanged:
 
 def _reaped(reaped: ToolTreeReaped) -> v1.Event.ToolTreeReaped:
     return v1.Event.ToolTreeReaped(
-        tool_use_id=reaped.tool_use_id,
-        pids=reaped.pids,
-        duration=duration(reaped.milliseconds),
-        leaked=reaped.leaked,
+        tool_use_id=reaped.tool_use_id, pids=reaped.pids, duration=duration(reaped.milliseconds), leaked=reaped.leaked
     )
 
 

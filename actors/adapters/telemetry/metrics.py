@@ -36,12 +36,7 @@ _RPC = ("rpc.method", "rpc.status")
 _MODEL = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model")
 
 RPC = Metric(
-    "bedrock.rpc.duration",
-    Kind.HISTOGRAM,
-    "s",
-    _RPC,
-    "calls of clients, without streams and WaitRequestCycle",
-    _FAST,
+    "bedrock.rpc.duration", Kind.HISTOGRAM, "s", _RPC, "calls of clients, without streams and WaitRequestCycle", _FAST
 )
 STREAMS = Metric(
     "bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams and calls of WaitRequestCycle that ended"
@@ -51,12 +46,7 @@ MAILBOX = Metric(
 )
 RUNS = Metric("bedrock.run.duration", Kind.HISTOGRAM, "s", ("outcome",), "runs, from the message to the end", _SLOW)
 ATTEMPTS = Metric(
-    "gen_ai.client.operation.duration",
-    Kind.HISTOGRAM,
-    "s",
-    (*_MODEL, "error.type"),
-    "attempts to ask a model",
-    _SLOW,
+    "gen_ai.client.operation.duration", Kind.HISTOGRAM, "s", (*_MODEL, "error.type"), "attempts to ask a model", _SLOW
 )
 FIRST_CHUNK = Metric(
     "gen_ai.client.operation.time_to_first_chunk", Kind.HISTOGRAM, "s", _MODEL, "until an answer begins", _SLOW
@@ -70,14 +60,7 @@ TOKENS = Metric(
     _TOKENS,
 )
 COST = Metric("bedrock.cost", Kind.COUNTER, "dollars", _MODEL, "what answers cost, where prices are known")
-TOOLS = Metric(
-    "bedrock.tool.duration",
-    Kind.HISTOGRAM,
-    "s",
-    ("gen_ai.tool.name", "outcome"),
-    "tool calls",
-    _SLOW,
-)
+TOOLS = Metric("bedrock.tool.duration", Kind.HISTOGRAM, "s", ("gen_ai.tool.name", "outcome"), "tool calls", _SLOW)
 CANCELS = Metric(
     "bedrock.cancel.duration", Kind.HISTOGRAM, "s", (), "from the request to cancel until the run has stopped", _FAST
 )

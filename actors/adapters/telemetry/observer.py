@@ -16,14 +16,7 @@ from msgspec.structs import asdict
 
 from actors.adapters.telemetry import metrics
 from actors.adapters.telemetry.metrics import Metric
-from actors.core.content import (
-    Message,
-    MessageType,
-    ToolCancelled,
-    ToolError,
-    ToolUse,
-    tool_uses,
-)
+from actors.core.content import Message, MessageType, ToolCancelled, ToolError, ToolUse, tool_uses
 from actors.core.notifications import (
     CallStatus,
     ClientToolCall,

@@ -21,14 +21,7 @@ from bedrock._shared.settings import resolve
 from bedrock._shared.wrapper import check_list, resource_name
 from bedrock.answers import Answer, AsyncOnApproval, AsyncOnQuestion, decider
 from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Node, Quota, ServerInfo, Tool
-from bedrock.conversations import (
-    Budget,
-    ClientTool,
-    ConversationInfo,
-    ConversationListEvent,
-    Generation,
-    Instructions,
-)
+from bedrock.conversations import Budget, ClientTool, ConversationInfo, ConversationListEvent, Generation, Instructions
 from bedrock.errors import BedrockError
 from bedrock.states import Approval, Question
 from bedrock.streams import AsyncClosing, AsyncStream

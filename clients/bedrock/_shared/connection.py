@@ -39,11 +39,7 @@ CONNECT_SECONDS = 2.0
 
 # The channel states in which an attempt to connect is over.
 CONNECT_ENDS = frozenset(
-    {
-        grpc.ChannelConnectivity.READY,
-        grpc.ChannelConnectivity.TRANSIENT_FAILURE,
-        grpc.ChannelConnectivity.SHUTDOWN,
-    }
+    {grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN}
 )
 
 

@@ -64,13 +64,7 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
     if code == "DEADLINE_EXCEEDED" and not reason:
         message = f"there was no answer from {target} in time"
     return errors.error_class(reason, code)(
-        message,
-        reason=reason,
-        code=code,
-        fields=fields,
-        metadata=metadata,
-        resource=resource,
-        retry_after=retry_after,
+        message, reason=reason, code=code, fields=fields, metadata=metadata, resource=resource, retry_after=retry_after
     )
 
 

@@ -30,14 +30,7 @@ from bedrock.conversations import Budget, ClientTool, Generation, Instructions, 
 from bedrock.messages import ToolCall
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval, ApprovalRule, Question
-from bedrock.types import (
-    ApprovalDecision,
-    AuditOutcome,
-    CycleView,
-    Delivery,
-    Disposition,
-    RuleAction,
-)
+from bedrock.types import ApprovalDecision, AuditOutcome, CycleView, Delivery, Disposition, RuleAction
 
 # An image: its bytes, the path of its file, or a protobuf message.
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
@@ -106,19 +99,12 @@ def conversations(
     if working_directory is not None:
         parts.append(f"working_directory = {quoted(str(Path(working_directory).absolute()))}")
     return v1.ListConversationsRequest(
-        parent=resource_name("conversations", parent) if parent else "",
-        filter=" AND ".join(parts),
-        order_by=order_by,
+        parent=resource_name("conversations", parent) if parent else "", filter=" AND ".join(parts), order_by=order_by
     )
 
 
 def audit(
-    *,
-    since: datetime | None,
-    until: datetime | None,
-    principal: str,
-    conversation: str,
-    outcome: AuditOutcome | None,
+    *, since: datetime | None, until: datetime | None, principal: str, conversation: str, outcome: AuditOutcome | None
 ) -> v1.ListAuditEntriesRequest:
     """Raises ValueError if a time has no time zone."""
     about = resource_name("conversations", conversation) if conversation else ""
@@ -208,11 +194,7 @@ def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.
 
 
 def resolve(
-    conversation: str,
-    approval: Approval | str,
-    decision: ApprovalDecision,
-    note: str,
-    rule: ApprovalRule | None = None,
+    conversation: str, approval: Approval | str, decision: ApprovalDecision, note: str, rule: ApprovalRule | None = None
 ) -> v1.ResolveApprovalRequest:
     """Answer an approval, with the rule, if any, that decides alike. Raises ValueError for an unknown decision."""
     name = approval.name if isinstance(approval, Approval) else approval

@@ -22,14 +22,7 @@ from bedrock._sync.sending import fitting
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, OnQuestion, decider
 from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Node, Quota, ServerInfo, Tool
-from bedrock.conversations import (
-    Budget,
-    ClientTool,
-    ConversationInfo,
-    ConversationListEvent,
-    Generation,
-    Instructions,
-)
+from bedrock.conversations import Budget, ClientTool, ConversationInfo, ConversationListEvent, Generation, Instructions
 from bedrock.errors import BedrockError
 from bedrock.states import Approval, Question
 from bedrock.streams import Closing, Stream

@@ -81,9 +81,7 @@ class ConversationRecords(ConversationBase):
             timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListRequestCyclesRequest(
-            parent=self.name,
-            view=enum_value(v1.ListRequestCyclesRequest.View, view),
-            descending=newest_first,
+            parent=self.name, view=enum_value(v1.ListRequestCyclesRequest.View, view), descending=newest_first
         )
         for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
             for cycle in page.request_cycles:

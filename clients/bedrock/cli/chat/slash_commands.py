@@ -282,12 +282,7 @@ COMMANDS = (
     ),
     Command("model", "[MODEL]", "use another model from the next request on; without one, list them", _model),
     Command("effort", "[EFFORT]", "how much the model is to think; without one, list what it can be", _effort),
-    Command(
-        "decline",
-        "",
-        "decline the question of an MCP server",
-        lambda chat, _: chat.decline(),
-    ),
+    Command("decline", "", "decline the question of an MCP server", lambda chat, _: chat.decline()),
     Command("cancel", "", "the same as Esc", lambda chat, _: chat.cancel()),
     Command("kill", "", "cancel the run and stop the background jobs", lambda chat, _: chat.cancel(kill_jobs=True)),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),

@@ -19,13 +19,7 @@ from bedrock._shared.requests import MAX_REQUEST_BYTES, image, read_file
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import (
-    connect,
-    generation_options,
-    open_conversation,
-    opening_options,
-    unreadable,
-)
+from bedrock.cli.arguments import connect, generation_options, open_conversation, opening_options, unreadable
 from bedrock.cli.commands.approvals import fill_in
 from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
 from bedrock.cli.display.labels import NOT_WHOLE, interruption

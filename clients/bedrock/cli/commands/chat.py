@@ -112,15 +112,7 @@ ENDS = "The server ends when no client is connected and no run is open, and back
 @PLAIN_OPTION
 @opening_options
 @generation_options
-def chat(
-    prompt: tuple[str, ...],
-    *,
-    spawn: bool,
-    plain: bool,
-    notify: bool,
-    again: str | None,
-    **opening: Any,
-) -> None:
+def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, again: str | None, **opening: Any) -> None:
     """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
 
     Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or

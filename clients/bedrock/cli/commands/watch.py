@@ -60,10 +60,7 @@ UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 @click.command()
 @click.argument("name", required=False, type=CONVERSATION)
 @click.option(
-    "--output",
-    type=click.Choice(["text", "stream-json"]),
-    default="text",
-    help="Text for people, or JSON lines.",
+    "--output", type=click.Choice(["text", "stream-json"]), default="text", help="Text for people, or JSON lines."
 )
 @FILTER_OPTION
 @PLAIN_OPTION

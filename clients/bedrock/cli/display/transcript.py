@@ -160,13 +160,7 @@ class Transcript:
     """
 
     def __init__(
-        self,
-        paint: Paint,
-        write: Write,
-        *,
-        live: bool = False,
-        width: Width | None = None,
-        hint: str = "",
+        self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None, hint: str = ""
     ) -> None:
         """Prepare to print. `hint` says how to show the omitted part of a long output; "" for none."""
         self._paint = paint
