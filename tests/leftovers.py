@@ -20,7 +20,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-#: The environment variable that says which run a process belongs to.
+# The environment variable that says which run a process belongs to.
 MARK = "PHOENIX_TEST_RUN"
 
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602

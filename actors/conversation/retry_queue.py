@@ -67,6 +67,8 @@ class RetryQueue(Generic[Entry]):
         self._prepare = prepare
         self._later = later
         self._waiting: deque[Entry] = deque()
+        # The number of entries at the head whose last commit the store refused. It may have been written nevertheless,
+        # which is recognised only if the same entries are committed again.
         self._refused = 0
         self._failures = 0
         self._retry_due = False
@@ -167,5 +169,3 @@ def covers_cancel(entry: object, cancel: UserCancel) -> bool:
         and entry.event.discard_queued >= cancel.discard_queued
         and entry.event.kill_jobs >= cancel.kill_jobs
     )
-    # The number of entries at the head whose last commit the store refused. It may have been written nevertheless,
-    # which is recognised only if the same entries are committed again.

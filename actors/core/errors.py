@@ -29,8 +29,8 @@ class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: The failures after which a model request is tried again. New events use `TIMED_OUT` for sub-agents only; it is here
-#: for the replay of logs of earlier versions, which recorded the timeouts of providers with it.
+# The failures after which a model request is tried again. New events use `TIMED_OUT` for sub-agents only; it is here
+# for the replay of logs of earlier versions, which recorded the timeouts of providers with it.
 RETRYABLE = frozenset({
     ErrorKind.NETWORK, ErrorKind.TIMED_OUT, ErrorKind.RATE_LIMIT, ErrorKind.SERVER_ERROR, ErrorKind.RESOURCE_EXHAUSTED,
 })  # fmt: skip

@@ -66,12 +66,17 @@ class ListFeed:
     """
 
     def __init__(self) -> None:
+        # May be read without the lock: a new watcher attaches before it reads the store, so it finds changes there that
+        # were not published to it.
         self.watched = False
         self._lock = threading.Lock()
         self._watches: set[ListWatch] = set()
+        # The watchers to wake at the next change: those that have read since they were last woken.
         self._unwoken: set[ListWatch] = set()
+        # The latest change of each conversation by the conversation's id, ordered by the changes' numbers.
         self._latest: dict[str, ListChange] = {}
         self._number = 0
+        # As soon as more changes than this are kept, the changes that all watchers have read are dropped.
         self._drop_at = SPARE
 
     def attach(self, wake: Callable[[], None]) -> ListWatch:
@@ -149,8 +154,3 @@ class ListFeed:
         # The limit is doubled, because otherwise every change would search all kept changes while one watcher does not
         # read.
         self._drop_at = 2 * len(self._latest) + SPARE
-        # As soon as more changes than this are kept, the changes that all watchers have read are dropped.
-        # The latest change of each conversation by the conversation's id, ordered by the changes' numbers.
-        # The watchers to wake at the next change: those that have read since they were last woken.
-        # May be read without the lock: a new watcher attaches before it reads the store, so it finds changes there that
-        # were not published to it.

@@ -74,7 +74,9 @@ class LiveBuffer:
         self.key = key
         self.attempt = attempt
         self._chunks: list[TextChunk] = []
+        # The number of chunks dropped so far, which is also the index of the oldest chunk still kept.
         self._dropped = 0
+        # The number of characters written so far, of output (False) and of reasoning (True).
         self._lengths = {False: 0, True: 0}
 
     def is_of(self, key: str, attempt: int) -> bool:
@@ -191,13 +193,16 @@ class _Channel:
 
     def __init__(self) -> None:
         self.watches: set[Watch] = set()
+        # The watchers to wake at the next event: those that have read since they were last woken.
         self.unwoken: set[Watch] = set()
+        # Watchers that were woken for live text only and have not read since; an event wakes them again.
         self.woken_for_text: set[Watch] = set()
         self.ring: deque[HubEvent] = deque(maxlen=RING)
         self.head = 0
         self.text: LiveBuffer | None = None
         self.output: LiveBuffer | None = None
         self.deleted = False
+        # The batch that was read last; None if something was published since then.
         self._latest: EventBatch | None = None
 
     @property
@@ -492,8 +497,3 @@ def _call(watch: Watch, wake: Callable[[], None]) -> None:
         wake()
     except Exception:  # a failing watcher must affect neither the other watchers nor the publishing conversation
         log.exception("a watcher could not be woken", extra={"conversation": watch.conversation_id})
-        # The batch that was read last; None if something was published since then.
-        # Watchers that were woken for live text only and have not read since; an event wakes them again.
-        # The watchers to wake at the next event: those that have read since they were last woken.
-        # The number of characters written so far, of output (False) and of reasoning (True).
-        # The number of chunks dropped so far, which is also the index of the oldest chunk still kept.

@@ -23,6 +23,7 @@ class CancelToken:
         """Whether the work was cancelled; only `cancel` sets it. A plain attribute, because loops read it often."""
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
+        # `cancel` releases these locks, one for each thread in `wait`: an Event would cost more than the wait.
         self._waiting: list[threading.Lock] = []
 
     def cancel(self) -> None:
@@ -151,4 +152,3 @@ class ConversationDirectory(Protocol):
     def on_stopped(self, conversation: LiveConversation) -> None:
         """Remove a conversation whose actor has closed its mailbox."""
         ...
-        # `cancel` releases these locks, one for each thread in `wait`: an Event would cost more than the wait.

@@ -19,12 +19,12 @@ from actors.ports.json_schema import NativeOutput
 from actors.ports.live_conversations import CancelToken
 from actors.ports.workspace import ImageView
 
-#: Maximum UTF-8 bytes of the text, reasoning and tool calls of one model response, because its message must fit into a
-#: gRPC message that clients accept.
+# Maximum UTF-8 bytes of the text, reasoning and tool calls of one model response, because its message must fit into a
+# gRPC message that clients accept.
 MAX_MODEL_RESPONSE_BYTES = 1 << 20
 
 
-#: A model with a smaller context window than this, in tokens, gets a short system prompt and briefer tools.
+# A model with a smaller context window than this, in tokens, gets a short system prompt and briefer tools.
 SMALL_WINDOW = 16_384
 
 

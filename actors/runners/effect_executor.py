@@ -81,12 +81,15 @@ class EffectExecutor:
         self._requests = ModelRequests(services, admission, owner)
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
+        # The call that was sent to the tool runner last; None once it and its processes have ended.
         self._last_call: RunTool | None = None
+        # The timers for answers: to a client tool call, or to the questions that a running tool call asks people.
         self._deadlines: list[Timer] = []
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
+        # The id of the cancelled run, which must start nothing more, even before the actor has handled the cancel.
         self._cancelled_run = ""
-        self.rights = ToolRights()
+        self.rights = ToolRights()  # any thread; changed whenever a new mode is committed
         self.parent_notified = False
         """Whether the end of this sub-agent has been reported to its parent."""
         self.in_flight: InFlightWork | None = None
@@ -294,6 +297,7 @@ class BackgroundJobs:
         self._toolbox = toolbox
         self._owner = owner
         self._exits_due = 0
+        # The ids of the tool calls that started the exited jobs; cleared when no further exits are expected.
         self._exited: set[str] = set()
 
     @property
@@ -326,8 +330,3 @@ class BackgroundJobs:
     def _on_exit(self, receipt: KillReceipt) -> None:
         """Report an exit to the conversation's actor. Runs on a thread of the job."""
         tell(self._owner, JobExited(receipt))
-        # The ids of the tool calls that started the exited jobs; cleared when no further exits are expected.
-        # Any thread; changed whenever a new mode is committed.
-        # The id of the cancelled run, which must start nothing more, even before the actor has handled the cancel.
-        # The timers for answers: to a client tool call, or to the questions that a running tool call asks people.
-        # The call that was sent to the tool runner last; None once it and its processes have ended.

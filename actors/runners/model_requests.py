@@ -157,6 +157,7 @@ class HistoryCache:
     def __init__(self, store: ConversationReader, conversation_id: str) -> None:
         self._store = store
         self._conversation_id = conversation_id
+        # Held while messages are read or added: a cancelled request may still be reading when the next one begins.
         self._lock = threading.Lock()
         self._messages: list[Message] = []
         self._views = _Views()
@@ -305,4 +306,3 @@ def _generation(record: ConversationRecord) -> Generation:
     """The run's generation settings; settings that the run does not have are taken from the conversation."""
     own, usual = record.state.ledger.generation, record.profile.generation
     return own.over(usual) if own else usual
-    # Held while messages are read or added: a cancelled request may still be reading when the next one begins.

@@ -106,6 +106,7 @@ class FairSlots:
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()
         self._total = 0
+        # The waiting requests by principal. No queue is empty, and the principal with the next turn comes first.
         self._queues: dict[str, deque[SlotRequest]] = {}
         self._waiting = 0
 
@@ -241,4 +242,3 @@ class ReadPace:
             if pause > 0:
                 self._cancel.wait(pause)
         self._last_read = self._clock.monotonic()
-        # The waiting requests by principal. No queue is empty, and the principal with the next turn comes first.

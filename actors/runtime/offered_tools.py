@@ -32,15 +32,15 @@ _OUTPUT_DESCRIPTION = (
     "schema, and no text. Call this once, when everything else is done, as the only call of your response. Text alone "
     "does not count."
 )
-#: Separates namespaces from a name; no tool's name contains it.
+# Separates namespaces from a name; no tool's name contains it.
 _NAMESPACE = re.compile(r"[.:/]")
-#: Matches a JSON text that spells a number or a boolean.
+# Matches a JSON text that spells a number or a boolean.
 _SPELLED = re.compile(r'"\s*(-?\d[\d.e+-]*|true|false)\s*"', re.IGNORECASE)
-#: Matches the first two sentences of a text's first line.
+# Matches the first two sentences of a text's first line.
 _SENTENCES = re.compile(r"(.*?[.](?=\s+[^a-z]|\s*$)){1,2}")
-#: Matches where the first clause of a parameter's description ends.
+# Matches where the first clause of a parameter's description ends.
 _CLAUSE_END = re.compile(r"(?<=[^.])[.;](?=\s|$)| \(")
-#: The keywords of JSON Schema that limit sizes, those whose value is any JSON, and those that have schemas by name.
+# The keywords of JSON Schema that limit sizes, those whose value is any JSON, and those that have schemas by name.
 _BOUNDS = frozenset({
     "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "additionalProperties",
 })  # fmt: skip

@@ -187,6 +187,7 @@ class QuotaBook:
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
         self._lock = threading.Lock()
+        # The principals of the conversations that have an open run, by conversation id.
         self._runs: dict[str, str] = {}
         self._running: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
@@ -482,4 +483,3 @@ def first_day_of_month(now: int) -> int:
     """The first day of the current month, in days since the epoch; `now` is in milliseconds since the epoch."""
     date = datetime.fromtimestamp(day_of(now) * DAY_MS / MILLISECONDS, UTC)
     return int(date.replace(day=1).timestamp() * MILLISECONDS) // DAY_MS
-    # The principals of the conversations that have an open run, by conversation id.

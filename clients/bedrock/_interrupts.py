@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: Exit code of a program that SIGINT (Ctrl-C) ended.
+# Exit code of a program that SIGINT (Ctrl-C) ended.
 INTERRUPTED = 130
 _LINE = b"bedrock: interrupted\n"
 

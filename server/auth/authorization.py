@@ -72,8 +72,11 @@ class Refusals:
 
     def __init__(self, put: Callable[[Sequence[AuditEntry]], Awaitable[None]], now_ms: Callable[[], int]) -> None:
         self._put, self._now_ms = put, now_ms
+        # How often each refusal of this period was repeated.
         self._seen: Counter[Key] = Counter()
+        # How many different refusals of each principal were recorded in this period.
         self._different: Counter[str] = Counter()
+        # How many refusals of each principal were only counted in this period, because a maximum had been reached.
         self._left_out: Counter[str] = Counter()
         self._waiting: list[AuditEntry] = []
         self._window: asyncio.TimerHandle | None = None
@@ -204,6 +207,3 @@ class LiveCalls:
                 task.cancel()
         if self._tasks:
             self._check_later()
-        # How many refusals of each principal were only counted in this period, because a maximum had been reached.
-        # How many different refusals of each principal were recorded in this period.
-        # How often each refusal of this period was repeated.

@@ -220,6 +220,8 @@ class Greetings:
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
         self._cluster, self._peers, self._marks = cluster, peers, marks
+        # When each node that has not answered was first seen, in seconds of the event loop's clock. The keys are
+        # incarnations: numbers that nodes get when they start.
         self._seen: dict[int, float] = {}
         self._answered: set[int] = set()
 
@@ -268,5 +270,3 @@ def _tell(peer: NodeConnections, error: grpc.aio.AioRpcError) -> None:
         peer.refuses()
     else:
         log.debug("the node at %s does not answer: %s", peer.address, error.code().name)
-        # When each node that has not answered was first seen, in seconds of the event loop's clock. The keys are
-        # incarnations: numbers that nodes get when they start.

@@ -120,6 +120,7 @@ class _Places:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        # The timeouts of the running calls, the oldest call first.
         self._taken: dict[asyncio.Timeout, None] = {}
 
     @asynccontextmanager
@@ -405,4 +406,3 @@ def _probe_path(where: Listen) -> None:
             raise CannotListenError(where, "another server does")
     if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
         raise CannotListenError(where, "its directory is missing or cannot be written")
-        # The timeouts of the running calls, the oldest call first.

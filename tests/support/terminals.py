@@ -22,7 +22,7 @@ SECONDS = 60.0
 DRAWING, DRAWN = b"\x1b[?25l", b"\x1b[?25h"
 """What is written around each drawing of a prompt: the cursor is hidden, and shown again."""
 
-#: Makes standard input the controlling terminal, so that Ctrl-C is a signal when it should be one.
+# Makes standard input the controlling terminal, so that Ctrl-C is a signal when it should be one.
 AT_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
     "signal.signal(signal.SIGINT, signal.SIG_DFL);"  # a background process inherits that it is ignored

@@ -108,6 +108,11 @@ def test_no_two_public_classes_have_one_name(packages: tuple[str, ...]) -> None:
     assert {name: sorted(places) for name, places in named.items() if len(places) > 1} == {}
 
 
+def test_no_file_ends_with_a_comment_that_was_torn_from_its_line() -> None:
+    files = [file for root in SOURCES.values() for file in root.rglob("*.py")]
+    assert [file for file in files if re.search(r"^\s*#.*\s*\Z", file.read_text(), re.MULTILINE)] == []
+
+
 def test_the_modules_of_tests_that_begin_first_exist() -> None:
     assert not [path for path in LONG if not (ROOT / path).is_file()]
 

@@ -15,7 +15,7 @@ from tests import leftovers
 
 ROOT = Path(__file__).parents[2]
 
-#: A test that leaves a tree too deep for recursion, what is hard to remove, and a process without an end.
+# A test that leaves a tree too deep for recursion, what is hard to remove, and a process without an end.
 POISON = """
 import os, signal, subprocess
 from pathlib import Path

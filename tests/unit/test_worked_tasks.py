@@ -25,7 +25,7 @@ TASKS = {
 }
 EVERY_TASK = pytest.mark.parametrize("heading", TASKS, ids=TASKS.values())
 
-#: Tests beside those that a patch touches: they look at every tool, message, protocol, page or store.
+# Tests beside those that a patch touches: they look at every tool, message, protocol, page or store.
 OVERARCHING = {
     "### A new tool": ("tests/unit/test_documents.py",),
     "### A new command and RPC": (
@@ -42,7 +42,7 @@ OVERARCHING = {
     "### A new store": ("tests/integration/store/test_store_contract.py",),
 }
 
-#: Of what has a case for each method, message or field only those of the task (pytest's -k; "[" is in a case's name).
+# Of what has a case for each method, message or field only those of the task (pytest's -k; "[" is in a case's name).
 KEYWORDS = {"### A new command and RPC": "label or not (test_calls or [)", "### A new store": "journaled"}
 
 

@@ -15,9 +15,9 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from actors.ports.machine import exhausted_resource, resource_failure
 
-#: Seconds that an `api_key_command` may take. This is long, because a person may have to unlock a password store.
+# Seconds that an `api_key_command` may take. This is long, because a person may have to unlock a password store.
 COMMAND_SECONDS = 60.0
-#: Maximum bytes that an `api_key_command` may print. Longer output is an error, since it cannot be a key.
+# Maximum bytes that an `api_key_command` may print. Longer output is an error, since it cannot be a key.
 _MAX_KEY = 16 << 10
 
 

@@ -34,9 +34,9 @@ from actors.adapters.llm.transport.connections import Later
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, Model, ModelInfo
 
-#: The pattern that matches every name.
+# The pattern that matches every name.
 ANY = "*"
-#: Maximum number of model names that an error message lists.
+# Maximum number of model names that an error message lists.
 _SHOWN = 20
 
 

@@ -488,7 +488,7 @@ def _excerpts(said: str) -> Scene:
     return Scene("\n".join(matches[:SHOWN_LINES]) or "Nothing relevant was found.", tempo=0.1)
 
 
-#: The name of the demo model, which every server offers.
+# The name of the demo model, which every server offers.
 DEMO = "demo"
 
 _WINDOW = 64_000

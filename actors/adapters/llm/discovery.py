@@ -24,23 +24,23 @@ from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 
 log = logging.getLogger(__name__)
 
-#: Time limits in seconds for fetching the names of a server's models. They are short, since a client that names an
-#: unknown model waits for the list.
+# Time limits in seconds for fetching the names of a server's models. They are short, since a client that names an
+# unknown model waits for the list.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
-#: Seconds after which the names may be fetched again: models change, and a server may be running again.
+# Seconds after which the names may be fetched again: models change, and a server may be running again.
 LIST_AGAIN_SECONDS = 10.0
-#: The same for limits, for which the first request to a model waits.
+# The same for limits, for which the first request to a model waits.
 PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
-#: Seconds before limits are asked for again after a failure.
+# Seconds before limits are asked for again after a failure.
 LIMITS_AGAIN_SECONDS = 60.0
-#: Where Ollama lists the models that it has in memory.
+# Where Ollama lists the models that it has in memory.
 OLLAMA_LOADED = "/api/ps"
-#: Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
+# Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
 _MAX_BYTES = 16 << 20
 _MAX_NAMES = 5_000
 
-#: HTTP statuses that mean that a server has no list of models. After one of them the server is not asked again for the
-#: same model; after any other error status it is.
+# HTTP statuses that mean that a server has no list of models. After one of them the server is not asked again for the
+# same model; after any other error status it is.
 _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
@@ -213,17 +213,17 @@ def _usable(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= 200
 
 
-#: The fields in which servers state the window of a model, those that hold for the server as it runs first: llama.cpp,
-#: LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot, Mistral, Anthropic and LiteLLM. Ollama's model_info has the name
-#: of the model's family before the field.
+# The fields in which servers state the window of a model, those that hold for the server as it runs first: llama.cpp,
+# LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot, Mistral, Anthropic and LiteLLM. Ollama's model_info has the name
+# of the model's family before the field.
 _WINDOWS = (
     "n_ctx", "loaded_context_length", "max_model_len", "context_window", "context_length", "max_context_window_tokens",
     "max_context_length", "max_input_tokens", "n_ctx_train",
 )  # fmt: skip
 _OUTPUTS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-#: Those that state what a model could have, not what it has been loaded with.
+# Those that state what a model could have, not what it has been loaded with.
 _POSSIBLE = frozenset({"max_context_length", "n_ctx_train"})
-#: Where these fields are: in the entry itself, and in objects inside it.
+# Where these fields are: in the entry itself, and in objects inside it.
 _PLACES = ("meta", "model_info", "limits", "top_provider")
 
 

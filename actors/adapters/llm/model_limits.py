@@ -19,10 +19,10 @@ from actors.ports.settings_checks import read
 
 Row = TypeVar("Row")
 
-#: The most tokens of a context window that are reserved for an answer. Requests set this limit for their answers,
-#: unless the model's own limit is lower.
+# The most tokens of a context window that are reserved for an answer. Requests set this limit for their answers,
+# unless the model's own limit is lower.
 RESERVED_OUTPUT = 32_000
-#: The context window that is assumed for an unknown model of a server that speaks one of OpenAI's protocols.
+# The context window that is assumed for an unknown model of a server that speaks one of OpenAI's protocols.
 ASSUMED_WINDOW = 32_768
 
 

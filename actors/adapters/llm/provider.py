@@ -33,7 +33,7 @@ class ProtocolTraits(Struct, frozen=True):
     version_header: str = ""
 
 
-#: The protocols that a provider can be configured with, by name.
+# The protocols that a provider can be configured with, by name.
 PROTOCOLS = {
     ANTHROPIC: ProtocolTraits(
         family="anthropic",
@@ -46,13 +46,13 @@ PROTOCOLS = {
     OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
 }
 
-#: The value of the setting `small_model` that means that no small model is configured.
+# The value of the setting `small_model` that means that no small model is configured.
 NO_MODEL = "none"
-#: The model name sent to a server when none is configured: servers of a single model often accept any name.
+# The model name sent to a server when none is configured: servers of a single model often accept any name.
 ONLY_MODEL = "default"
 
-#: Fields of the request body that the setting `extra_body` must not replace. Other values could make the answer
-#: unreadable, or change the history that the model gets.
+# Fields of the request body that the setting `extra_body` must not replace. Other values could make the answer
+# unreadable, or change the history that the model gets.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
 _Seconds = Annotated[float, Meta(gt=0, description="must be a number of seconds above 0")]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", and the end of the stream.
+# Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", and the end of the stream.
 TAIL_SECONDS = 5.0
 
 _JSON_LINES = re.compile("ndjson|jsonl")

@@ -28,11 +28,11 @@ from actors.core.content import Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import ModelFailedError
 
-#: Maximum bytes of an error response that are read.
+# Maximum bytes of an error response that are read.
 MAX_ERROR_BYTES = 64 << 10
-#: Maximum characters of a provider's error text that are passed on.
+# Maximum characters of a provider's error text that are passed on.
 MAX_SAID = 400
-#: An upper limit for waits (30 days), so that infinity and huge numbers become valid integers.
+# An upper limit for waits (30 days), so that infinity and huge numbers become valid integers.
 _MAX_RETRY_AFTER_MS = 30 * 86_400_000
 
 _QUOTA = frozenset({
@@ -49,8 +49,8 @@ _QUOTA_TEXT = re.compile(
     r"|budget has been exceeded",
     re.IGNORECASE,
 )
-#: Matches the error of a request that is larger than the tokens allowed per minute. The error looks like a rate limit,
-#: but no retry of this request can succeed.
+# Matches the error of a request that is larger than the tokens allowed per minute. The error looks like a rate limit,
+# but no retry of this request can succeed.
 _TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.IGNORECASE)
 _FILTER = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
@@ -62,8 +62,8 @@ _FILTER_TEXT = re.compile(
     r"|output blocked by content filter",
     re.IGNORECASE,
 )
-#: `request_too_large` means that a request exceeds Anthropic's limit in bytes. Such a request is not retried, because
-#: later requests contain the same history.
+# `request_too_large` means that a request exceeds Anthropic's limit in bytes. Such a request is not retried, because
+# later requests contain the same history.
 _TOO_LONG = frozenset({
     "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "context_window_exceeded",
     "context_exceeded", "request_too_large", "string_above_max_length",
@@ -85,7 +85,7 @@ _NO_IMAGES_TEXT = re.compile(
     r"|(unknown variant|invalid value:) ['`](input_)?image",
     re.IGNORECASE,
 )
-#: The HTTP status that corresponds to an error's name, for errors inside a stream, which carry no status.
+# The HTTP status that corresponds to an error's name, for errors inside a stream, which carry no status.
 _NAMED = {
     "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
     "model_not_found": 404, "invalid_request_error": 400, "request_too_large": 413, "rate_limit_error": 429,
@@ -98,7 +98,7 @@ _NAMED = {
     "unknown_parameter": 400, "unsupported_parameter": 400, "unsupported_value": 400, "invalid_value": 400,
     "missing_required_parameter": 400,
 }  # fmt: skip
-#: Matches "Please try again in 11.054s", "6m0s", "20ms": errors inside a stream have no Retry-After header.
+# Matches "Please try again in 11.054s", "6m0s", "20ms": errors inside a stream have no Retry-After header.
 _TRY_AGAIN_IN = re.compile(
     r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.IGNORECASE
 )

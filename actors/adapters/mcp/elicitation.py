@@ -62,6 +62,7 @@ class TimedCall:
         self.ask = ask
         self.limit = asyncio.timeout(seconds)
         self._questions = 0
+        # The seconds that the call may still run after its questions to a person are answered.
         self._remaining = 0.0
 
     @contextmanager
@@ -213,4 +214,3 @@ def _words(text: str) -> str:
 def _clean(text: str) -> str:
     """Replace characters that cannot be stored or shown: control characters, and unpaired surrogates."""
     return _CONTROLS.sub("\ufffd", text[: 2 * MESSAGE_CHARACTERS])
-    # The seconds that the call may still run after its questions to a person are answered.

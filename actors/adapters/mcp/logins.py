@@ -44,8 +44,10 @@ class LoginTokens:
         self._logins: dict[str, McpLogin] = {}
         self._fault = ""
         self._renewing: dict[str, asyncio.Future[None]] = {}
+        # When renewing a login last failed, in monotonic seconds, and why; by the server's name.
         self._failed: dict[str, tuple[float, str]] = {}
         self._storing = asyncio.Lock()
+        # Outdated logins, by server name, that are still stored because the renewed ones could not be stored yet.
         self._unsaved: dict[str, McpLogin] = {}
 
     async def watch(self) -> None:
@@ -169,5 +171,3 @@ class LoginTokens:
         self._unsaved.pop(name, None)
         await self._look()
         return replaced
-        # Outdated logins, by server name, that are still stored because the renewed ones could not be stored yet.
-        # When renewing a login last failed, in monotonic seconds, and why; by the server's name.

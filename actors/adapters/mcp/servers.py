@@ -80,6 +80,8 @@ class McpServerHub:
         self._tried: dict[tuple[str, str], float] = {}
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
+        # State and error of programs that access only a principal's files, by principal and server; the latest
+        # MAX_CONVERSATIONS.
         self._confined: dict[tuple[str, str], tuple[McpState, str]] = {}
 
     # --- offers and states ------------------------------------------------------------------------------------------
@@ -452,5 +454,3 @@ class McpTool:
 
 def _error(text: str) -> ToolOutput:
     return ToolOutput(text, is_error=True)
-    # State and error of programs that access only a principal's files, by principal and server; the latest
-    # MAX_CONVERSATIONS.

@@ -196,6 +196,7 @@ class McpSession:
         self._calls: list[TimedCall] = []
         self._activity = 0
         """Incremented at the beginning and at the end of each call, to notice that no tool was called for a while."""
+        # The last bytes that the program wrote to stderr, or the last error with which its URL responded.
         self._words = b""
         self._over: anyio.Event | None = None
         self._settled: asyncio.Future[None] | None = None
@@ -515,4 +516,3 @@ def last_words(text: str) -> str:
         return text
     end = text[-REASON_CHARACTERS:]
     return "[…] " + (end.partition(" ")[2] or end)
-    # The last bytes that the program wrote to stderr, or the last error with which its URL responded.

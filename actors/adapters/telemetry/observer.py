@@ -85,6 +85,7 @@ class Observer(Telemetry):
         self._attempts: set[AttemptStart] = set()
         self._calls: set[ToolStart] = set()
         self._models: set[str] = set()
+        # The W3C `traceparent` headers of the commands that are being handled, by the conversation's id.
         self._trace_parents: dict[str, str] = {}
 
     def export(
@@ -339,4 +340,3 @@ def _log(level: int, line: str, /, **fields: str | float | None) -> None:
 
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)
-    # The W3C `traceparent` headers of the commands that are being handled, by the conversation's id.

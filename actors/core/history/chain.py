@@ -19,6 +19,7 @@ class ChainCheck:
 
     def __init__(self) -> None:
         self._sequence = 0
+        # The sequence number of the last agent or tool message so far; every later model request contains it.
         self._chained = 0
         self._calls: set[str] = set()
         self._open: list[str] = []
@@ -197,4 +198,3 @@ def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
 def _request_number(message: content.Message) -> int:
     """The request number in a request id such as "c:r12"; 0 if the message answers no request."""
     return int(message.request_id.rpartition(":r")[2] or 0)
-    # The sequence number of the last agent or tool message so far; every later model request contains it.

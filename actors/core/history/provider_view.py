@@ -129,7 +129,9 @@ class ProviderOrder:
     def __init__(self) -> None:
         self._placed: list[Message] = []
         self._late: list[Message] = []
+        # Number of tool calls of the last answer that have no result.
         self._unanswered = 0
+        # Index of the last answer in `_placed`.
         self._answer = 0
 
     @property
@@ -223,11 +225,14 @@ class GrowingView:
         self._protocol = protocol
         self._model = model
         self._room = room
+        # The tokens of the settled turns, and of what precedes them in a request.
         self._used = room.fixed
         self._lineage = object()
         self._order = ProviderOrder()
         self._settled: list[Turn] = []
+        # Ids of the tool calls in the settled turns (those that no longer change).
         self._calls: set[str] = set()
+        # The number of the last added message in its conversation; 0 before the first one.
         self.sequence = 0
 
     def add(self, message: Message) -> None:
@@ -456,8 +461,3 @@ def _without(turns: Sequence[Turn], count: int) -> Iterator[Turn]:
 
 def _image_remark(image: Image) -> str:
     return f"[an image, {image.media_type} {image.width}x{image.height}, that is no longer shown]"
-    # The number of the last added message in its conversation; 0 before the first one.
-    # Ids of the tool calls in the settled turns (those that no longer change).
-    # The tokens of the settled turns, and of what precedes them in a request.
-    # Index of the last answer in `_placed`.
-    # Number of tool calls of the last answer that have no result.

@@ -267,7 +267,7 @@ def _selection_message(tools: Sequence[str]) -> v1.ToolSelection:
     return ToolSelection(tuple(resource_name("tools", tool) for tool in tools)).proto
 
 
-#: How the settings of a conversation become fields of its message; the others are fields as they are.
+# How the settings of a conversation become fields of its message; the others are fields as they are.
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
     "model": lambda model: resource_name("models", model) if model else "",
     "mode": partial(enum_value, v1.Mode),

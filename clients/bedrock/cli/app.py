@@ -16,7 +16,7 @@ from bedrock.cli.text.safe_text import safe_streams
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The module of each command, which is imported only when the command is used, and the first sentence of its help.
+# The module of each command, which is imported only when the command is used, and the first sentence of its help.
 OURS = {
     "chat": ("chat", "Chat with an agent in a directory."),
     "ask": ("ask", "Ask and print the answer."),
@@ -59,7 +59,7 @@ OURS = {
     "completion": ("doctor", "Print the completion script of a shell."),
 }
 
-#: The headings in the list of commands, by the first command of each section. Commands of plugins come last.
+# The headings in the list of commands, by the first command of each section. Commands of plugins come last.
 SECTIONS = {
     "chat": "Talk with an agent",
     "list": "Inspect",
@@ -69,11 +69,11 @@ SECTIONS = {
     "doctor": "Server and shell",
 }
 
-#: Alternative names of commands.
+# Alternative names of commands.
 ALIASES = {"ls": "list"}
 
-#: Commands that the server's package adds, with their summaries. If that package is not installed, they raise an error
-#: that says so.
+# Commands that the server's package adds, with their summaries. If that package is not installed, they raise an error
+# that says so.
 SERVERS = {
     "serve": "Run the Bedrock server until it receives a signal to stop.",
     "token": "Manage the tokens of principals.",
@@ -84,12 +84,12 @@ SERVERS = {
     "gateway": "Serve the API of a server as JSON over HTTP.",
 }
 
-#: The first sentences of the commands' help texts. A command that is missing here is imported to get its help text.
+# The first sentences of the commands' help texts. A command that is missing here is imported to get its help text.
 SUMMARIES = {**{name: summary for name, (_, summary) in OURS.items()}, **SERVERS}
 
 GROUP = "bedrock.commands"
 
-#: A length that no summary of a command has, so that none is truncated.
+# A length that no summary of a command has, so that none is truncated.
 _WHOLE = 1_000
 
 

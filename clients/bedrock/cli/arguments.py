@@ -32,9 +32,9 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Maximum seconds to wait for the server during a completion.
+# Maximum seconds to wait for the server during a completion.
 PATIENCE = 1.0
-#: Maximum number of conversations that a completion considers.
+# Maximum number of conversations that a completion considers.
 MOST = 100
 
 
@@ -200,7 +200,7 @@ def servers_in(path: Path) -> list[McpServer]:
         raise unreadable(str(path), error, HINT) from None
 
 
-#: Maximum models that are listed when the user is asked for one.
+# Maximum models that are listed when the user is asked for one.
 _SHOWN = 20
 
 creating_options = _together(

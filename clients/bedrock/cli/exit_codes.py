@@ -80,19 +80,19 @@ def _missing_conversation(error: BedrockError) -> str:
 
 
 OK = 0
-#: The run ended in an error, or the command failed.
+# The run ended in an error, or the command failed.
 FAILED = 1
-#: The command line is wrong, or the server has refused one of its arguments.
+# The command line is wrong, or the server has refused one of its arguments.
 USAGE = 2
-#: The run waits for an approval.
+# The run waits for an approval.
 NEEDS_APPROVAL = 3
-#: No server can be reached.
+# No server can be reached.
 UNREACHABLE = 4
-#: The answer is not whole: it was cut off, refused or is empty.
+# The answer is not whole: it was cut off, refused or is empty.
 NOT_WHOLE = 5
-#: The command or the run was cancelled, by Ctrl-C or by another client.
+# The command or the run was cancelled, by Ctrl-C or by another client.
 CANCELLED = 130
-#: The reader of the output has closed the pipe; the same code as of a program killed by SIGPIPE.
+# The reader of the output has closed the pipe; the same code as of a program killed by SIGPIPE.
 CLOSED_PIPE = 141
 
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock`."

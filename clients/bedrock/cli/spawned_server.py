@@ -19,13 +19,13 @@ from bedrock._shared.settings import no_listener_error, resolve
 from bedrock.cli import exit_codes as exits
 from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, ServerUnreachable, Unauthenticated
 
-#: Maximum seconds until a started server is ready.
+# Maximum seconds until a started server is ready.
 START_SECONDS = 60.0
-#: Maximum seconds for a graceful shutdown of the server, which is killed after that.
+# Maximum seconds for a graceful shutdown of the server, which is killed after that.
 STOP_SECONDS = 20.0
-#: Maximum seconds for which a server that runs may be out of reach, as while it starts or stops.
+# Maximum seconds for which a server that runs may be out of reach, as while it starts or stops.
 UNREACHABLE_SECONDS = 10.0
-#: Seconds that running work may continue while the server shuts down.
+# Seconds that running work may continue while the server shuts down.
 DRAIN_SECONDS = 1
 
 _READY = re.compile(rb"\bready on (\S+)")

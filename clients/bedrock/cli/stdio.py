@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 T = TypeVar("T")
 
-#: Seconds between two checks of whether the terminal, or the reader of the pipe, still exists.
+# Seconds between two checks of whether the terminal, or the reader of the pipe, still exists.
 LOOK_SECONDS = 1.0
 
 

@@ -17,7 +17,7 @@ from tests.support.fake_server import Refusal, methods, serve
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 
-#: One of each kind, in a text that has words for people to find.
+# One of each kind, in a text that has words for people to find.
 HOSTILE = (
     "evil\x1b[2J\x1b[8mhidden\x1b[0m\x1b]0;title\x07\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\\x1b]52;c;ZXZpbA==\x07"
     "\x1bP+q544e\x1b\\\x9b31m\x9d0;c1\x9c\x90q\x85\u202etxt.\u2066isolate\u2069\u200f\u061c\u2028"

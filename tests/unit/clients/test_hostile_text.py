@@ -23,7 +23,7 @@ from tests.support import terminals
 from tests.unit.clients import hostile_server
 from tests.unit.clients.hostile_server import HOSTILE, HostileServer
 
-#: The colours that we use, and how a block of lines is drawn again.
+# The colours that we use, and how a block of lines is drawn again.
 OURS = re.compile(r"\x1b\[(?:[0-79]|[349][0-7])(?:;(?:[0-79]|[349][0-7]))*m|\x1b\[\d+A\r\x1b\[J")
 NAME = "calm-otter"
 COMMANDS = [
@@ -79,9 +79,9 @@ COMMANDS = [
     ("download", NAME, "--force"),
 ]
 
-#: How often a command is run, where what is answered is one of many.
+# How often a command is run, where what is answered is one of many.
 TURNS: dict[tuple[str, ...], int] = {("show", NAME): 6, ("approve", NAME): 6, ("deny", NAME): 6}
-#: What only calls answer that the program does not make.
+# What only calls answer that the program does not make.
 NOT_IN_THE_PROGRAM = re.compile(
     r"\.(BrowseDirectory|SpawnSubAgents|TriggerContinuation)Response\.|DirectoryEntry|\.Attachment\."
 )

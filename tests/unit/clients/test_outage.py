@@ -14,7 +14,7 @@ from tests.support.fake_server import SLUG, FakeBedrock, Gate, state, stored
 from tests.support.terminals import ROOT, Terminal
 
 LOST = "connection lost, trying again"
-#: Without an address, a call of the system, or the name of a file.
+# Without an address, a call of the system, or the name of a file.
 WHY = "(the server does not answer)"
 BACK = "connected again"
 

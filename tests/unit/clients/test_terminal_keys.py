@@ -20,16 +20,16 @@ from tests.support.terminals import Terminal
 from tests.unit.clients.test_question_form import asked, asks
 from tests.unit.clients.test_session import sent
 
-#: What no single sequence stands for, or what is no key that a person presses.
+# What no single sequence stands for, or what is no key that a person presses.
 NO_KEYS = {
     *(Keys.SIGINT, Keys.CPRResponse, Keys.Vt100MouseEvent, Keys.WindowsMouseEvent, Keys.ControlInsert),
     *(Keys.ShiftInsert, Keys.ScrollUp, Keys.ScrollDown, Keys.Ignore),
 }
 
-#: How many keys are pressed before somebody looks.
+# How many keys are pressed before somebody looks.
 TOGETHER = 10
 
-#: Keys that leave, cancel or suspend: they have tests of their own.
+# Keys that leave, cancel or suspend: they have tests of their own.
 MEANT = {Keys.ControlC, Keys.ControlD, Keys.ControlZ}
 
 
@@ -157,7 +157,7 @@ def decisions(fake: FakeBedrock) -> list[tuple[str, str]]:
     ]
 
 
-#: Seconds between the letters of a slow typist.
+# Seconds between the letters of a slow typist.
 SLOWLY = 0.8
 
 

@@ -16,7 +16,7 @@ from bedrock.cli.text.live_block import reflows, rows_taken
 from tests.support.fake_server import FakeBedrock, Gate, Step, call, delta, output, says, state, stored
 from tests.support.terminals import Terminal
 
-#: None is less than half as wide or half as high as the one before.
+# None is less than half as wide or half as high as the one before.
 SIZES = [(60, 24), (100, 24), (51, 24), (100, 12), (52, 12), (104, 30), (52, 30), (80, 15), (40, 15), (100, 24)]
 
 

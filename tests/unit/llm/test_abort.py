@@ -35,13 +35,13 @@ from tests.support.scripted_server import (
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 
-#: Cancels of each test of many; a long search for faults sets more.
+# Cancels of each test of many; a long search for faults sets more.
 ABORTS = int(os.environ.get("BEDROCK_ABORTS", "100"))
 
-#: So long that only a cancel can end a request in time.
+# So long that only a cancel can end a request in time.
 PATIENT = Timeouts(connect=120, first_byte=120, idle=120)
 
-#: A stream's beginning per protocol; its last event can be repeated for ever.
+# A stream's beginning per protocol; its last event can be repeated for ever.
 BEGINNINGS: dict[str, list[bytes]] = {
     "anthropic": named(
         {"type": "message_start", "message": {"usage": {"input_tokens": 1}}},
@@ -134,7 +134,7 @@ def test_a_cancel_ends_a_request_that_has_been_sent(
 
 ANSWER = b'{"content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn"}'
 
-#: How a request gets to its server.
+# How a request gets to its server.
 ROUTES = ("plain", "TLS", "proxy", "tunnel")
 
 

@@ -143,15 +143,15 @@ def call_arguments(call: ToolUse) -> bytes:
     return msgspec.json.encode({"INVALID_JSON": call.input})
 
 
-#: The default of fields of type Raw (undecoded JSON): the value if the provider did not send the field.
+# The default of fields of type Raw (undecoded JSON): the value if the provider did not send the field.
 ABSENT = Raw(b"")
 
-#: Maximum number of content blocks of one answer. Each block adds some bytes to the message that clients get, and the
-#: size of this message is limited, too.
+# Maximum number of content blocks of one answer. Each block adds some bytes to the message that clients get, and the
+# size of this message is limited, too.
 MAX_BLOCKS = 2_048
 
-#: Maximum bytes that one byte of text takes when it is escaped in JSON. The raw JSON of a reasoning block contains its
-#: text and other data, so the other data have at least the size of the JSON minus this many times that of the text.
+# Maximum bytes that one byte of text takes when it is escaped in JSON. The raw JSON of a reasoning block contains its
+# text and other data, so the other data have at least the size of the JSON minus this many times that of the text.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
@@ -205,7 +205,7 @@ class Stop(Struct, frozen=True):
     context_full: bool = False
 
 
-#: The meaning of the reasons by which providers, and servers in front of them, say that the context window is full.
+# The meaning of the reasons by which providers, and servers in front of them, say that the context window is full.
 WINDOW_STOPS = dict.fromkeys(
     ("model_context_window_exceeded", "model_length"), Stop(end_turn=False, truncated=True, context_full=True)
 )

@@ -194,10 +194,10 @@ _EVENT = msgspec.json.Decoder(_Event)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _HEAD = msgspec.json.Decoder(dict[str, Any])
 _INPUT = msgspec.json.Decoder(_Input)
-#: The types of blocks that can have deltas of one kind only; see _Delta.kind.
+# The types of blocks that can have deltas of one kind only; see _Delta.kind.
 _PLAIN = frozenset({"text", "thinking", "tool_use"})
 
-#: The meaning of the known stop reasons; all others ("end_turn", "stop_sequence", and future ones) end the turn.
+# The meaning of the known stop reasons; all others ("end_turn", "stop_sequence", and future ones) end the turn.
 _STOPS = {
     "tool_use": Stop(end_turn=False),
     "pause_turn": Stop(end_turn=False),

@@ -21,16 +21,16 @@ _ESCAPE = re.compile(
     rb"|\\.",  # matches any other escape, so that an escaped backslash does not begin a match
     re.DOTALL,
 )
-#: Stands for the "\u" of a lone surrogate: a noncharacter, which no text contains.
+# Stands for the "\u" of a lone surrogate: a noncharacter, which no text contains.
 _HALF = "\ufdd0"
 _HIGH = f"{_HALF}[dD][89abAB][0-9a-fA-F]{{2}}"
 _HALVES = re.compile(f"({_HIGH}{_HALF}[dD][c-fC-F][0-9a-fA-F]{{2}})|{_HALF}[dD][89a-fA-F][0-9a-fA-F]{{2}}")
 _OPEN = re.compile(f"{_HIGH}$")
 
 _KINDS: Mapping[str, Kind] = {"thinking": "reasoning", "reasoning": "reasoning", "refusal": "refusal"}
-#: The fields of a part of a text that contain text or further parts.
+# The fields of a part of a text that contain text or further parts.
 _TEXTS = ("text", "value", "content", "thinking", "reasoning", "summary", "refusal")
-#: The fields with which providers mark a tool call as theirs, such as signatures; see `own_fields`.
+# The fields with which providers mark a tool call as theirs, such as signatures; see `own_fields`.
 _OWN = (
     "extra_content",
     "provider_specific_fields",
@@ -40,7 +40,7 @@ _OWN = (
     "toolset_name",
     "namespace",
 )
-#: The fields of a fragment that continue those of the fragment before it; all others replace them.
+# The fields of a fragment that continue those of the fragment before it; all others replace them.
 _GROWING = frozenset({"text", "summary", "thinking", "data"})
 
 

@@ -51,7 +51,7 @@ from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
 PATH = "/chat/completions"
 
-#: The fields of a message with which gateways mark the reasoning of other providers; they always need them back.
+# The fields of a message with which gateways mark the reasoning of other providers; they always need them back.
 DETAILS = ("reasoning_details", "thinking_blocks")
 
 
@@ -171,13 +171,13 @@ class _Chunk(Struct):
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _DONE = b"[DONE]"
 
-#: An upper limit in dollars for the reported cost of an answer; a higher cost is an error of the server and is ignored.
+# An upper limit in dollars for the reported cost of an answer; a higher cost is an error of the server and is ignored.
 MAX_COST = 1_000_000
 
 _CUT = Stop(end_turn=False, truncated=True)
 _REFUSED = Stop(refusal=True)
 
-#: The meaning of the known stop reasons; all others ("stop", and those of other servers) end the turn.
+# The meaning of the known stop reasons; all others ("stop", and those of other servers) end the turn.
 _STOPS = {
     "tool_calls": Stop(end_turn=False),
     "function_call": Stop(end_turn=False),
@@ -190,7 +190,7 @@ _STOPS = {
     "sensitive": _REFUSED,
 }
 
-#: The stop reasons by which a server reports that it failed, although it closed the stream properly.
+# The stop reasons by which a server reports that it failed, although it closed the stream properly.
 _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
 
 

@@ -188,8 +188,8 @@ _END = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-#: The meaning of the known reasons why an answer is incomplete. An answer with another reason does not end the turn:
-#: the next request lets the model continue.
+# The meaning of the known reasons why an answer is incomplete. An answer with another reason does not end the turn:
+# the next request lets the model continue.
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
@@ -197,7 +197,7 @@ _CUTS = {
 }
 
 
-#: The events about text, by the middle of their names ("response.….delta").
+# The events about text, by the middle of their names ("response.….delta").
 _TEXTS = frozenset(
     {"output_text", "refusal", "content_part", "reasoning_text", "reasoning_summary_text", "reasoning_summary_part"}
 )

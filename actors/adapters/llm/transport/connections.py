@@ -25,13 +25,13 @@ from actors.adapters.llm.provider import Timeouts
 from actors.core.errors import ErrorKind
 from actors.ports.machine import file_descriptor_limit_text, out_of_file_descriptors
 
-#: A function that runs a callback once, after a number of milliseconds.
+# A function that runs a callback once, after a number of milliseconds.
 Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 
 Result = TypeVar("Result")
 
-#: SO_LINGER value that makes close() send a TCP RST. After a normal close, a server that is blocked on a full receive
-#: window would notice only after about a minute.
+# SO_LINGER value that makes close() send a TCP RST. After a normal close, a server that is blocked on a full receive
+# window would notice only after about a minute.
 _RESET = struct.pack("ii", 1, 0)
 
 

@@ -45,25 +45,25 @@ from actors.ports import CancelToken
 from actors.ports.machine import client_tls, exhausted_resource, max_open_files
 from actors.ports.settings_checks import read_named
 
-#: Maximum bytes of one response body.
+# Maximum bytes of one response body.
 MAX_ANSWER_BYTES = 64 << 20
-#: Maximum bytes that may arrive in succession without any content: the response's head, chunk headers, other framing.
+# Maximum bytes that may arrive in succession without any content: the response's head, chunk headers, other framing.
 MAX_OVERHEAD_BYTES = 256 << 10
-#: Maximum bytes of one read.
+# Maximum bytes of one read.
 READ_BYTES = 64 << 10
 
-#: Seconds of an answer's time that a read costs, and a line or a chunk. An answer that is ahead of its time by more
-#: than BURST_SECONDS is read later, so that no stream of tiny pieces, events or comments takes much of a core.
+# Seconds of an answer's time that a read costs, and a line or a chunk. An answer that is ahead of its time by more
+# than BURST_SECONDS is read later, so that no stream of tiny pieces, events or comments takes much of a core.
 READ_COST, LINE_COST = 1 / 500, 1 / 20_000
 BURST_SECONDS = 1.0
 
-#: Maximum seconds that an idle connection is kept; servers keep idle connections longer.
+# Maximum seconds that an idle connection is kept; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
-#: If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
+# If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
-#: Maximum number of idle connections; above it the least recently used one is closed. If this process can open only few
-#: files, the maximum is a sixteenth of that limit, because requests and tools need most of the files.
+# Maximum number of idle connections; above it the least recently used one is closed. If this process can open only few
+# files, the maximum is a sixteenth of that limit, because requests and tools need most of the files.
 MAX_IDLE = 100
 _SHARE_OF_FILES = 16
 
@@ -119,8 +119,10 @@ class _Chunks:
 
     def __init__(self) -> None:
         self.ended = False
+        # What is not decoded yet, or follows the body.
         self.rest = b""
         self._remaining = 0
+        # The length of the line end that follows the last chunk, which may be missing in `rest`.
         self._line_end = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -398,6 +400,7 @@ class Reply:
         self._response = self._connection.response
         self._cancel = cancel
         self._received = 0
+        # When the answer as read so far is due, by the costs of its reads and lines.
         self._due = -math.inf
         self._failure: TransportError | None = None
         total = exchange.timeouts.total
@@ -580,6 +583,3 @@ def _tls(ca_bundle: str) -> ssl.SSLContext:
         raise TransportError("its ca_bundle cannot be read as PEM", ErrorKind.INVALID_REQUEST) from None
     except ValueError as error:
         raise TransportError(f"its ca_bundle {error}", ErrorKind.INVALID_REQUEST) from None
-        # When the answer as read so far is due, by the costs of its reads and lines.
-        # The length of the line end that follows the last chunk, which may be missing in `rest`.
-        # What is not decoded yet, or follows the body.

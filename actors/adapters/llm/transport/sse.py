@@ -6,7 +6,7 @@ import msgspec
 
 _BOM = b"\xef\xbb\xbf"
 
-#: Maximum bytes of one event, and of an answer that comes as one JSON body.
+# Maximum bytes of one event, and of an answer that comes as one JSON body.
 MAX_EVENT_BYTES = 8 << 20
 
 
@@ -28,6 +28,7 @@ class SseParser:
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
+        # The beginning of the next event, with LF as line end.
         self._buffer = bytearray()
         self._after_cr = False
         self._at_start = True
@@ -67,4 +68,3 @@ class SseParser:
 
     def _too_large(self) -> SseTooLargeError:
         return SseTooLargeError(f"an event of more than {self._max} bytes")
-        # The beginning of the next event, with LF as line end.

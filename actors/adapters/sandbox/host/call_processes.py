@@ -59,6 +59,7 @@ class Pipes:
         self.output, self.output_end = os.pipe()
         self.status, self.status_end = os.pipe()
         self.report, self.report_end = os.pipe()
+        # The host's first byte lets init continue, later ones are signals for main; the pipe closes when the host ends.
         self.life, self.life_end = os.pipe()
 
 
@@ -325,4 +326,3 @@ def wanted(life: int) -> bytes | None:
 def signal_group(leader: int, number: int) -> None:
     with suppress(OSError):
         os.killpg(leader, number)
-        # The host's first byte lets init continue, later ones are signals for main; the pipe closes when the host ends.

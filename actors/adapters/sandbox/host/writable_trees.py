@@ -38,8 +38,11 @@ class Names:
         self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
         self.last = set[str]().union(*(pattern[-1] for pattern in self.patterns))
         several = [pattern for pattern in self.patterns if len(pattern) > 1]
+        # The last components of names of several components.
         self.ends = set[str]().union(*(pattern[-1] for pattern in several))
+        # The other components of these: no symbolic link may have such a name, as its target could have any.
         self.inner = set[str]().union(*(part for pattern in several for part in pattern[:-1]))
+        # Names that are harmless alone, but that several changes could complete to something protected.
         self.joint = GIT_PARTS | self.ends | self.inner
 
     def cover(self, path: bytes) -> bool:
@@ -203,6 +206,7 @@ class WritableTrees:
         self.names = names
         self.denied = denied
         self.lock = TreeLock(root.path)
+        # Whether the workspace has a link with a name of `names.inner`, made without a broker; None if not known.
         self.linked: bool | None = None
 
     def find(self, call: SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False) -> TreeEntry:
@@ -448,7 +452,3 @@ def number_in(path: bytes) -> int:
     if not name.isdigit():
         raise NotBrokeredError
     return int(name)
-    # Whether the workspace has a link with a name of `names.inner`, made without a broker; None if not known.
-    # Names that are harmless alone, but that several changes could complete to something protected.
-    # The other components of these: no symbolic link may have such a name, as its target could have any.
-    # The last components of names of several components.

@@ -62,6 +62,7 @@ class Broker:
 
     def __init__(self, section: "dict[str, Any]", writable: "tuple[int, int]", file_bytes: int) -> None:
         self.file_bytes = file_bytes
+        # Whether the kernel itself refuses forbidden changes of metadata (METADATA): the sandbox has namespaces.
         self.alone = writable[1] < 0
         private = None if self.alone else writable_trees.Root(section["private"], writable[1], False)
         root = writable_trees.Root(section["root"], writable[0], True)
@@ -328,4 +329,3 @@ class Service:
                 self.broker.serve(self.listener)
             elif self.listener in ready:  # all processes with the seccomp filter have ended
                 self.poll.unregister(self.listener)
-        # Whether the kernel itself refuses forbidden changes of metadata (METADATA): the sandbox has namespaces.

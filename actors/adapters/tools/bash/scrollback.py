@@ -42,9 +42,11 @@ class Scrollback:
         self._line_bytes = line_bytes
         self._window_bytes = window_bytes
         self._text = bytearray()
+        # Bytes of the unfinished line at the end of the text.
         self._open = 0
         self._first = 0
         self.end = 0
+        # The first of the bytes that were dropped, at most END_BYTES.
         self._head = b""
         self._dropped = 0
 
@@ -155,5 +157,3 @@ def _partial_character(text: bytearray, following: int) -> int:
             if text[-size] & 0x80 == 0:
                 break
     return 0
-    # The first of the bytes that were dropped, at most END_BYTES.
-    # Bytes of the unfinished line at the end of the text.

@@ -36,7 +36,9 @@ class WindowReader:
         self.shown: list[bytes] = []
         self.size = 0
         self.number = 1
+        # The beginning of the current line if the line is to be shown, else empty.
         self.kept = b""
+        # The bytes of the current line so far, including those that are not kept.
         self.length = 0
 
     def feed(self, block: bytes) -> None:
@@ -161,5 +163,3 @@ def main(arguments: list[str]) -> None:
         cause = getattr(error, "strerror", None) or str(error)
         verdict, answer = b"error\n", f"Cannot read {path}: {cause}.".encode(errors="replace")
     sys.stdout.buffer.write(verdict + answer)
-    # The bytes of the current line so far, including those that are not kept.
-    # The beginning of the current line if the line is to be shown, else empty.

@@ -18,7 +18,7 @@ from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivateError, check_private, open_believed
 
-#: When the history file has become twice as large as this number of bytes, it is truncated to this size.
+# When the history file has become twice as large as this number of bytes, it is truncated to this size.
 HISTORY_BYTES = 256 * 1024
 
 _SECRET = re.compile(

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from prompt_toolkit.styles import BaseStyle
 
 
-#: The bell rings at the end of a run that took at least this many seconds: the user may have stopped watching.
+# The bell rings at the end of a run that took at least this many seconds: the user may have stopped watching.
 LONG_RUN_SECONDS = 10.0
 
-#: Values of the variable TERM for terminals that may have no bell.
+# Values of the variable TERM for terminals that may have no bell.
 _WITHOUT = ("", "dumb", "linux", "unknown")
 
 
@@ -105,17 +105,17 @@ class PromptRenderer(Renderer):
         return rows_taken(widths, now.columns) - len(rows) + self._cursor_pos.x // max(1, now.columns)
 
 
-#: The lines of a pasted text that are shown; one of more lines is folded to one.
+# The lines of a pasted text that are shown; one of more lines is folded to one.
 FOLD_LINES = 20
-#: Seconds between updates of the status line.
+# Seconds between updates of the status line.
 TICK = 0.5
-#: Seconds to wait after Esc for the rest of an escape sequence, or for the key pressed together with Alt.
+# Seconds to wait after Esc for the rest of an escape sequence, or for the key pressed together with Alt.
 ESCAPE_SECONDS = 0.05
-#: Minimum seconds between redraws of the screen.
+# Minimum seconds between redraws of the screen.
 REDRAW_SECONDS = 0.03
-#: The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
-#: the terminal's rows. If these lines were scrolled off the screen, they could not be erased any more; so there are few
-#: enough to fit even when the terminal becomes half as wide and each of them takes two rows.
+# The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
+# the terminal's rows. If these lines were scrolled off the screen, they could not be erased any more; so there are few
+# enough to fit even when the terminal becomes half as wide and each of them takes two rows.
 TAIL_LINES, TAIL_SHARE = 8, 4
 
 _STYLE = {

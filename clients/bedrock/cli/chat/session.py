@@ -23,7 +23,7 @@ from bedrock.errors import BedrockError, ImageInvalid, ServerNotRunning
 from bedrock.states import Approval
 from bedrock.types import Delivery
 
-#: How many of the latest messages are shown when the chat enters a conversation.
+# How many of the latest messages are shown when the chat enters a conversation.
 RECENT_MESSAGES = 20
 
 

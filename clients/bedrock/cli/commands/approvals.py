@@ -191,7 +191,7 @@ async def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | 
 
 _LIMIT = click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number.")
 _NAME = click.argument("name", required=False, type=CONVERSATION)
-#: Maximum columns of the input of a tool call that needs approval, or of a question's text.
+# Maximum columns of the input of a tool call that needs approval, or of a question's text.
 _ABOUT_COLUMNS = 300
 
 

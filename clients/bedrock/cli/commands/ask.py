@@ -31,10 +31,10 @@ from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
 from bedrock.errors import BedrockError, InvalidArgument, RunEnded
 from bedrock.states import Question
 
-#: How many seconds after its start the command says that it still reads standard input.
+# How many seconds after its start the command says that it still reads standard input.
 NOTICE_SECONDS = 1.0
 
-#: After how many seconds without a byte a pipe is not waited for, if the arguments have words.
+# After how many seconds without a byte a pipe is not waited for, if the arguments have words.
 SILENCE_SECONDS = 30.0
 
 

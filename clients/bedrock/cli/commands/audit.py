@@ -21,9 +21,9 @@ from bedrock.messages import Image
 from bedrock.types import AuditOutcome
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-#: Seconds between two reads of the audit trail with --follow.
+# Seconds between two reads of the audit trail with --follow.
 FOLLOW_SECONDS = 1.0
-#: With --follow, each read goes back this far, because an entry may be stored later than its time says.
+# With --follow, each read goes back this far, because an entry may be stored later than its time says.
 LATE = timedelta(seconds=30)
 
 

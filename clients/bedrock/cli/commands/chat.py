@@ -96,9 +96,9 @@ def _decide(conversation: Conversation, approval: Approval, scripted: bool, pain
         conversation.deny(approval, "no terminal to approve this on")
 
 
-#: The name of the file with the input history, in the data directory.
+# The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
-#: The notice about a server that a chat has started and that goes on.
+# The notice about a server that a chat has started and that goes on.
 ENDS = "The server ends when no client is connected and no run is open, and background jobs with it."
 
 

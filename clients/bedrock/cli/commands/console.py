@@ -22,7 +22,7 @@ from bedrock.cli.text.output import print_text
 from bedrock.errors import Unauthenticated
 from bedrock.local_server import GATEWAY_FILE, NotPrivateError, data_directory, read_believed, server_process
 
-#: Maximum seconds for a gateway that runs to make a link.
+# Maximum seconds for a gateway that runs to make a link.
 ASK_SECONDS = 5.0
 _READY = re.compile(r"\bready on (\S+)")
 

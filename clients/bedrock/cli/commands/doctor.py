@@ -24,8 +24,8 @@ from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
 from bedrock.local_server import TOKEN_FILE, NotPrivateError, data_directory, open_believed
 
-#: The entry point group of the server package's check functions. Each function takes the path of the settings file, or
-#: None, and returns tuples of arguments for `Finding`.
+# The entry point group of the server package's check functions. Each function takes the path of the settings file, or
+# None, and returns tuples of arguments for `Finding`.
 GROUP = "bedrock.doctor"
 
 NO_MODELS = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."

@@ -52,7 +52,7 @@ from bedrock.messages import Message, Usage
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import ApprovalRule, ConversationState
 
-#: The width in columns of the labels that precede facts about a conversation or a model.
+# The width in columns of the labels that precede facts about a conversation or a model.
 _LABEL = 12
 
 
@@ -287,7 +287,7 @@ def _used(usage: Usage) -> str:
     return f"{read:,} tokens in{cached}, {usage.output_tokens:,} out{cost}"
 
 
-#: Commands of the server's package.
+# Commands of the server's package.
 SERVERS = ("login", "logout")
 
 
@@ -393,7 +393,7 @@ CYCLE_COLUMNS: dict[str, Callable[[RequestCycle], str]] = {
     "ended": ending,
 }
 
-#: Seconds between checks of what the run waits for.
+# Seconds between checks of what the run waits for.
 LOOK_SECONDS = 5.0
 
 

@@ -52,8 +52,8 @@ def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> 
     return paint.text(paint.flat(changed.slug), "  ", state, *titled)
 
 
-#: The text or tool output that is streaming in is shown in at most UNFINISHED_LINES lines, and in at most
-#: 1 / UNFINISHED_SHARE of the terminal's rows.
+# The text or tool output that is streaming in is shown in at most UNFINISHED_LINES lines, and in at most
+# 1 / UNFINISHED_SHARE of the terminal's rows.
 UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 
 

@@ -148,7 +148,7 @@ def _agents(waiting: AwaitingSubAgentsDetail) -> str:
     return counted(waiting.completed_count + len(waiting.pending), "sub-agent") + done
 
 
-#: The minimum width, in columns, of a sub-agent's task, even if the terminal is too narrow for it.
+# The minimum width, in columns, of a sub-agent's task, even if the terminal is too narrow for it.
 LEAST_TASK = 12
 
 

@@ -18,7 +18,7 @@ from bedrock.errors import BedrockError, ServerNotRunning, ServerUnreachable
 
 TRYING_AGAIN = "connection lost, trying again…"
 CONNECTED_AGAIN = "connected again"
-#: Seconds between tests whether the connection is back.
+# Seconds between tests whether the connection is back.
 RETRY_SECONDS = 1.0
 
 

@@ -15,20 +15,20 @@ from bedrock.messages import Image, QueuedMessage, ToolResult
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import ConversationState
 
-#: The label of a queued follow-up that was discarded before its run began.
+# The label of a queued follow-up that was discarded before its run began.
 NOT_RUN = "discarded before it began"
 
 
-#: The label of a run that waits for a person to approve a tool call.
+# The label of a run that waits for a person to approve a tool call.
 APPROVAL = "waits for approval"
 
-#: The message about a cancel that the server could not store yet.
+# The message about a cancel that the server could not store yet.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
 
-#: The name of the state in which a conversation is only read and continued in another one.
+# The name of the state in which a conversation is only read and continued in another one.
 _USED_UP = "context used up"
 
-#: Labels for the causes of interrupted runs, and for the outcomes of queued messages.
+# Labels for the causes of interrupted runs, and for the outcomes of queued messages.
 _LABELS = {
     "restart": "interrupted by a restart of the server",
     "not_run": NOT_RUN,
@@ -42,14 +42,14 @@ _LABELS = {
     "withdrawn": "taken back",
 }
 
-#: What is wrong with an answer that is not whole, by the detail of the end of its completed run.
+# What is wrong with an answer that is not whole, by the detail of the end of its completed run.
 NOT_WHOLE = {
     "max_tokens": "the answer, or the reasoning before it, is cut off at the token limit",
     "refusal": "the model refused, or a content filter cut the answer off",
     "empty": "the answer is empty",
 }
 
-#: Messages about changes of the mode, by the `system_kind` of the server's message.
+# Messages about changes of the mode, by the `system_kind` of the server's message.
 MODES = {
     "mode_restricted": ("The mode is now restricted: tools can read but not change anything, and have no network."),
     "mode_workspace": (
@@ -145,7 +145,7 @@ def state_in_words(kind: str) -> str:
     return _USED_UP if kind == "context_exhausted" else kind.replace("_", " ")
 
 
-#: Length of an image's short name, which is the beginning of the image's hash.
+# Length of an image's short name, which is the beginning of the image's hash.
 SHOWN = 12
 
 # The characters that are removed from ids and media types, because these become parts of file names.

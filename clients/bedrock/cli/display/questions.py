@@ -13,8 +13,8 @@ from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.cli.text.style import Paint, changed_line, one_line
 from bedrock.states import Approval, ApprovalRule, Question
 
-#: Names of a tool's arguments that describe a call best, the best first. Of these, the first one that a call has is
-#: shown, without its name.
+# Names of a tool's arguments that describe a call best, the best first. Of these, the first one that a call has is
+# shown, without its name.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
@@ -58,7 +58,7 @@ def _patches(patches: list[Any], clean: Callable[[str], str]) -> Iterator[str]:
             yield from (f"{sign} {line}" for line in clean(str(text)).removesuffix("\n").split("\n") if text)
 
 
-#: Maximum columns of a title or a description of a field.
+# Maximum columns of a title or a description of a field.
 WORDS_COLUMNS = 100
 NO_SECRETS = "these are the server's own words; give it no passwords or keys"
 _YES = frozenset({"y", "yes", "true"})
@@ -276,12 +276,12 @@ WORKSPACE_INSTEAD = "not that much; the mode is workspace now: go on with what i
 """The note for the agent if a person grants the workspace mode instead of the unrestricted mode."""
 _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
-#: The prefixes of lines from a tool call and of the program's own lines. They differ, so that no call can imitate the
-#: program.
+# The prefixes of lines from a tool call and of the program's own lines. They differ, so that no call can imitate the
+# program.
 INDENT, OWN_INDENT = SafeText("    "), SafeText("  ")
-#: For each kind of approval rule, the key that approves a call and creates a rule of this kind.
+# For each kind of approval rule, the key that approves a call and creates a rule of this kind.
 RULE_KEYS = {"command": "e", "command_prefix": "b", "path": "d", "tool": "t", "mcp_server": "s"}
-#: The kinds of approval rules, by their names in command-line options.
+# The kinds of approval rules, by their names in command-line options.
 RULE_KINDS = {"exact": "command", "prefix": "command_prefix", "path": "path", "tool": "tool", "server": "mcp_server"}
 _ALWAYS = {
     "command": "this [e]xact command",
@@ -297,11 +297,11 @@ _RULE_WORDS = {
     "tool": "the tool",
     "mcp_server": "the MCP server",
 }
-#: Maximum columns of a rule's subject in the line of possible replies.
+# Maximum columns of a rule's subject in the line of possible replies.
 RULE_COLUMNS = 30
-#: Maximum columns of a rule's title in an approval request.
+# Maximum columns of a rule's title in an approval request.
 RULE_TITLE_COLUMNS = 60
-#: Maximum columns of a question's title.
+# Maximum columns of a question's title.
 TITLE_COLUMNS = 60
 
 

@@ -30,9 +30,9 @@ from bedrock.messages import Message, QueuedMessage, ToolCall, ToolResult
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval, Question
 
-#: How many of the last lines of a tool's output are shown: they usually contain the result.
+# How many of the last lines of a tool's output are shown: they usually contain the result.
 OUTPUT_LINES = 12
-#: The number of latest outputs that are kept in full, so that the user can ask to see them.
+# The number of latest outputs that are kept in full, so that the user can ask to see them.
 OUTPUTS = 20
 
 HOW_TO_SEE = "Ctrl-O or /output shows all"
@@ -139,10 +139,10 @@ def _lines(text: SafeText) -> list[SafeText]:
     return SafeText(text.rstrip("\n")).lines() if text else []
 
 
-#: The prefix of a user's message.
+# The prefix of a user's message.
 USER_MARK = "> "
 
-#: Of a user's message with more than LONG_LINES lines, the first FIRST_LINES are shown in a chat.
+# Of a user's message with more than LONG_LINES lines, the first FIRST_LINES are shown in a chat.
 LONG_LINES, FIRST_LINES = 20, 5
 
 SUMMED_UP = "summary of the conversation"

@@ -28,12 +28,12 @@ from bedrock.cli.text.style import Paint, Width, cut_start
 if TYPE_CHECKING:
     from rich.segment import Segment
 
-#: How many lines of code are parsed to colour the last of them. A construct that began before these lines, such as a
-#: long string, is not recognised.
+# How many lines of code are parsed to colour the last of them. A construct that began before these lines, such as a
+# long string, is not recognised.
 CONTEXT_LINES = 40
-#: The indent of code.
+# The indent of code.
 CODE_INDENT = "    "
-#: Minimum width of a truncated column, in a narrow terminal.
+# Minimum width of a truncated column, in a narrow terminal.
 LEAST = 8
 
 # Replaces the character that joins several emoji into one (U+200D) while the width of lines is computed. Each emoji

@@ -12,7 +12,7 @@ from typing import TextIO
 from bedrock.cli.text.safe_text import SafeText, without_colours
 from bedrock.cli.text.style import cells
 
-#: Seconds between updates of lines that change with the time.
+# Seconds between updates of lines that change with the time.
 TICK = 0.5
 
 # Environment variables set by terminals that rewrap lines when they become narrower.

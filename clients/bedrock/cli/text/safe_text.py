@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-#: Maximum combining marks on one character: no script needs more, and they would cover adjacent lines.
+# Maximum combining marks on one character: no script needs more, and they would cover adjacent lines.
 MOST_COMBINING = 8
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")

@@ -186,7 +186,7 @@ class LineFlow:
         return [part for line in lines for part in self._clean(line.removesuffix("\r")).lines()]
 
 
-#: Maximum lines of a diff that are shown.
+# Maximum lines of a diff that are shown.
 DIFF_LINES = 40
 
 _HEAD = ("--- ", "+++ ")
