@@ -259,7 +259,7 @@ class AsyncClient(AsyncClosing):
         """A conversation by its slug, id or resource name. The server is not called."""
         return AsyncConversation(self._transport, resource_name("conversations", name))
 
-    async def conversations(
+    def conversations(
         self,
         *,
         archived: bool | None = False,
@@ -287,33 +287,28 @@ class AsyncClient(AsyncClosing):
         request = requests.conversations(
             archived=archived, parent=parent, working_directory=working_directory, filter=filter, order_by=order_by
         )
-        async for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
-            for conversation in page.conversations:
-                yield ConversationInfo.from_proto(conversation)
+        stub = self.conversations_stub
+        return self._transport.items(stub.ListConversations, request, "conversations", ConversationInfo, timeout)
 
-    async def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
+    def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
         """Iterate over the open approvals of all conversations; the conversation that has waited longest comes first.
 
         To answer an approval, call `approve` or `deny` of ``client.conversation(approval.conversation)``. `timeout` is
         the time limit of each page in seconds.
         """
         request = v1.ListApprovalsRequest(parent="conversations/-")
-        async for page in self.pages(self.conversations_stub.ListApprovals, request, timeout):
-            for approval in page.approvals:
-                yield Approval.from_proto(approval)
+        return self._transport.items(self.conversations_stub.ListApprovals, request, "approvals", Approval, timeout)
 
-    async def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
+    def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
         """Iterate over the open questions of running tools in all conversations.
 
         To answer a question, call `answer_question` or `decline_question` of
         ``client.conversation(question.conversation)``. `timeout` is the time limit of each page in seconds.
         """
         request = v1.ListQuestionsRequest(parent="conversations/-")
-        async for page in self.pages(self.conversations_stub.ListQuestions, request, timeout):
-            for question in page.questions:
-                yield Question.from_proto(question)
+        return self._transport.items(self.conversations_stub.ListQuestions, request, "questions", Question, timeout)
 
-    async def audit(
+    def audit(
         self,
         *,
         since: datetime | None = None,
@@ -339,9 +334,7 @@ class AsyncClient(AsyncClosing):
         request = requests.audit(
             since=since, until=until, principal=principal, conversation=conversation, outcome=outcome
         )
-        async for page in self.pages(self.conversations_stub.ListAuditEntries, request, timeout):
-            for entry in page.entries:
-                yield AuditEntry.from_proto(entry)
+        return self._transport.items(self.conversations_stub.ListAuditEntries, request, "entries", AuditEntry, timeout)
 
     def watch_conversations(
         self,

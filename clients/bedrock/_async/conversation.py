@@ -31,7 +31,7 @@ from bedrock.types import ApprovalPolicy, CycleView, FollowUpPolicy, Mode, RuleA
 class AsyncConversationRecords(AsyncConversationBase):
     """The methods that read what the server has stored about a conversation."""
 
-    async def messages(
+    def messages(
         self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
     ) -> AsyncIterator[Message]:
         """Iterate over the stored messages whose `sequence` is greater than `after_sequence`.
@@ -40,9 +40,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         seconds.
         """
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
-        async for page in self._transport.pages(self._stub.ListMessages, request, timeout):
-            for message in page.messages:
-                yield Message.from_proto(message)
+        return self._transport.items(self._stub.ListMessages, request, "messages", Message, timeout)
 
     async def message(self, name: str, *, timeout: float | None = None) -> Message:
         """A message by its resource name or id, also if it still waits in the queue.
@@ -50,10 +48,9 @@ class AsyncConversationRecords(AsyncConversationBase):
         Raises NotFound if the message does not exist.
         """
         request = v1.GetMessageRequest(name=requests.child_name(self.name, "messages", name))
-        response = await self._transport.call(self._stub.GetMessage, request, timeout)
-        return Message.from_proto(response.message)
+        return Message.from_proto((await self._call(self._stub.GetMessage, request, timeout)).message)
 
-    async def queue(
+    def queue(
         self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
     ) -> AsyncIterator[QueuedMessage]:
         """Iterate over the queued messages and, with `include_settled`, over those that have left the queue.
@@ -64,11 +61,9 @@ class AsyncConversationRecords(AsyncConversationBase):
             timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
-        async for page in self._transport.pages(self._stub.ListQueue, request, timeout):
-            for message in page.messages:
-                yield QueuedMessage.from_proto(message)
+        return self._transport.items(self._stub.ListQueue, request, "messages", QueuedMessage, timeout)
 
-    async def cycles(
+    def cycles(
         self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
     ) -> AsyncIterator[RequestCycle]:
         """Iterate over the request cycles. A cycle is a message that started a run, and everything done for it.
@@ -82,9 +77,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         request = v1.ListRequestCyclesRequest(
             parent=self.name, view=enum_value(v1.ListRequestCyclesRequest.View, view), descending=newest_first
         )
-        async for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
-            for cycle in page.request_cycles:
-                yield RequestCycle.from_proto(cycle)
+        return self._transport.items(self._stub.ListRequestCycles, request, "request_cycles", RequestCycle, timeout)
 
     async def cycle(
         self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
@@ -102,8 +95,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         request = v1.GetRequestCycleRequest(
             name=requests.cycle_name(self.name, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
         )
-        response = await self._transport.call(self._stub.GetRequestCycle, request, timeout)
-        return RequestCycle.from_proto(response.request_cycle)
+        return RequestCycle.from_proto((await self._call(self._stub.GetRequestCycle, request, timeout)).request_cycle)
 
     async def wait_for_cycle(
         self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
@@ -126,17 +118,15 @@ class AsyncConversationRecords(AsyncConversationBase):
         while True:
             request = requests.wait_for_cycle(self.name, run, view, deadline.left())
             limit = requests.LONGEST_WAIT + self._transport.timeout
-            response = await self._transport.call(self._stub.WaitRequestCycle, request, limit)
+            response = await self._call(self._stub.WaitRequestCycle, request, limit)
             cycle = RequestCycle.from_proto(response.request_cycle)
             if cycle.end_time is not None or deadline.left() == 0:
                 return cycle
 
-    async def sub_agents(self, *, timeout: float | None = None) -> AsyncIterator[ConversationInfo]:
+    def sub_agents(self, *, timeout: float | None = None) -> AsyncIterator[ConversationInfo]:
         """Iterate over the conversations of the sub-agents. The one that changed last comes first."""
         request = requests.conversations(archived=None, parent=self.name)
-        async for page in self._transport.pages(self._stub.ListConversations, request, timeout):
-            for conversation in page.conversations:
-                yield ConversationInfo.from_proto(conversation)
+        return self._transport.items(self._stub.ListConversations, request, "conversations", ConversationInfo, timeout)
 
     async def verify(self, *, timeout: float | None = None) -> list[str]:
         """Let the server check the stored conversation for damage, such as lost or altered rows or a broken hash chain.
@@ -144,8 +134,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         Nothing is repaired or changed. Returns a sentence for each defect; an empty list if there is none.
         """
         request = v1.VerifyConversationRequest(name=self.name)
-        response = await self._transport.call(self._stub.VerifyConversation, request, timeout)
-        return list(response.violations)
+        return list((await self._call(self._stub.VerifyConversation, request, timeout)).violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> AsyncStream[ReplayStep]:
         """Let the server replay the log through its state machine, up to `until_revision`; to the end if 0.
@@ -157,7 +146,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
         return steps.map(ReplayStep.from_proto)
 
-    async def transitions(
+    def transitions(
         self, *, after_step: int = 0, newest_first: bool = False, timeout: float | None = None
     ) -> AsyncIterator[Transition]:
         """Iterate over the log: each step with its event, what it changed, and its digest.
@@ -168,9 +157,7 @@ class AsyncConversationRecords(AsyncConversationBase):
             timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListTransitionsRequest(parent=self.name, after_step=after_step, descending=newest_first)
-        async for page in self._transport.pages(self._stub.ListTransitions, request, timeout):
-            for transition in page.transitions:
-                yield Transition.from_proto(transition)
+        return self._transport.items(self._stub.ListTransitions, request, "transitions", Transition, timeout)
 
     async def export(self, *, timeout: float | None = None) -> AsyncIterator[str]:
         """Iterate over the lines of an export: JSON objects for the conversation, its messages and its events."""
@@ -184,8 +171,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         Raises NotFound if the image does not exist.
         """
         request = v1.GetAttachmentRequest(name=name)
-        response = await self._transport.call(self._stub.GetAttachment, request, timeout)
-        return Attachment.from_proto(response.attachment)
+        return Attachment.from_proto((await self._call(self._stub.GetAttachment, request, timeout)).attachment)
 
     async def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
         """The bytes of an image, as they were sent. `name` is the `attachment` of an image in a message.
@@ -200,12 +186,10 @@ class AsyncConversationRecords(AsyncConversationBase):
 class AsyncConversationDecisions(AsyncConversationBase):
     """The methods for answering what the agent asks a person, and for managing approval rules."""
 
-    async def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
+    def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
         """Iterate over the open approvals, in the order in which the model asked for the tool calls."""
         request = v1.ListApprovalsRequest(parent=self.name)
-        async for page in self._transport.pages(self._stub.ListApprovals, request, timeout):
-            for approval in page.approvals:
-                yield Approval.from_proto(approval)
+        return self._transport.items(self._stub.ListApprovals, request, "approvals", Approval, timeout)
 
     async def approval(self, name: str, *, timeout: float | None = None) -> Approval:
         """An open approval by its resource name or by the id of its tool call.
@@ -214,8 +198,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
             NotFound: The approval does not exist, or it was answered or withdrawn.
         """
         request = v1.GetApprovalRequest(name=requests.child_name(self.name, "approvals", name))
-        response = await self._transport.call(self._stub.GetApproval, request, timeout)
-        return Approval.from_proto(response.approval)
+        return Approval.from_proto((await self._call(self._stub.GetApproval, request, timeout)).approval)
 
     async def approve(
         self,
@@ -237,8 +220,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
             NotAwaitingApproval, UnknownOrDecided: The approval was answered or withdrawn already.
         """
         request = requests.resolve(self.name, approval, "approve", note, rule)
-        response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return await self._info(self._stub.ResolveApproval, request, timeout)
 
     async def deny(
         self,
@@ -254,15 +236,12 @@ class AsyncConversationDecisions(AsyncConversationBase):
         the same errors as `approve`.
         """
         request = requests.resolve(self.name, approval, "deny", note, rule)
-        response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return await self._info(self._stub.ResolveApproval, request, timeout)
 
-    async def approval_rules(self, *, timeout: float | None = None) -> AsyncIterator[ApprovalRule]:
+    def approval_rules(self, *, timeout: float | None = None) -> AsyncIterator[ApprovalRule]:
         """Iterate over the approval rules that apply to this conversation: first the operator's, then its own."""
         request = v1.ListApprovalRulesRequest(parent=self.name)
-        async for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
-            for rule in page.approval_rules:
-                yield ApprovalRule.from_proto(rule)
+        return self._transport.items(self._stub.ListApprovalRules, request, "approval_rules", ApprovalRule, timeout)
 
     async def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
         """An approval rule. `rule` is the rule, its name or, for a rule of this conversation, its id.
@@ -270,8 +249,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         Raises NotFound if the rule does not exist.
         """
         request = v1.GetApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
-        response = await self._transport.call(self._stub.GetApprovalRule, request, timeout)
-        return ApprovalRule.from_proto(response.approval_rule)
+        return ApprovalRule.from_proto((await self._call(self._stub.GetApprovalRule, request, timeout)).approval_rule)
 
     async def create_approval_rule(
         self,
@@ -309,8 +287,9 @@ class AsyncConversationDecisions(AsyncConversationBase):
             path=path,
             mcp_server=mcp_server,
         )
-        response = await self._transport.call(self._stub.CreateApprovalRule, request, timeout)
-        return ApprovalRule.from_proto(response.approval_rule)
+        return ApprovalRule.from_proto(
+            (await self._call(self._stub.CreateApprovalRule, request, timeout)).approval_rule
+        )
 
     async def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
         """Delete an approval rule of this conversation. `rule` is the rule, its name or its id.
@@ -318,14 +297,12 @@ class AsyncConversationDecisions(AsyncConversationBase):
         Raises NotFound if the rule does not exist.
         """
         request = v1.DeleteApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
-        await self._transport.call(self._stub.DeleteApprovalRule, request, timeout)
+        await self._call(self._stub.DeleteApprovalRule, request, timeout)
 
-    async def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
+    def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
         """Iterate over the open questions of the running tool, oldest first."""
         request = v1.ListQuestionsRequest(parent=self.name)
-        async for page in self._transport.pages(self._stub.ListQuestions, request, timeout):
-            for asked in page.questions:
-                yield Question.from_proto(asked)
+        return self._transport.items(self._stub.ListQuestions, request, "questions", Question, timeout)
 
     async def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
         """An open question of a tool. `name` is its resource name or its id.
@@ -333,8 +310,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         Raises NotFound if the question does not exist, or if it no longer waits for an answer.
         """
         request = v1.GetQuestionRequest(name=requests.child_name(self.name, "questions", name))
-        response = await self._transport.call(self._stub.GetQuestion, request, timeout)
-        return Question.from_proto(response.question)
+        return Question.from_proto((await self._call(self._stub.GetQuestion, request, timeout)).question)
 
     async def answer_question(
         self,
@@ -360,8 +336,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
             UnknownOrDecided: The question does not wait for an answer (any more); `metadata["cause"]` says why.
         """
         request = requests.answer_question(self.name, question, content, request_id)
-        response = await self._transport.call(self._stub.AnswerQuestion, request, timeout)
-        return Question.from_proto(response.question)
+        return Question.from_proto((await self._call(self._stub.AnswerQuestion, request, timeout)).question)
 
     async def decline_question(
         self, question: Question | str, *, request_id: str | None = None, timeout: float | None = None
@@ -371,8 +346,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         Raises the same errors as `answer_question`.
         """
         request = requests.decline_question(self.name, question, request_id)
-        response = await self._transport.call(self._stub.AnswerQuestion, request, timeout)
-        return Question.from_proto(response.question)
+        return Question.from_proto((await self._call(self._stub.AnswerQuestion, request, timeout)).question)
 
 
 __all__ = ["AsyncConversation"]
@@ -400,8 +374,7 @@ class AsyncConversation(
             ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
-        response = await self._transport.call(self._stub.SetMode, request, timeout)
-        return SetModeResult.from_proto(response)
+        return SetModeResult.from_proto(await self._call(self._stub.SetMode, request, timeout))
 
     async def update(
         self,
@@ -451,20 +424,17 @@ class AsyncConversation(
             auto_continue=auto_continue,
             etag=etag,
         )
-        response = await self._transport.call(self._stub.UpdateConversation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return await self._info(self._stub.UpdateConversation, request, timeout)
 
     async def archive(self, *, timeout: float | None = None) -> ConversationInfo:
         """Archive the conversation, so that the list of active conversations omits it."""
         request = v1.ArchiveConversationRequest(name=self.name)
-        response = await self._transport.call(self._stub.ArchiveConversation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return await self._info(self._stub.ArchiveConversation, request, timeout)
 
     async def unarchive(self, *, timeout: float | None = None) -> ConversationInfo:
         """Undo `archive`: put the conversation back on the list of active ones."""
         request = v1.UnarchiveConversationRequest(name=self.name)
-        response = await self._transport.call(self._stub.UnarchiveConversation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return await self._info(self._stub.UnarchiveConversation, request, timeout)
 
     async def delete(
         self, *, force: bool = False, missing_ok: bool = False, etag: str = "", timeout: float | None = None
@@ -483,8 +453,7 @@ class AsyncConversation(
             NotFound: The conversation does not exist, and `missing_ok` is False.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok, etag=etag)
-        response = await self._transport.call(self._stub.DeleteConversation, request, timeout)
-        return list(response.warnings)
+        return list((await self._call(self._stub.DeleteConversation, request, timeout)).warnings)
 
     async def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
         """Make the server write the summary with which a successor begins; `continue_` returns the successor then.
@@ -493,8 +462,7 @@ class AsyncConversation(
         that says why, and stays as it was, unless its context is full.
         """
         request = v1.TriggerContinuationRequest(name=self.name)
-        response = await self._transport.call(self._stub.TriggerContinuation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return await self._info(self._stub.TriggerContinuation, request, timeout)
 
     async def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
@@ -507,7 +475,7 @@ class AsyncConversation(
         request = v1.ContinueConversationRequest(
             name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )
-        response = await self._transport.call(self._stub.ContinueConversation, request, timeout)
+        response = await self._call(self._stub.ContinueConversation, request, timeout)
         return AsyncConversation(self._transport, response.conversation.name)
 
     async def fork(
@@ -545,7 +513,7 @@ class AsyncConversation(
             title=title,
             request_id=request_id or requests.new_request_id(),
         )
-        response = await self._transport.call(self._stub.ForkConversation, request, timeout)
+        response = await self._call(self._stub.ForkConversation, request, timeout)
         return AsyncConversation(self._transport, response.conversation.name)
 
     async def rewind(

@@ -21,11 +21,13 @@ from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.reconnection import Attempts, from_rpc, nothing_was_sent, repeatable
 from bedrock._shared.requests import Page
 from bedrock._shared.settings import Settings
+from bedrock._shared.wrapper import Wrapper
 from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import AsyncStream
 
 Response = TypeVar("Response")
 PageT = TypeVar("PageT", bound=Page)
+W = TypeVar("W", bound=Wrapper[Any])
 
 
 class AsyncTransport:
@@ -98,6 +100,14 @@ class AsyncTransport:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+
+    async def items(
+        self, method: Callable[..., Awaitable[Any]], request: Any, field: str, kind: type[W], timeout: float | None
+    ) -> AsyncIterator[W]:
+        """Iterate over what the pages of a call list in `field`, as objects of the class `kind`."""
+        async for page in self.pages(method, request, timeout):
+            for item in getattr(page, field):
+                yield kind.from_proto(item)
 
     def stream(
         self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None

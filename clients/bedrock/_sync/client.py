@@ -288,9 +288,8 @@ class Client(Closing):
         request = requests.conversations(
             archived=archived, parent=parent, working_directory=working_directory, filter=filter, order_by=order_by
         )
-        for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
-            for conversation in page.conversations:
-                yield ConversationInfo.from_proto(conversation)
+        stub = self.conversations_stub
+        return self._transport.items(stub.ListConversations, request, "conversations", ConversationInfo, timeout)
 
     def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
         """Iterate over the open approvals of all conversations; the conversation that has waited longest comes first.
@@ -299,9 +298,7 @@ class Client(Closing):
         the time limit of each page in seconds.
         """
         request = v1.ListApprovalsRequest(parent="conversations/-")
-        for page in self.pages(self.conversations_stub.ListApprovals, request, timeout):
-            for approval in page.approvals:
-                yield Approval.from_proto(approval)
+        return self._transport.items(self.conversations_stub.ListApprovals, request, "approvals", Approval, timeout)
 
     def tool_questions(self, *, timeout: float | None = None) -> Iterator[Question]:
         """Iterate over the open questions of running tools in all conversations.
@@ -310,9 +307,7 @@ class Client(Closing):
         ``client.conversation(question.conversation)``. `timeout` is the time limit of each page in seconds.
         """
         request = v1.ListQuestionsRequest(parent="conversations/-")
-        for page in self.pages(self.conversations_stub.ListQuestions, request, timeout):
-            for question in page.questions:
-                yield Question.from_proto(question)
+        return self._transport.items(self.conversations_stub.ListQuestions, request, "questions", Question, timeout)
 
     def audit(
         self,
@@ -340,9 +335,7 @@ class Client(Closing):
         request = requests.audit(
             since=since, until=until, principal=principal, conversation=conversation, outcome=outcome
         )
-        for page in self.pages(self.conversations_stub.ListAuditEntries, request, timeout):
-            for entry in page.entries:
-                yield AuditEntry.from_proto(entry)
+        return self._transport.items(self.conversations_stub.ListAuditEntries, request, "entries", AuditEntry, timeout)
 
     def watch_conversations(
         self,

@@ -41,9 +41,7 @@ class ConversationRecords(ConversationBase):
         seconds.
         """
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
-        for page in self._transport.pages(self._stub.ListMessages, request, timeout):
-            for message in page.messages:
-                yield Message.from_proto(message)
+        return self._transport.items(self._stub.ListMessages, request, "messages", Message, timeout)
 
     def message(self, name: str, *, timeout: float | None = None) -> Message:
         """A message by its resource name or id, also if it still waits in the queue.
@@ -51,8 +49,7 @@ class ConversationRecords(ConversationBase):
         Raises NotFound if the message does not exist.
         """
         request = v1.GetMessageRequest(name=requests.child_name(self.name, "messages", name))
-        response = self._transport.call(self._stub.GetMessage, request, timeout)
-        return Message.from_proto(response.message)
+        return Message.from_proto((self._call(self._stub.GetMessage, request, timeout)).message)
 
     def queue(
         self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
@@ -65,9 +62,7 @@ class ConversationRecords(ConversationBase):
             timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
-        for page in self._transport.pages(self._stub.ListQueue, request, timeout):
-            for message in page.messages:
-                yield QueuedMessage.from_proto(message)
+        return self._transport.items(self._stub.ListQueue, request, "messages", QueuedMessage, timeout)
 
     def cycles(
         self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
@@ -83,9 +78,7 @@ class ConversationRecords(ConversationBase):
         request = v1.ListRequestCyclesRequest(
             parent=self.name, view=enum_value(v1.ListRequestCyclesRequest.View, view), descending=newest_first
         )
-        for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
-            for cycle in page.request_cycles:
-                yield RequestCycle.from_proto(cycle)
+        return self._transport.items(self._stub.ListRequestCycles, request, "request_cycles", RequestCycle, timeout)
 
     def cycle(
         self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
@@ -103,8 +96,7 @@ class ConversationRecords(ConversationBase):
         request = v1.GetRequestCycleRequest(
             name=requests.cycle_name(self.name, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
         )
-        response = self._transport.call(self._stub.GetRequestCycle, request, timeout)
-        return RequestCycle.from_proto(response.request_cycle)
+        return RequestCycle.from_proto((self._call(self._stub.GetRequestCycle, request, timeout)).request_cycle)
 
     def wait_for_cycle(
         self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
@@ -127,7 +119,7 @@ class ConversationRecords(ConversationBase):
         while True:
             request = requests.wait_for_cycle(self.name, run, view, deadline.left())
             limit = requests.LONGEST_WAIT + self._transport.timeout
-            response = self._transport.call(self._stub.WaitRequestCycle, request, limit)
+            response = self._call(self._stub.WaitRequestCycle, request, limit)
             cycle = RequestCycle.from_proto(response.request_cycle)
             if cycle.end_time is not None or deadline.left() == 0:
                 return cycle
@@ -135,9 +127,7 @@ class ConversationRecords(ConversationBase):
     def sub_agents(self, *, timeout: float | None = None) -> Iterator[ConversationInfo]:
         """Iterate over the conversations of the sub-agents. The one that changed last comes first."""
         request = requests.conversations(archived=None, parent=self.name)
-        for page in self._transport.pages(self._stub.ListConversations, request, timeout):
-            for conversation in page.conversations:
-                yield ConversationInfo.from_proto(conversation)
+        return self._transport.items(self._stub.ListConversations, request, "conversations", ConversationInfo, timeout)
 
     def verify(self, *, timeout: float | None = None) -> list[str]:
         """Let the server check the stored conversation for damage, such as lost or altered rows or a broken hash chain.
@@ -145,8 +135,7 @@ class ConversationRecords(ConversationBase):
         Nothing is repaired or changed. Returns a sentence for each defect; an empty list if there is none.
         """
         request = v1.VerifyConversationRequest(name=self.name)
-        response = self._transport.call(self._stub.VerifyConversation, request, timeout)
-        return list(response.violations)
+        return list((self._call(self._stub.VerifyConversation, request, timeout)).violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> Stream[ReplayStep]:
         """Let the server replay the log through its state machine, up to `until_revision`; to the end if 0.
@@ -169,9 +158,7 @@ class ConversationRecords(ConversationBase):
             timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListTransitionsRequest(parent=self.name, after_step=after_step, descending=newest_first)
-        for page in self._transport.pages(self._stub.ListTransitions, request, timeout):
-            for transition in page.transitions:
-                yield Transition.from_proto(transition)
+        return self._transport.items(self._stub.ListTransitions, request, "transitions", Transition, timeout)
 
     def export(self, *, timeout: float | None = None) -> Iterator[str]:
         """Iterate over the lines of an export: JSON objects for the conversation, its messages and its events."""
@@ -185,8 +172,7 @@ class ConversationRecords(ConversationBase):
         Raises NotFound if the image does not exist.
         """
         request = v1.GetAttachmentRequest(name=name)
-        response = self._transport.call(self._stub.GetAttachment, request, timeout)
-        return Attachment.from_proto(response.attachment)
+        return Attachment.from_proto((self._call(self._stub.GetAttachment, request, timeout)).attachment)
 
     def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
         """The bytes of an image, as they were sent. `name` is the `attachment` of an image in a message.
@@ -204,9 +190,7 @@ class ConversationDecisions(ConversationBase):
     def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
         """Iterate over the open approvals, in the order in which the model asked for the tool calls."""
         request = v1.ListApprovalsRequest(parent=self.name)
-        for page in self._transport.pages(self._stub.ListApprovals, request, timeout):
-            for approval in page.approvals:
-                yield Approval.from_proto(approval)
+        return self._transport.items(self._stub.ListApprovals, request, "approvals", Approval, timeout)
 
     def approval(self, name: str, *, timeout: float | None = None) -> Approval:
         """An open approval by its resource name or by the id of its tool call.
@@ -215,8 +199,7 @@ class ConversationDecisions(ConversationBase):
             NotFound: The approval does not exist, or it was answered or withdrawn.
         """
         request = v1.GetApprovalRequest(name=requests.child_name(self.name, "approvals", name))
-        response = self._transport.call(self._stub.GetApproval, request, timeout)
-        return Approval.from_proto(response.approval)
+        return Approval.from_proto((self._call(self._stub.GetApproval, request, timeout)).approval)
 
     def approve(
         self,
@@ -238,8 +221,7 @@ class ConversationDecisions(ConversationBase):
             NotAwaitingApproval, UnknownOrDecided: The approval was answered or withdrawn already.
         """
         request = requests.resolve(self.name, approval, "approve", note, rule)
-        response = self._transport.call(self._stub.ResolveApproval, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return self._info(self._stub.ResolveApproval, request, timeout)
 
     def deny(
         self,
@@ -255,15 +237,12 @@ class ConversationDecisions(ConversationBase):
         the same errors as `approve`.
         """
         request = requests.resolve(self.name, approval, "deny", note, rule)
-        response = self._transport.call(self._stub.ResolveApproval, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return self._info(self._stub.ResolveApproval, request, timeout)
 
     def approval_rules(self, *, timeout: float | None = None) -> Iterator[ApprovalRule]:
         """Iterate over the approval rules that apply to this conversation: first the operator's, then its own."""
         request = v1.ListApprovalRulesRequest(parent=self.name)
-        for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
-            for rule in page.approval_rules:
-                yield ApprovalRule.from_proto(rule)
+        return self._transport.items(self._stub.ListApprovalRules, request, "approval_rules", ApprovalRule, timeout)
 
     def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
         """An approval rule. `rule` is the rule, its name or, for a rule of this conversation, its id.
@@ -271,8 +250,7 @@ class ConversationDecisions(ConversationBase):
         Raises NotFound if the rule does not exist.
         """
         request = v1.GetApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
-        response = self._transport.call(self._stub.GetApprovalRule, request, timeout)
-        return ApprovalRule.from_proto(response.approval_rule)
+        return ApprovalRule.from_proto((self._call(self._stub.GetApprovalRule, request, timeout)).approval_rule)
 
     def create_approval_rule(
         self,
@@ -310,8 +288,7 @@ class ConversationDecisions(ConversationBase):
             path=path,
             mcp_server=mcp_server,
         )
-        response = self._transport.call(self._stub.CreateApprovalRule, request, timeout)
-        return ApprovalRule.from_proto(response.approval_rule)
+        return ApprovalRule.from_proto((self._call(self._stub.CreateApprovalRule, request, timeout)).approval_rule)
 
     def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
         """Delete an approval rule of this conversation. `rule` is the rule, its name or its id.
@@ -319,14 +296,12 @@ class ConversationDecisions(ConversationBase):
         Raises NotFound if the rule does not exist.
         """
         request = v1.DeleteApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
-        self._transport.call(self._stub.DeleteApprovalRule, request, timeout)
+        self._call(self._stub.DeleteApprovalRule, request, timeout)
 
     def tool_questions(self, *, timeout: float | None = None) -> Iterator[Question]:
         """Iterate over the open questions of the running tool, oldest first."""
         request = v1.ListQuestionsRequest(parent=self.name)
-        for page in self._transport.pages(self._stub.ListQuestions, request, timeout):
-            for asked in page.questions:
-                yield Question.from_proto(asked)
+        return self._transport.items(self._stub.ListQuestions, request, "questions", Question, timeout)
 
     def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
         """An open question of a tool. `name` is its resource name or its id.
@@ -334,8 +309,7 @@ class ConversationDecisions(ConversationBase):
         Raises NotFound if the question does not exist, or if it no longer waits for an answer.
         """
         request = v1.GetQuestionRequest(name=requests.child_name(self.name, "questions", name))
-        response = self._transport.call(self._stub.GetQuestion, request, timeout)
-        return Question.from_proto(response.question)
+        return Question.from_proto((self._call(self._stub.GetQuestion, request, timeout)).question)
 
     def answer_question(
         self,
@@ -361,8 +335,7 @@ class ConversationDecisions(ConversationBase):
             UnknownOrDecided: The question does not wait for an answer (any more); `metadata["cause"]` says why.
         """
         request = requests.answer_question(self.name, question, content, request_id)
-        response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
-        return Question.from_proto(response.question)
+        return Question.from_proto((self._call(self._stub.AnswerQuestion, request, timeout)).question)
 
     def decline_question(
         self, question: Question | str, *, request_id: str | None = None, timeout: float | None = None
@@ -372,8 +345,7 @@ class ConversationDecisions(ConversationBase):
         Raises the same errors as `answer_question`.
         """
         request = requests.decline_question(self.name, question, request_id)
-        response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
-        return Question.from_proto(response.question)
+        return Question.from_proto((self._call(self._stub.AnswerQuestion, request, timeout)).question)
 
 
 __all__ = ["Conversation"]
@@ -399,8 +371,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
             ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
-        response = self._transport.call(self._stub.SetMode, request, timeout)
-        return SetModeResult.from_proto(response)
+        return SetModeResult.from_proto(self._call(self._stub.SetMode, request, timeout))
 
     def update(
         self,
@@ -450,20 +421,17 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
             auto_continue=auto_continue,
             etag=etag,
         )
-        response = self._transport.call(self._stub.UpdateConversation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return self._info(self._stub.UpdateConversation, request, timeout)
 
     def archive(self, *, timeout: float | None = None) -> ConversationInfo:
         """Archive the conversation, so that the list of active conversations omits it."""
         request = v1.ArchiveConversationRequest(name=self.name)
-        response = self._transport.call(self._stub.ArchiveConversation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return self._info(self._stub.ArchiveConversation, request, timeout)
 
     def unarchive(self, *, timeout: float | None = None) -> ConversationInfo:
         """Undo `archive`: put the conversation back on the list of active ones."""
         request = v1.UnarchiveConversationRequest(name=self.name)
-        response = self._transport.call(self._stub.UnarchiveConversation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return self._info(self._stub.UnarchiveConversation, request, timeout)
 
     def delete(
         self, *, force: bool = False, missing_ok: bool = False, etag: str = "", timeout: float | None = None
@@ -482,8 +450,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
             NotFound: The conversation does not exist, and `missing_ok` is False.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok, etag=etag)
-        response = self._transport.call(self._stub.DeleteConversation, request, timeout)
-        return list(response.warnings)
+        return list((self._call(self._stub.DeleteConversation, request, timeout)).warnings)
 
     def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
         """Make the server write the summary with which a successor begins; `continue_` returns the successor then.
@@ -492,8 +459,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         that says why, and stays as it was, unless its context is full.
         """
         request = v1.TriggerContinuationRequest(name=self.name)
-        response = self._transport.call(self._stub.TriggerContinuation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return self._info(self._stub.TriggerContinuation, request, timeout)
 
     def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
@@ -506,7 +472,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         request = v1.ContinueConversationRequest(
             name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )
-        response = self._transport.call(self._stub.ContinueConversation, request, timeout)
+        response = self._call(self._stub.ContinueConversation, request, timeout)
         return Conversation(self._transport, response.conversation.name)
 
     def fork(
@@ -544,7 +510,7 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
             title=title,
             request_id=request_id or requests.new_request_id(),
         )
-        response = self._transport.call(self._stub.ForkConversation, request, timeout)
+        response = self._call(self._stub.ForkConversation, request, timeout)
         return Conversation(self._transport, response.conversation.name)
 
     def rewind(self, cycles: int = 1, *, slug: str = "", title: str = "", timeout: float | None = None) -> Conversation:

@@ -38,15 +38,17 @@ class ConversationBase:
         self._transport = transport
         self._stub = transport.conversations
         self._tools = ClientTools(transport, name, functions)
+        self._call = transport.call
 
     def __repr__(self) -> str:
         return f"Conversation({self.name!r})"
 
     def get(self, *, timeout: float | None = None) -> ConversationInfo:
         """The conversation as it is now. Raises NotFound if it does not exist."""
-        request = v1.GetConversationRequest(name=self.name)
-        response = self._transport.call(self._stub.GetConversation, request, timeout)
-        return ConversationInfo.from_proto(response.conversation)
+        return self._info(self._stub.GetConversation, v1.GetConversationRequest(name=self.name), timeout)
+
+    def _info(self, method: Callable[..., Any], request: Any, timeout: float | None) -> ConversationInfo:
+        return ConversationInfo.from_proto((self._call(method, request, timeout)).conversation)
 
 
 class ConversationRuns(ConversationBase):
@@ -300,8 +302,7 @@ class ConversationRuns(ConversationBase):
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
         )
-        response = self._transport.call(self._stub.CancelConversation, request, timeout)
-        return CancelConversationResult.from_proto(response)
+        return CancelConversationResult.from_proto(self._call(self._stub.CancelConversation, request, timeout))
 
     def withdraw(self, message: Message | QueuedMessage | str, *, timeout: float | None = None) -> QueuedMessage:
         """Withdraw a message from the queue, and return it. `message` is the message or its resource name.
@@ -312,8 +313,8 @@ class ConversationRuns(ConversationBase):
         if isinstance(message, QueuedMessage):
             message = message.message
         name = message if isinstance(message, str) else message.name
-        response = self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
-        return QueuedMessage.from_proto(response.message)
+        request = v1.WithdrawMessageRequest(name=name)
+        return QueuedMessage.from_proto((self._call(self._stub.WithdrawMessage, request, timeout)).message)
 
 
 FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
@@ -445,5 +446,4 @@ class ConversationTools(ConversationBase):
         request = requests.tool_result(
             self.name, call, output, json=json, images=images, error=error, request_id=request_id
         )
-        response = self._transport.call(self._stub.SubmitToolResult, request, timeout)
-        return Message.from_proto(response.message)
+        return Message.from_proto((self._call(self._stub.SubmitToolResult, request, timeout)).message)

@@ -18,6 +18,7 @@ from bedrock._shared.connection import CONNECT_ENDS, CONNECT_SECONDS, Connection
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.reconnection import Attempts, from_rpc, nothing_was_sent, repeatable
 from bedrock._shared.requests import Page
+from bedrock._shared.wrapper import Wrapper
 from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import Stream
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Response = TypeVar("Response")
 PageT = TypeVar("PageT", bound=Page)
+W = TypeVar("W", bound=Wrapper[Any])
 
 CLOSE_SECONDS = 2.0
 """Maximum seconds for which `close` waits for gRPC."""
@@ -110,6 +112,14 @@ class Transport:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+
+    def items(
+        self, method: Callable[..., Any], request: Any, field: str, kind: type[W], timeout: float | None
+    ) -> Iterator[W]:
+        """Iterate over what the pages of a call list in `field`, as objects of the class `kind`."""
+        for page in self.pages(method, request, timeout):
+            for item in getattr(page, field):
+                yield kind.from_proto(item)
 
     def stream(
         self, method: Callable[..., Iterable[Response]], request: Any, timeout: float | None = None
