@@ -109,8 +109,8 @@ def test_no_two_public_classes_have_one_name(packages: tuple[str, ...]) -> None:
 
 
 def test_no_file_ends_with_a_comment_that_was_torn_from_its_line() -> None:
-    files = [file for root in SOURCES.values() for file in root.rglob("*.py")]
-    assert [file for file in files if re.search(r"^\s*#.*\s*\Z", file.read_text(), re.MULTILINE)] == []
+    files = [file for root in SOURCES.values() for file in root.rglob("*.py") if "_pb2" not in file.name]
+    assert [file for file in files if re.search(r"\n[ ]*#.*\n\Z", file.read_text())] == []
 
 
 def test_the_modules_of_tests_that_begin_first_exist() -> None:
