@@ -28,7 +28,7 @@ from bedrock.local_server import (
     xdg_directory,
 )
 
-from actors.ports.machine import exhausted_resource
+from actors.common.machine import exhausted_resource
 from server.auth.tokens import TokenUnusableError, write_private
 
 SOCKET = "bedrock.sock"

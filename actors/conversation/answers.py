@@ -8,6 +8,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from actors import messages
+from actors.common.json_schema import JsonSchema, parse_json
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.content import (
     Message,
@@ -25,7 +26,6 @@ from actors.core.notifications import Fate, MessageAdded, QueueChanged
 from actors.core.states import Question
 from actors.core.summary import run_id, summarize
 from actors.ports import CommandRecord, ConversationRecord, Store
-from actors.ports.json_schema import JsonSchema, parse_json
 
 RepeatableCommand: TypeAlias = (
     messages.SendMessageCommand | messages.ContinueConversationCommand | messages.SpawnSubAgentsCommand

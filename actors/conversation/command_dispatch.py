@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from actors import messages
+from actors.common import json_schema as output_schema
+from actors.common.json_schema import InvalidSchemaError
 from actors.conversation import answers, creation, settings
 from actors.conversation.answers import command_record, filled_in, known_command, late_answer
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
@@ -18,8 +20,6 @@ from actors.core.states import INACTIVE
 from actors.core.steps.approvals import traits_of
 from actors.core.steps.tool_rounds import current_call, waiting_call
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run
-from actors.ports import json_schema as output_schema
-from actors.ports.json_schema import InvalidSchemaError
 from actors.ports.records import AuditEntry, CommandOrigin, Outcome
 from actors.runners.side_queries import Titles, title_of, untitled
 from actors.runtime.offered_tools import check_generation

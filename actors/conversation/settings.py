@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from actors.common.json_schema import InvalidSchemaError
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core import context
 from actors.core.approval import MCP_PREFIX
@@ -25,8 +26,7 @@ from actors.messages import (
     UpdateConversationCommand,
 )
 from actors.ports import ConversationRecord, InvalidApprovalRuleError
-from actors.ports.json_schema import InvalidSchemaError
-from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
+from actors.ports.tools import McpNotAllowedError, McpServerInvalidError
 from actors.runtime.offered_tools import check_generation, compiled
 from actors.runtime.services import Services, offered_model, served_model
 

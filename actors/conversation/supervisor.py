@@ -16,6 +16,7 @@ from typing import Any
 from pykka import ActorDeadError
 
 from actors import ports
+from actors.common.machine import run_in_thread
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners
 from actors.conversation.lifecycle import Shutdown
 from actors.conversation.pipeline import LoadedConversation, recovering, taken_over
@@ -32,7 +33,6 @@ from actors.messages import (
     UnknownConversationError,
     Wake,
 )
-from actors.ports.machine import run_in_thread
 from actors.runners.model_requests import learn_models_of, needs_provider
 from actors.runners.side_queries import SideQueries, Titles
 from actors.runners.sub_agents import SubAgentRunner, prepared

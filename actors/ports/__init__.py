@@ -9,13 +9,13 @@ CancelToken or is bounded in time. Nothing here depends on gRPC, SQL or HTTP.
 from __future__ import annotations
 
 from actors.ports.live_conversations import CancelToken as CancelToken
+from actors.ports.live_conversations import Clock as Clock
 from actors.ports.live_conversations import ConversationDirectory as ConversationDirectory
 from actors.ports.live_conversations import EventBus as EventBus
+from actors.ports.live_conversations import FaultPoints as FaultPoints
+from actors.ports.live_conversations import Ids as Ids
 from actors.ports.live_conversations import LiveConversation as LiveConversation
-from actors.ports.machine import Clock as Clock
-from actors.ports.machine import FaultPoints as FaultPoints
-from actors.ports.machine import Ids as Ids
-from actors.ports.machine import NoFaultPoints as NoFaultPoints
+from actors.ports.live_conversations import NoFaultPoints as NoFaultPoints
 from actors.ports.models import MAX_MODEL_RESPONSE_BYTES as MAX_MODEL_RESPONSE_BYTES
 from actors.ports.models import Model as Model
 from actors.ports.models import ModelAbortedError as ModelAbortedError

@@ -1,4 +1,4 @@
-"""Conversations at work: how they are found, what they publish, and the token that cancels their work."""
+"""Conversations at work: time and ids, how they are found, what they publish, and the token that cancels their work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,48 @@ from actors.core.states import Ledger
 from actors.ports.records import ConversationRecord, StoredEvent
 
 log = logging.getLogger(__name__)
+
+
+class Clock(Protocol):
+    """A source of time. Safe to call from any thread."""
+
+    def now_ms(self) -> int:
+        """The milliseconds since the epoch (UTC), for records and events."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, for deadlines and durations."""
+        ...
+
+
+class Ids(Protocol):
+    """A source of new ids. Safe to call from any thread."""
+
+    def conversation(self) -> str:
+        """A new conversation id: lower-case letters, digits and '-'. Ids are never reused."""
+        ...
+
+    def message(self) -> str:
+        """A new message id."""
+        ...
+
+    def slug(self) -> str:
+        """A short readable name for a conversation, which may be in use already."""
+        ...
+
+
+class FaultPoints(Protocol):
+    """Named points at which tests inject failures, delays or the death of the process. Safe to call from any thread."""
+
+    def hit(self, point: str) -> None:
+        """Mark that the code has reached this point, such as "commit.before". In tests, this may raise or block."""
+        ...
+
+
+class NoFaultPoints:
+    """The implementation of FaultPoints for production, which does nothing."""
+
+    def hit(self, point: str) -> None: ...
 
 
 class CancelToken:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
+from actors.common.machine import exhausted_resource
 from actors.core.content import Message
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import (
@@ -48,7 +49,6 @@ from actors.core.states import Cancelling, Error
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, JobExited
 from actors.ports import CancelToken, ConversationRecord, Toolbox, live_run
-from actors.ports.machine import exhausted_resource
 from actors.runners.llm_runner import ModelRequests
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agents import ChildSubAgents, SubAgentRunner

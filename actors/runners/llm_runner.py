@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from pykka import ActorDeadError, ActorRef
 
 from actors import ports
+from actors.common.machine import exhausted_resource, resource_failure
 from actors.core.content import Content, Message, Usage
 from actors.core.context import CallSubject, ConvContext
 from actors.core.effects import RequestContinuation, RequestLlm
@@ -21,7 +22,6 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
 from actors.events.hub import TextWindow
 from actors.messages import EffectOutcome, ModelRequestOverdue
-from actors.ports.machine import exhausted_resource, resource_failure
 from actors.runners.model_requests import RequestBuilder, find_model, respond
 from actors.runtime.actor import Actor, Mailbox, tell
 from actors.runtime.admission import Admission, ReadPace, SlotRequest

@@ -21,6 +21,7 @@ import msgspec
 from pykka import ActorRef
 
 from actors import ports
+from actors.common.machine import exhausted_resource, run_in_thread
 from actors.core import events, tool_run
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext, Mode, wider
@@ -28,7 +29,6 @@ from actors.core.effects import AbortTool, AnswerTool, ExecuteTool
 from actors.core.states import AgentTask, BackgroundJob, QuestionStatus
 from actors.messages import EffectOutcome, ToolsEnded
 from actors.ports.cluster import LEASE_EXPIRED
-from actors.ports.machine import exhausted_resource, run_in_thread
 from actors.ports.telemetry import ToolEnd, ToolStart
 from actors.runners.side_queries import SideQueries, ask_for_tool
 from actors.runners.sub_agents import planned

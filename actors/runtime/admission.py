@@ -8,7 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from actors.ports import CancelToken, Clock, machine
+from actors.common import machine
+from actors.ports import CancelToken, Clock
 
 # The file descriptors that a tool call needs in this process: sockets, pipes, and a handle to kill its process.
 FILES_PER_TOOL = 6

@@ -15,12 +15,13 @@ from typing import Any
 
 import msgspec
 
+from actors.common import json_schema
 from actors.core.approval import MCP_PREFIX
 from actors.core.content import Content, ToolUse, text_of, tool_uses
 from actors.core.context import ClientTool, Generation, Mode, ToolGroup, ToolTraits
 from actors.core.errors import Reason, Rejected
 from actors.core.steps.runs import SUBMIT_OUTPUT
-from actors.ports import InvalidToolInputError, ModelAnswer, ModelInfo, ToolSpec, json_schema
+from actors.ports import InvalidToolInputError, ModelAnswer, ModelInfo, ToolSpec
 from actors.ports.tools import input_misfit, parse_arguments
 
 # The maximum number of compiled schemas, and of client tool specifications, that are cached.

@@ -22,10 +22,10 @@ from actors.core.errors import LlmFailure, Reason, Rejected
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, requested_mode
 from actors.core.steps.runs import SUBMISSIONS, SUBMIT_OUTPUT
 from actors.ports.cluster import Cluster
-from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.models import fixed_tokens
 from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, PermissionsOf, everything
 from actors.ports.telemetry import Telemetry
+from actors.ports.tools import McpServers, NoMcpServers
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import for_model, spec_of
 from actors.runtime.quotas import MOST_MODEL_REQUESTS, QuotaBook, QuotaSettings

@@ -26,10 +26,10 @@ from actors.core.context import ApprovalRule, Origin
 from actors.maintenance.retention import Retention
 from actors.ports import InvalidApprovalRuleError, SandboxReport, SandboxUnavailableError, Store
 from actors.ports.cluster import Lease
-from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.records import Spending
 from actors.ports.sandbox import PermissionsOf
 from actors.ports.telemetry import Telemetry
+from actors.ports.tools import McpServers, NoMcpServers
 from actors.runtime.quotas import QuotaBook, first_day_of_month
 from actors.runtime.services import SystemClock, Timers
 from server.auth.authentication import Authentication, AuthorizerCalls, ClientCertificates, made_authorizer
@@ -252,12 +252,7 @@ def _authorizer(config: Config) -> AuthorizerCalls | None:
 def issued_tokens(config: Config) -> IssuedTokens:
     """Checks tokens of external issuers. Raises ConfigError: no extra `jwt`, or an unusable key file."""
     config.check_extra("issuers", "jwt", "jwt", "cryptography")
-    from server.auth.issued_tokens import (  # noqa: PLC0415
-        IssuedTokens,
-        KeysUnusableError,
-        keys_in,
-        read_file,
-    )
+    from server.auth.issued_tokens import IssuedTokens, KeysUnusableError, keys_in, read_file  # noqa: PLC0415
 
     for name, issuer in config.issuers.items():
         if issuer.table.jwks_file is None:

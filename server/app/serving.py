@@ -21,8 +21,9 @@ from bedrock._interrupts import end_at_once, ending_at_once
 from bedrock.local_server import TOKEN_FILE, NotPrivateError, read_believed
 from msgspec.structs import replace
 
+from actors.common import machine
 from actors.conversation.supervisor import Supervisor
-from actors.ports import SandboxReport, StoreError, machine
+from actors.ports import SandboxReport, StoreError
 from actors.ports.telemetry import Telemetry
 from server.app.adapter_choice import CannotStartError, server_credentials
 from server.app.sandbox_choice import sandbox_line

@@ -17,7 +17,7 @@ from actors.adapters.tools.registry import StandardToolbox
 from actors.core.approval import MCP_PREFIX, describe
 from actors.core.context import ApprovalRule
 from actors.ports import SandboxUnavailableError, StoreError
-from actors.ports.mcp import McpLoginsError
+from actors.ports.tools import McpLoginsError
 from actors.runtime.quotas import COSTS, QuotaSettings
 from actors.runtime.services import SystemClock, Timers
 from server.app.adapter_choice import (

@@ -19,13 +19,14 @@ from actors.adapters.telemetry import metrics
 from actors.adapters.telemetry.observer import Observer
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
+from actors.common import machine
 from actors.conversation.supervisor import Supervisor
 from actors.events.hub import EventHub
 from actors.maintenance.retention import Housekeeper
-from actors.ports import DataDirectoryBusyError, NoFaultPoints, SandboxReport, StoreError, Toolbox, machine
+from actors.ports import DataDirectoryBusyError, NoFaultPoints, SandboxReport, StoreError, Toolbox
 from actors.ports.cluster import Cluster, Node
-from actors.ports.mcp import McpServers
 from actors.ports.telemetry import Telemetry
+from actors.ports.tools import McpServers
 from actors.runtime.admission import FairSlots
 from actors.runtime.services import RandomIds, Services, SystemClock, Timers
 from server.app.adapter_choice import (

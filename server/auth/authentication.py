@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.ports.machine import run_in_thread
+from actors.common.machine import run_in_thread
 from actors.ports.sandbox import NO_PERMISSIONS, Permissions
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
 from server.auth.principals import LOCAL, OWNER, Caller, Issuer, Principal, Role

@@ -19,7 +19,7 @@ from bedrock.local_server import NotPrivateError
 
 from actors.adapters.mcp.server_settings import servers_from_tables
 from actors.ports import StoreError
-from actors.ports.mcp import McpLoginsError, McpRegistration
+from actors.ports.tools import McpLoginsError, McpRegistration
 from server.auth.principals import Role
 from server.auth.tokens import (
     MCP_LOGINS,

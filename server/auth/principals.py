@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from actors.common.settings_checks import Text, is_loopback
 from actors.core.context import Mode
 from actors.ports.sandbox import ALL_PERMISSIONS, Permissions
-from actors.ports.settings_checks import Text, is_loopback
 from actors.runtime.quotas import COSTS, Limits, Quota, QuotaSettings, fair_share
 
 # The principal of the operating system user that runs the server. It holds the local token and may do everything.

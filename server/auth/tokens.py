@@ -24,7 +24,7 @@ import msgspec
 from bedrock.local_server import NotPrivateError, open_believed
 
 from actors.ports import StoreError, StoreUnavailableError
-from actors.ports.mcp import McpLogin, McpLoginsError, McpRegistration
+from actors.ports.tools import McpLogin, McpLoginsError, McpRegistration
 from server.auth.principals import Role
 
 TOKEN_BYTES = 32

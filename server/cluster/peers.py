@@ -25,8 +25,8 @@ import grpc
 import grpc.aio
 import msgspec
 
+from actors.common.machine import OutageLog
 from actors.ports.cluster import Node
-from actors.ports.machine import OutageLog
 from actors.ports.records import CommandOrigin
 from actors.ports.telemetry import trace_parent
 from server.contract import limits

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
+from actors.common.machine import exhausted_resource
 from actors.core.errors import REFUSAL_TEXTS, QuotaExceededError, Reason, Rejected
 from actors.messages import (
     DeadlineExceededError,
@@ -32,7 +33,6 @@ from actors.ports import (
     StoreError,
     StoreUnusableError,
 )
-from actors.ports.machine import exhausted_resource
 from server.contract import resource_names as names
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn, get_args
 
 from actors.core.context import Mode
 from actors.core.states import INACTIVE, State
-from actors.ports.conditions import (
+from actors.ports.store import (
     LATEST_FIRST,
     AnyOf,
     Comparison,

@@ -13,7 +13,7 @@ from bedrock import v1
 from bedrock.cli.text.output import print_text
 from bedrock.local_server import ADDRESS_FILE, data_directory
 
-from actors.ports.settings_checks import host_and_port
+from actors.common.settings_checks import host_and_port
 from server.cli import CANNOT_START, USAGE, fail
 from server.process.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted

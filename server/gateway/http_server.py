@@ -25,7 +25,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from actors.ports.machine import max_open_files
+from actors.common.machine import max_open_files
 from server.gateway.answers import HttpError, error_response
 from server.gateway.console import Console, Links
 from server.gateway.event_streams import LAST_EVENT

@@ -25,7 +25,7 @@ from actors.core.states import AwaitingToolApproval, QueuedInput, ToolExecuting
 from actors.core.summary import run_id
 from actors.messages import UnknownApprovalRuleError
 from actors.ports import ConversationReader, ConversationRecord, SettledInput, StoreReader, Workspace
-from actors.ports.conditions import (
+from actors.ports.store import (
     Condition,
     IsWithin,
     ListPosition,

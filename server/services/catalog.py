@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from actors.core.context import BY_WIDTH, Limits, Mode, ToolGroup
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, CancelToken, ModelInfo, SandboxReport, Toolbox, ToolSpec
 from actors.ports.cluster import Node
-from actors.ports.mcp import McpServerStatus
+from actors.ports.tools import McpServerStatus
 from actors.runtime.quotas import TOGETHER, QuotaUse
 from actors.runtime.services import Services
 from server.auth.authentication import caller

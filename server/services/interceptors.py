@@ -26,9 +26,9 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from actors.common.machine import OutageLog
 from actors.core.errors import Reason, Rejected
 from actors.ports import StoreDamagedError, StoreUnusableError
-from actors.ports.machine import OutageLog
 from actors.ports.records import CommandOrigin, command_origin
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
 from actors.runtime.quotas import QuotaBook

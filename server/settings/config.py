@@ -21,10 +21,7 @@ from bedrock.local_server import NotPrivateError, absolute_path, data_directory,
 from msgspec import Meta, Struct, field, inspect
 from msgspec.structs import force_setattr
 
-from actors.core.context import Action, ApprovalPolicy, Mode
-from actors.ports.cluster import directories_above
-from actors.ports.sandbox import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
-from actors.ports.settings_checks import (
+from actors.common.settings_checks import (
     Named,
     absolute_path_of,
     described,
@@ -34,6 +31,9 @@ from actors.ports.settings_checks import (
     one_of,
     read,
 )
+from actors.core.context import Action, ApprovalPolicy, Mode
+from actors.ports.cluster import directories_above
+from actors.ports.sandbox import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.runtime.quotas import QuotaSettings
 from server.auth.principals import (
     Issuer,

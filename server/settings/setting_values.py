@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from actors.ports.settings_checks import host_and_port, is_loopback, one_of
+from actors.common.settings_checks import host_and_port, is_loopback, one_of
 from actors.ports.telemetry import CONTENTS
 
 

@@ -13,6 +13,8 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
 from actors import messages as requests
+from actors.common import json_schema as output_schema
+from actors.common.terminal_text import without_escapes
 from actors.conversation import settings
 from actors.core.content import Delivery, Image, ToolError, ToolSuccess
 from actors.core.context import (
@@ -26,8 +28,6 @@ from actors.core.context import (
     ReasoningEffort,
     ToolGroup,
 )
-from actors.ports import json_schema as output_schema
-from actors.ports.terminal_text import without_escapes
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError

@@ -17,7 +17,7 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import ApprovalDecision, CallStatus, Fate, StopReason
 from actors.core.states import JobStatus, LlmPhase, QuestionStatus, State
 from actors.core.summary import ContextState
-from actors.ports.mcp import McpState
+from actors.ports.tools import McpState
 
 E = TypeVar("E", bound=Enum)
 

@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from actors.common.json_schema import is_too_deep
 from actors.core.content import (
     Content,
     Image,
@@ -32,8 +33,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.states import QueuedInput
 from actors.ports import ConversationRecord
-from actors.ports.json_schema import is_too_deep
-from actors.ports.mcp import McpServerStatus
+from actors.ports.tools import McpServerStatus
 from server.contract import resource_names as names
 from server.wire.enums import DELIVERY, ERROR_KIND, FATE, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
 

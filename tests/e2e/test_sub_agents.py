@@ -15,7 +15,7 @@ import pytest
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core import history
 from actors.core.states import INACTIVE, TERMINAL
-from actors.ports.conditions import UNARCHIVED, Selection
+from actors.ports.store import UNARCHIVED, Selection
 from tests.support import processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, Play, calls, hangs, held, says, streams

@@ -18,7 +18,7 @@ from actors.core.context import Mode, Profile
 from actors.core.errors import ErrorKind
 from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmPhase, LlmRequesting
 from actors.ports import Commit, Store
-from actors.ports.conditions import Order, OrderKey, Selection, matches
+from actors.ports.store import Order, OrderKey, Selection, matches
 from server.contract.filters import FIELDS, FilterError, meaning, parse
 from tests.property.profiles import profile
 from tests.support.commit_builder import CommitBuilder

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from actors.ports import terminal_text
-from actors.ports.terminal_text import TerminalText, rendered, without_escapes
+from actors.common.terminal_text import TerminalText, rendered, without_escapes
 from tests.property.profiles import profile
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\a\b\r\x0e\x0f\x1b\x9b"))
@@ -30,7 +29,7 @@ def small() -> object:
     """A screen so small that everything is met."""
     with pytest.MonkeyPatch.context() as patched:
         for name, size in {"ROWS": 4, "COLUMNS": 16, "RIGHT_EDGE": 6}.items():
-            patched.setattr(terminal_text, name, size)
+            patched.setattr(f"actors.common.terminal_text.{name}", size)
         yield
 
 

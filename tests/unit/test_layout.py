@@ -22,7 +22,6 @@ MORE_MODULES = 18
 LARGER = {
     "actors/core",
     "actors/core/steps",
-    "actors/ports",
     "actors/adapters/store",
     "actors/adapters/tools",
     "actors/adapters/tools/workers",

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from actors.adapters.store.sqlite.engine import open_writer
+from actors.common.machine import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, StoreUnavailableError, machine
-from actors.ports.machine import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
+from actors.ports import CancelToken, StoreUnavailableError
 from actors.runtime import admission
 from actors.runtime.admission import Admission, FileRoom
 from server.contract.errors import status_of
@@ -107,7 +107,7 @@ def test_files_are_listed_only_where_the_kernel_does_not_count_them(monkeypatch:
     with open(os.devnull, "rb"):
         assert open_files() == before + 1
     assert listed == []
-    monkeypatch.setattr(machine, "_COUNTED", "/nowhere")
+    monkeypatch.setattr("actors.common.machine._COUNTED", "/nowhere")
     assert (open_files(), listed) == (3, ["/proc/self/fd"])
 
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from actors.adapters.llm.provider import NO_KEY, ProviderConfig, Secret, is_key
+from actors.common.machine import exhausted_resource, resource_failure
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
-from actors.ports.machine import exhausted_resource, resource_failure
 
 # Seconds that an `api_key_command` may take. This is long, because a person may have to unlock a password store.
 COMMAND_SECONDS = 60.0

@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from actors.adapters.llm.provider import ANTHROPIC, ProviderConfig
+from actors.common.settings_checks import read
 from actors.core.content import Usage
 from actors.core.context import ReasoningEffort
-from actors.ports.settings_checks import read
 
 Row = TypeVar("Row")
 

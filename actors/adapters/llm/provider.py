@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from actors.ports.settings_checks import is_loopback, one_of, read, unknown_key
+from actors.common.settings_checks import is_loopback, one_of, read, unknown_key
 
 ANTHROPIC = "anthropic"
 OPENAI_CHAT = "openai-chat"

@@ -30,10 +30,10 @@ from actors.adapters.llm.transport.connections import (
     TransportTimeoutError,
 )
 from actors.adapters.llm.transport.sse import MAX_EVENT_BYTES, SseEvent, SseParser, SseTooLargeError
+from actors.common.machine import exhausted_resource, resource_failure
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, ModelSink
-from actors.ports.machine import exhausted_resource, resource_failure
 
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.http import Reply, Transport

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.mcp.server_settings import McpServer, url_fault
+from actors.common.json_schema import InvalidSchemaError, JsonSchema, parse_json, shortened
 from actors.core.states import QuestionStatus
 from actors.ports import PersonAnswer, PersonQuestion, TooManyQuestionsError
-from actors.ports.json_schema import InvalidSchemaError, JsonSchema, parse_json, shortened
 
 if TYPE_CHECKING:
     from mcp_types import ElicitRequestParams, ElicitResult, ErrorData

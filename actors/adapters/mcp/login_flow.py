@@ -26,8 +26,8 @@ from pydantic import AnyUrl, ValidationError
 
 from actors.adapters.mcp.server_settings import Login, McpServer, is_local, is_private
 from actors.adapters.mcp.transports import TokensInMemory, bound_body, check_uncompressed
-from actors.ports.machine import client_tls
-from actors.ports.mcp import McpLogin, McpRegistration
+from actors.common.machine import client_tls
+from actors.ports.tools import McpLogin, McpRegistration
 
 PATH = "/callback"
 

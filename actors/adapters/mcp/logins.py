@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from actors.ports.mcp import LoginUnavailableError, McpLogin, McpLogins, McpLoginsError
+from actors.ports.tools import LoginUnavailableError, McpLogin, McpLogins, McpLoginsError
 
 log = logging.getLogger(__name__)
 

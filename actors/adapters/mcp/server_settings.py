@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from actors.common.settings_checks import Text, expanded, is_loopback, one_of, read, read_named
 from actors.core.context import ChosenMcpServer
-from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
-from actors.ports.settings_checks import Text, expanded, is_loopback, one_of, read, read_named
+from actors.ports.tools import McpNotAllowedError, McpServerInvalidError
 
 # The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests.
 HANDSHAKE_PROTOCOL = "2025-11-25"

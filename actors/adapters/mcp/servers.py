@@ -17,7 +17,9 @@ from actors.adapters.mcp.session import ENDED, LoopThread, McpSession, ServerErr
 from actors.adapters.mcp.tools import full_name, parted
 from actors.core.context import ChosenMcpServer, Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext, ToolOutput
-from actors.ports.mcp import (
+from actors.ports.models import ToolSpec
+from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, PermissionsOf, everything
+from actors.ports.tools import (
     McpLogins,
     McpNotAllowedError,
     McpServerInvalidError,
@@ -25,8 +27,6 @@ from actors.ports.mcp import (
     McpState,
     McpToolLeftOut,
 )
-from actors.ports.models import ToolSpec
-from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, PermissionsOf, everything
 
 IDLE_SECONDS = 30 * 60.0
 

@@ -19,6 +19,7 @@ from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, bounded_tran
 from actors.adapters.mcp.elicitation import TimedCall, ask_person
 from actors.adapters.mcp.logins import LoginTokens
 from actors.adapters.mcp.server_settings import McpServer
+from actors.common.machine import run_in_thread
 from actors.core.context import Mode
 from actors.ports import (
     Launch,
@@ -30,9 +31,8 @@ from actors.ports import (
     ServiceStreams,
     ToolContext,
 )
-from actors.ports.machine import run_in_thread
-from actors.ports.mcp import McpState, McpToolLeftOut
 from actors.ports.models import ToolSpec
+from actors.ports.tools import McpState, McpToolLeftOut
 
 if TYPE_CHECKING:
     import anyio

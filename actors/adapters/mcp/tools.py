@@ -18,14 +18,14 @@ from urllib.parse import unquote
 
 from actors.adapters.mcp.bounded_messages import UNREAD
 from actors.adapters.mcp.server_settings import McpServer
+from actors.common.json_schema import is_schema, parse_json
+from actors.common.terminal_text import without_escapes
 from actors.core.content import Image
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.steps.texts import escape
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolOutput
-from actors.ports.json_schema import is_schema, parse_json
-from actors.ports.mcp import McpToolLeftOut
 from actors.ports.models import ToolSpec
-from actors.ports.terminal_text import without_escapes
+from actors.ports.tools import McpToolLeftOut
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -223,13 +223,7 @@ def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note
 
     The text begins with `note`.
     """
-    from mcp_types import (  # noqa: PLC0415 -- any open connection has loaded this
-        AudioContent,
-        EmbeddedResource,
-        ImageContent,
-        ResourceLink,
-        TextContent,
-    )
+    from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent  # noqa: PLC0415 -- any open connection has loaded this
 
     texts = [note] if note else []
     images: list[Image] = []

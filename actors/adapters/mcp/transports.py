@@ -25,9 +25,9 @@ from mcp_types import jsonrpc_message_adapter
 
 from actors.adapters.mcp.bounded_messages import FORGOTTEN_SESSION, MENDED_BYTES, error_of, mended
 from actors.adapters.mcp.server_settings import McpServer
-from actors.ports.machine import client_tls
-from actors.ports.mcp import LoginUnavailableError
-from actors.ports.settings_checks import is_nearby
+from actors.common.machine import client_tls
+from actors.common.settings_checks import is_nearby
+from actors.ports.tools import LoginUnavailableError
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream

@@ -20,8 +20,8 @@ from typing import TypeAlias
 
 from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.host import kernel, process_walk
+from actors.common.machine import exhausted_resource, run_in_thread
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
-from actors.ports.machine import exhausted_resource, run_in_thread
 
 
 class Capture:

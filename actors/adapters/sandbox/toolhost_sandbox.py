@@ -24,10 +24,10 @@ from actors.adapters.sandbox.server_files import (
     own_programs,
     within,
 )
+from actors.common.machine import exhausted_resource
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster import Lease
-from actors.ports.machine import exhausted_resource
 from actors.ports.sandbox import SYSTEM_PATHS, WORKSPACE_PROTECTED
 
 # Maximum seconds per call that has left processes behind, for killing these processes at shutdown.

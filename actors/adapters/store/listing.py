@@ -28,7 +28,8 @@ from actors.adapters.store.models import (
 )
 from actors.adapters.store.query import PerDatabase, Statement, exists, undeleted
 from actors.adapters.store.rows import RECORD, Row
-from actors.ports.conditions import (
+from actors.ports.records import AuditFilter, AuditPlace, Outcome
+from actors.ports.store import (
     AnyOf,
     Comparison,
     Condition,
@@ -49,7 +50,6 @@ from actors.ports.conditions import (
     beneath,
     conjuncts,
 )
-from actors.ports.records import AuditFilter, AuditPlace, Outcome
 
 WINDOW = 2_000  # index entries that one query searches if columns outside of the index decide which rows match
 CONTAINS = "contains_folded"  # a function of SQLite, which folds the case of ASCII only

@@ -45,8 +45,8 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
-from actors.ports.conditions import Listed, ListPosition, Selection
 from actors.ports.records import AuditEntry, AuditFilter, AuditPlace
+from actors.ports.store import Listed, ListPosition, Selection
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")

@@ -15,11 +15,11 @@ from actors.adapters.tools.read_file import ReadFileTool, ReadImageTool
 from actors.adapters.tools.request_mode_upgrade import ModeUpgradeTool
 from actors.adapters.tools.search import KeywordSearchTool, SearchTool
 from actors.adapters.tools.sub_agent_tools import ERROR_SPEC, RESULT_SPEC, SpawnSubAgentTool
+from actors.common.json_schema import JsonSchema, shortened
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalRule, CallSubject, Mode, ToolGroup, ToolTraits
 from actors.core.tool_run import KillReceipt
 from actors.ports import InvalidToolInputError, Tool, ToolContext, ToolOutput, ToolSpec
-from actors.ports.json_schema import JsonSchema, shortened
 from actors.ports.tools import input_misfit, object_schema, parse_arguments
 
 THINK = ToolSpec(

@@ -22,7 +22,7 @@ from actors.messages import (
     etag_of,
 )
 from actors.ports import ToolOutput
-from actors.ports.conditions import Selection
+from actors.ports.store import Selection
 from tests.integration.actors.conftest import Talk
 from tests.integration.actors.test_restart import reborn
 from tests.support.patience import PATIENCE

@@ -28,7 +28,7 @@ from actors.messages import (
     UnknownConversationError,
 )
 from actors.ports import Attachment, ConversationRecord, RevisionTooOldError, Store, ToolOutput, date_of
-from actors.ports.conditions import Selection
+from actors.ports.store import Selection
 from tests.integration.actors.conftest import Calendar, Talk
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE

@@ -29,7 +29,7 @@ from actors.messages import (
     UpdateConversationCommand,
 )
 from actors.ports import ModelAnswer, ToolOutput
-from actors.ports.mcp import NoMcpServers
+from actors.ports.tools import NoMcpServers
 from actors.runtime.actor import tell
 from tests.support.patience import PATIENCE, eventually
 

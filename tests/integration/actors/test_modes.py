@@ -25,7 +25,7 @@ from actors.messages import (
     UpdateConversationCommand,
 )
 from actors.ports import Commit, SandboxReport, ToolOutput
-from actors.ports.mcp import NoMcpServers
+from actors.ports.tools import NoMcpServers
 from tests.integration.actors.conftest import Box, ShakyStore
 from tests.support.patience import PATIENCE
 from tests.support.services import NoSandbox

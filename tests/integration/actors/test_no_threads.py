@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from actors.common.machine import exhausted_resource
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
 from actors.messages import CancelConversationCommand, CreateConversationCommand
-from actors.ports.machine import exhausted_resource
 from tests.support.patience import PATIENCE
 
 World = Any

@@ -19,7 +19,7 @@ from actors.core.notifications import RunStop
 from actors.core.states import Completed, Failed, Idle
 from actors.messages import SendMessageCommand
 from actors.ports import Commit, SandboxReport, ToolOutput
-from actors.ports.conditions import UNARCHIVED, Selection
+from actors.ports.store import UNARCHIVED, Selection
 from actors.runtime.services import AgentLimits
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 from tests.support.patience import PATIENCE, eventually

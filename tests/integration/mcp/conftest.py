@@ -18,7 +18,7 @@ from actors.core.content import Image
 from actors.core.context import Mode
 from actors.core.states import Idle
 from actors.ports import CancelToken, ConversationRecord, ToolContext, ToolOutput
-from actors.ports.mcp import McpServerStatus, McpState
+from actors.ports.tools import McpServerStatus, McpState
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.sandbox_reports import sandbox_report

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from actors.adapters.mcp.login_flow import ClientRefusedError, LoggedIn, LoginError
 from actors.adapters.mcp.server_settings import Login, McpServer
-from actors.ports.mcp import McpLogin, McpLoginsError, McpRegistration, McpState
+from actors.ports.tools import McpLogin, McpLoginsError, McpRegistration, McpState
 from server.auth.tokens import MCP_LOGINS, McpLoginFile
 from tests.integration.mcp.conftest import Hub
 from tests.integration.server.test_serve import self_signed

@@ -15,7 +15,7 @@ import pytest
 
 from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import NEW_SESSION
-from actors.ports.mcp import McpServerStatus, McpState
+from actors.ports.tools import McpServerStatus, McpState
 from tests.integration.mcp.conftest import Hub, server
 from tests.support.certificates import make_self_signed
 from tests.support.scripted_server import ScriptedServer, answer

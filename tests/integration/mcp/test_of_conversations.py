@@ -13,8 +13,8 @@ from actors.adapters.mcp import servers
 from actors.adapters.mcp.server_settings import BoundSecret, FromClients, origin_of
 from actors.core.context import ChosenMcpServer, Profile
 from actors.ports import ConversationRecord
-from actors.ports.mcp import McpNotAllowedError, McpState
 from actors.ports.sandbox import Permissions
+from actors.ports.tools import McpNotAllowedError, McpState
 from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
 from tests.integration.mcp.web import TOKEN, WebServer
 from tests.support.patience import eventually

@@ -22,8 +22,8 @@ from actors.adapters.mcp.session import last_words
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import CancelToken
-from actors.ports.mcp import McpState
 from actors.ports.sandbox import ALL_PERMISSIONS, ConfinedSandbox, Permissions
+from actors.ports.tools import McpState
 from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
 from tests.support import processes
 from tests.support.footprint import footprint

@@ -15,7 +15,7 @@ from actors.adapters.mcp.server_settings import McpServer, OAuth
 from actors.adapters.mcp.servers import NEW_SESSION
 from actors.core.context import Mode
 from actors.ports import CancelToken
-from actors.ports.mcp import McpState
+from actors.ports.tools import McpState
 from tests.integration.mcp.conftest import Hub
 from tests.integration.mcp.web import TOKEN, WebServer
 from tests.support.patience import eventually

@@ -20,7 +20,7 @@ from actors.adapters.store.sqlite.backup import BackupError, DamagedBackupError,
 from actors.adapters.store.sqlite.engine import FILE, MIGRATIONS, migrate, raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
-from actors.ports.conditions import UNARCHIVED, Selection
+from actors.ports.store import UNARCHIVED, Selection
 from tests.support.commit_builder import CommitBuilder
 
 SECONDS = 40.0

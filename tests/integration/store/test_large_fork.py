@@ -25,7 +25,7 @@ from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import FencedError, SlugTakenError, Store, StoreUnavailableError
-from actors.ports.conditions import Selection
+from actors.ports.store import Selection
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.large_fork import IMAGES, SIZE, TRANSACTIONS, assert_whole, grown_origin
 from tests.support.commit_builder import CommitBuilder

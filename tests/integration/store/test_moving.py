@@ -19,8 +19,8 @@ from actors.core.context import Profile
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
 from actors.ports import Attachment, CommandRecord, DataDirectoryBusyError, Spending, StoreError, StoreUnusableError
-from actors.ports.conditions import Selection, TextEquals, TextField
 from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, LogAudit, Outcome
+from actors.ports.store import Selection, TextEquals, TextField
 from tests.support.commit_builder import CommitBuilder
 from tests.support.postgres import PostgresServer
 from tests.support.stores import ME

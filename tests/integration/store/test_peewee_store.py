@@ -42,7 +42,8 @@ from actors.ports import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from actors.ports.conditions import (
+from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, Outcome
+from actors.ports.store import (
     UNARCHIVED,
     Every,
     ListPosition,
@@ -54,7 +55,6 @@ from actors.ports.conditions import (
     TextEquals,
     TextField,
 )
-from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from tests.integration.store.conftest import SECONDS, Gate, reading
 from tests.support.commit_builder import CommitBuilder, message_of
 

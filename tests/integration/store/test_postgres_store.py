@@ -31,7 +31,7 @@ from actors.ports import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from actors.ports.conditions import AnyOf, HasLabel, IsWithin, Order, OrderKey, Selection, TextContains, TextField
+from actors.ports.store import AnyOf, HasLabel, IsWithin, Order, OrderKey, Selection, TextContains, TextField
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CommitBuilder, message_of
 from tests.support.patience import eventually, together

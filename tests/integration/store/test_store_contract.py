@@ -50,8 +50,8 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
-from actors.ports.conditions import UNARCHIVED, Every, IsArchived, IsWithin, Selection, TextEquals, TextField
 from actors.ports.records import AuditEntry, AuditFilter, CallDecision, CommandOrigin, LogAudit, Outcome
+from actors.ports.store import UNARCHIVED, Every, IsArchived, IsWithin, Selection, TextEquals, TextField
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CHANGED, CommitBuilder, message_of, record_of
 from tests.support.samples import REPORTS, STATES

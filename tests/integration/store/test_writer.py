@@ -20,7 +20,7 @@ from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_s
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
 from actors.ports import CommandRecord, Commit, FencedError, StoreUnavailableError
-from actors.ports.conditions import Selection
+from actors.ports.store import Selection
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CommitBuilder
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from actors.adapters.store.postgres.nodes.heartbeat import NANOSECONDS, LeaseClock
+from actors.common.machine import OutageLog
 from actors.ports.cluster import Lease
-from actors.ports.machine import OutageLog
 from tests.support.footprint import footprint
 
 # The lease of a node: counted from when a heartbeat was sent, and written by nobody but the server.

@@ -11,8 +11,9 @@ import pytest
 
 from actors.adapters.llm.demo import sample
 from actors.adapters.mcp.tools import lifted
+from actors.common import json_schema
 from actors.core.content import Text, ToolUse
-from actors.ports import ModelAnswer, ModelInfo, json_schema
+from actors.ports import ModelAnswer, ModelInfo
 from actors.runtime.offered_tools import output_form, output_of
 
 # JSON Schemas and values as models and clients write them.

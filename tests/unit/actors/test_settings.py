@@ -17,6 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct, field
 
+from actors.common.settings_checks import is_loopback, read
 from actors.conversation import creation, settings
 from actors.conversation.pipeline import LoadedConversation
 from actors.conversation.system_prompt import system_prompt
@@ -28,7 +29,6 @@ from actors.core.notifications import ConversationUpdated
 from actors.core.states import INACTIVE, TERMINAL, ContextExhausted, Idle, Ledger
 from actors.messages import ContinueConversationCommand, CreateConversationCommand, UpdateConversationCommand
 from actors.ports import CancelToken, ConversationRecord, SandboxReport, Spending, day_of
-from actors.ports.settings_checks import is_loopback, read
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FairSlots, SlotRequest
 from actors.runtime.quotas import Quota, QuotaBook, QuotaSettings, fair_share, first_day_of_month

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.ports.terminal_text import ROWS, rendered, without_escapes
+from actors.common.terminal_text import ROWS, rendered, without_escapes
 
 BARS = "".join(f"\r{percent}%|{'#' * (percent // 10):10}|" for percent in range(0, 101, 10))
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
+from actors.common.json_schema import NativeOutput
 from actors.core.content import (
     Content,
     Image,
@@ -26,7 +27,6 @@ from actors.core.content import (
 from actors.core.context import Generation, ReasoningEffort
 from actors.core.history import ProviderView, Turn
 from actors.ports import ModelRequest
-from actors.ports.json_schema import NativeOutput
 from tests.support.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.support.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.support.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses

@@ -24,8 +24,9 @@ from actors.adapters.llm.provider import Secret, Timeouts
 from actors.adapters.llm.transport import http
 from actors.adapters.llm.transport.connections import Exchange, TransportError, TransportTimeoutError
 from actors.adapters.llm.transport.http import MAX_OVERHEAD_BYTES, READ_BYTES, Transport
+from actors.common import machine
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, machine
+from actors.ports import CancelToken
 from tests.support.certificates import openssl
 from tests.support.model_requests import QUICK, model, provider
 from tests.support.model_requests import failure as model_failure

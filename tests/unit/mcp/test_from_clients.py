@@ -8,7 +8,7 @@ import pytest
 
 from actors.adapters.mcp.server_settings import FromClients, from_clients, servers_of
 from actors.core.context import ChosenMcpServer
-from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
+from actors.ports.tools import McpNotAllowedError, McpServerInvalidError
 
 ENVIRON = {"TOKEN": "a-token-4711"}
 WEB = "https://mcp.example.com"

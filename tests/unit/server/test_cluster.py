@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 
+from actors.common.settings_checks import read
 from actors.ports.cluster import Cluster, Node
 from actors.ports.records import CommandOrigin
-from actors.ports.settings_checks import read
 from actors.ports.telemetry import Telemetry
 from server.app.adapter_choice import CannotStartError
 from server.app.store_choice import check_listener, check_workspaces, node_access

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from jwt.api_jws import PyJWS
 
+from actors.common.settings_checks import Named, read
 from actors.ports.sandbox import NO_PERMISSIONS
-from actors.ports.settings_checks import Named, read
 from server.auth import authentication, issued_tokens, principals
 from server.auth.authentication import Authentication, AuthorizerCalls, made_authorizer
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer

@@ -20,7 +20,7 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import Durable, Fate, QueueChanged, StateChanged
 from actors.core.summary import StateSummary
 from actors.ports import StoredEvent
-from actors.ports.conditions import LATEST_FIRST, Order, OrderKey, matches
+from actors.ports.store import LATEST_FIRST, Order, OrderKey, matches
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
 from server.contract.filters import MAX_DEPTH, MAX_RESTRICTIONS, FilterError, meaning, order_of, parse

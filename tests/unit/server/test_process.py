@@ -25,7 +25,7 @@ import pytest
 from bedrock import v1
 from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_private, check_socket, open_believed
 
-from actors.ports.settings_checks import read_named
+from actors.common.settings_checks import read_named
 from server import json_logs
 from server.app import serving
 from server.app.serving import _on_signals

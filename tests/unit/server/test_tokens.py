@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from actors.common.settings_checks import Named, read
 from actors.core.context import Mode
 from actors.core.errors import Rejected
 from actors.ports import StoreUnavailableError
 from actors.ports.sandbox import NO_PERMISSIONS, Permissions
-from actors.ports.settings_checks import Named, read
 from server.auth import tokens
 from server.auth.authentication import OWN_USER, Authentication, ClientCertificates, certificate_details
 from server.auth.authorization import check_role

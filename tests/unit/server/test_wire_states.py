@@ -17,8 +17,8 @@ from actors.core.notifications import ApprovalDecision, Fate, StopReason
 from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, State, ToolExecuting
 from actors.core.summary import ContextState
 from actors.ports import ConversationRecord
-from actors.ports.mcp import McpServerStatus, McpState
 from actors.ports.records import Outcome
+from actors.ports.tools import McpServerStatus, McpState
 from server.queries import audit
 from server.wire import conversation_messages, enums
 from server.wire.conversation_messages import (

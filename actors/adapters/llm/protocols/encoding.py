@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
+from actors.common.json_schema import NativeOutput
 from actors.core.content import (
     Content,
     Image,
@@ -29,7 +30,6 @@ from actors.core.content import (
 from actors.core.context import ReasoningEffort
 from actors.core.history import Prefix, ProviderView, Turn
 from actors.ports import ImageView, ToolSpec
-from actors.ports.json_schema import NativeOutput
 
 # Keywords that providers refuse at the top level of a schema, but accept inside it.
 NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from actors.adapters.llm.provider import Timeouts
+from actors.common.machine import file_descriptor_limit_text, out_of_file_descriptors
 from actors.core.errors import ErrorKind
-from actors.ports.machine import file_descriptor_limit_text, out_of_file_descriptors
 
 # A function that runs a callback once, after a number of milliseconds.
 Later: TypeAlias = Callable[[int, Callable[[], object]], object]

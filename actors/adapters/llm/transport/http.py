@@ -40,10 +40,10 @@ from actors.adapters.llm.transport.connections import (
     TransportTimeoutError,
     open_socket,
 )
+from actors.common.machine import client_tls, exhausted_resource, max_open_files
+from actors.common.settings_checks import read_named
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
-from actors.ports.machine import client_tls, exhausted_resource, max_open_files
-from actors.ports.settings_checks import read_named
 
 # Maximum bytes of one response body.
 MAX_ANSWER_BYTES = 64 << 20

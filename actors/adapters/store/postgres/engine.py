@@ -22,8 +22,8 @@ from actors.adapters.store.migrations import Migrations
 from actors.adapters.store.postgres.nodes.node_statements import LEASED
 from actors.adapters.store.query import Session, Statement
 from actors.adapters.store.reads import ReaderPool
+from actors.common.machine import OutageLog
 from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
-from actors.ports.machine import OutageLog
 
 _log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from actors.adapters.store.postgres.engine import (
 from actors.adapters.store.postgres.nodes.node_statements import CLAIM
 from actors.adapters.store.query import Session, head_of, not_owner
 from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
+from actors.common.machine import OutageLog
 from actors.ports import Clock, ConversationRecord, DatabaseAwayError, FaultPoints, NoFaultPoints, StoreUnavailableError
-from actors.ports.machine import OutageLog
 
 # Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.
 #

@@ -21,8 +21,8 @@ from actors.adapters.store.listing import CONTAINS
 from actors.adapters.store.migrations import Migrations
 from actors.adapters.store.query import Session
 from actors.adapters.store.reads import ReaderPool
+from actors.common.machine import out_of_file_descriptors
 from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
-from actors.ports.machine import out_of_file_descriptors
 
 if TYPE_CHECKING:
     import sqlite3

@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from actors.adapters.tools.bash.scrollback import LineWindow, Scrollback
 from actors.adapters.tools.program_launch import ToolRefusedError
+from actors.common.machine import run_in_thread
+from actors.common.terminal_text import TerminalText
 from actors.core.context import Mode, wider
 from actors.core.states import BackgroundJob, JobStatus
 from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
-from actors.ports.machine import run_in_thread
-from actors.ports.terminal_text import TerminalText
 
 log = logging.getLogger(__name__)
 

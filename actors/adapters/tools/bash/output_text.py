@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from actors.adapters.tools.bash.job import Job
 from actors.adapters.tools.bash.scrollback import LineWindow
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT
+from actors.common.terminal_text import rendered
 from actors.ports import ProcessEnd, ToolOutput
-from actors.ports.terminal_text import rendered
 
 PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
 

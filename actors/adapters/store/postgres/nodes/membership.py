@@ -26,6 +26,7 @@ from actors.adapters.store.postgres.nodes.node_watch import (
     node_of,
     release,
 )
+from actors.common.machine import OutageLog
 from actors.core.errors import Rejected
 from actors.ports import StoreError, StoreUnavailableError
 from actors.ports.cluster import (
@@ -39,7 +40,6 @@ from actors.ports.cluster import (
     node_with,
     workspace_of,
 )
-from actors.ports.machine import OutageLog
 
 T = TypeVar("T")
 

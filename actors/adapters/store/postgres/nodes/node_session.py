@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 
 from actors.adapters.store.postgres.engine import FITNESS, address_of, database_outages, opened, refuse_unfit, words
+from actors.common.machine import OutageLog
 from actors.ports import DatabaseAwayError, StoreUnavailableError, StoreUnusableError
-from actors.ports.machine import OutageLog
 
 _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from actors.adapters.store.postgres.nodes import node_statements as sql
 from actors.adapters.store.postgres.nodes.heartbeat import Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
+from actors.common.settings_checks import host_and_port
 from actors.ports.cluster import Node
-from actors.ports.settings_checks import host_and_port
 
 _log = logging.getLogger(__name__)
 

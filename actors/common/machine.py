@@ -1,4 +1,4 @@
-"""What the machine gives: time, ids, threads, resources, trusted certificates; and how an outage is logged."""
+"""What the machine gives: threads, resources, trusted certificates; and how an outage is logged."""
 
 from __future__ import annotations
 
@@ -11,51 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from actors.core.errors import ErrorKind, LlmFailure
-
-
-class Clock(Protocol):
-    """A source of time. Safe to call from any thread."""
-
-    def now_ms(self) -> int:
-        """The milliseconds since the epoch (UTC), for records and events."""
-        ...
-
-    def monotonic(self) -> float:
-        """Seconds that never go back, for deadlines and durations."""
-        ...
-
-
-class Ids(Protocol):
-    """A source of new ids. Safe to call from any thread."""
-
-    def conversation(self) -> str:
-        """A new conversation id: lower-case letters, digits and '-'. Ids are never reused."""
-        ...
-
-    def message(self) -> str:
-        """A new message id."""
-        ...
-
-    def slug(self) -> str:
-        """A short readable name for a conversation, which may be in use already."""
-        ...
-
-
-class FaultPoints(Protocol):
-    """Named points at which tests inject failures, delays or the death of the process. Safe to call from any thread."""
-
-    def hit(self, point: str) -> None:
-        """Mark that the code has reached this point, such as "commit.before". In tests, this may raise or block."""
-        ...
-
-
-class NoFaultPoints:
-    """The implementation of FaultPoints for production, which does nothing."""
-
-    def hit(self, point: str) -> None: ...
 
 
 def run_in_thread(job: Callable[[], object], name: str) -> None:
