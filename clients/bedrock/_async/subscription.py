@@ -11,18 +11,11 @@ from bedrock._async.client_tools import AsyncClientTools
 from bedrock._async.retries import insist, pause
 from bedrock._async.sending import decided, filled_in
 from bedrock._async.transport import AsyncTransport
-from bedrock._shared import requests
+from bedrock._shared import requests, run_progress
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.reconnection import Reconnection
-from bedrock._shared.run_progress import (
-    DENIED_NOTE,
-    QuestionPolicy,
-    RunProgress,
-    log_declined,
-    log_denied,
-    question_of_others,
-)
+from bedrock._shared.run_progress import QuestionPolicy, RunProgress
 from bedrock.answers import ANSWERED, AsyncDecide, AsyncOnQuestion
 from bedrock.errors import BedrockError, InvalidArgument, NotFound, Unavailable
 from bedrock.events import Event, Snapshot
@@ -110,10 +103,10 @@ class AsyncRunWatch:
     async def _answer(self, approval: Approval) -> None:
         """Decide an approval by the policy, by default deny. Raises ApprovalNeeded for one of an earlier run."""
         if not self._progress.run:
-            raise question_of_others(approval)
+            raise run_progress.question_of_others(approval)
         if self._policy.decide is None:
-            await self._resolve(approval, "deny", DENIED_NOTE)
-            log_denied(approval)
+            await self._resolve(approval, "deny", run_progress.DENIED_NOTE)
+            run_progress.log_denied(approval)
         else:
             approved = await decided(self._policy.decide(approval))
             await self._resolve(approval, "approve" if approved else "deny", "")
@@ -127,7 +120,7 @@ class AsyncRunWatch:
         """Answer a tool's question by the policy, by default decline. A misfit declines and raises InvalidArgument."""
         content = None
         if self._policy.fill_in is None:
-            log_declined(question)
+            run_progress.log_declined(question)
         else:
             content = await filled_in(self._policy.fill_in(question))
         if content is None:

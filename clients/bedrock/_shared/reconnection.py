@@ -8,8 +8,9 @@ import os
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from google.api import annotations_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
@@ -21,7 +22,7 @@ from bedrock.errors import BedrockError
 
 if TYPE_CHECKING:
     import grpc
-    from google.protobuf.any_pb2 import Any
+    from google.protobuf import any_pb2
 
 M = TypeVar("M", bound=Message)
 
@@ -100,7 +101,7 @@ def cause_of(details: str) -> str:
     return details.rpartition(": ")[2].rstrip("]")
 
 
-def _details(error: grpc.RpcError) -> list[Any]:
+def _details(error: grpc.RpcError) -> list[any_pb2.Any]:
     try:
         status = rpc_status.from_call(cast("grpc.Call", error))  # gRPC raises the call object itself as the error
     except ValueError:  # the details contradict the status, which happens when a proxy answered
@@ -108,7 +109,7 @@ def _details(error: grpc.RpcError) -> list[Any]:
     return [] if status is None else list(status.details)
 
 
-def _unpack(detail: Any, message: M) -> M | None:
+def _unpack(detail: any_pb2.Any, message: M) -> M | None:
     return message if detail.Unpack(message) else None
 
 
@@ -122,42 +123,21 @@ LONGEST_SECONDS = 5.0
 # none runs.
 ATTEMPTS = 5
 
-# The types of requests that only read, so that such a call may always be repeated.
+_HTTP: Any = annotations_pb2.http
+
+# The names of requests that only read, which the contract binds to GET: such a call may always be repeated.
 READS = frozenset(
-    {
-        v1.BrowseDirectoryRequest,
-        v1.GetApprovalRequest,
-        v1.GetAttachmentRequest,
-        v1.GetApprovalRuleRequest,
-        v1.GetConversationRequest,
-        v1.GetMessageRequest,
-        v1.GetModelRequest,
-        v1.GetQuestionRequest,
-        v1.GetRequestCycleRequest,
-        v1.GetQuotasRequest,
-        v1.GetServerInfoRequest,
-        v1.GetToolRequest,
-        v1.ListApprovalsRequest,
-        v1.ListAuditEntriesRequest,
-        v1.ListApprovalRulesRequest,
-        v1.ListConversationsRequest,
-        v1.ListMessagesRequest,
-        v1.ListModelsRequest,
-        v1.ListNodesRequest,
-        v1.ListQuestionsRequest,
-        v1.ListQueueRequest,
-        v1.ListRequestCyclesRequest,
-        v1.ListToolsRequest,
-        v1.ListTransitionsRequest,
-        v1.VerifyConversationRequest,
-        v1.WaitRequestCycleRequest,
-    }
+    method.input_type.full_name
+    for request in (v1.GetModelRequest, v1.GetConversationRequest)
+    for service in request.DESCRIPTOR.file.services_by_name.values()
+    for method in service.methods
+    if not method.server_streaming and method.GetOptions().Extensions[_HTTP].WhichOneof("pattern") == "get"
 )
 
 
 def repeatable(request: Message) -> bool:
     """Whether a call that the server may have executed can be repeated: it only reads, or has a request id."""
-    return type(request) in READS or bool(getattr(request, "request_id", ""))
+    return request.DESCRIPTOR.full_name in READS or bool(getattr(request, "request_id", ""))
 
 
 class Backoff:

@@ -15,16 +15,8 @@ from typing import Any, Literal, Protocol, cast
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
-from bedrock._shared.wrapper import (
-    MessageT,
-    Wrapper,
-    check_list,
-    enum_name,
-    enum_value,
-    new_message,
-    resource_name,
-    struct_message,
-)
+from bedrock._shared import wrapper
+from bedrock._shared.wrapper import MessageT, Wrapper
 from bedrock.catalog import McpServer
 from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
 from bedrock.messages import ToolCall
@@ -81,7 +73,7 @@ def _conversation(**settings: Any) -> v1.Conversation:
     """
     given = {name: value for name, value in settings.items() if value is not None}
     converted = {name: convert(given[name]) for name, convert in _SETTINGS.items() if name in given}
-    return new_message(v1.Conversation, **given | converted)
+    return wrapper.new_message(v1.Conversation, **given | converted)
 
 
 def conversations(
@@ -99,7 +91,9 @@ def conversations(
     if working_directory is not None:
         parts.append(f"working_directory = {quoted(str(Path(working_directory).absolute()))}")
     return v1.ListConversationsRequest(
-        parent=resource_name("conversations", parent) if parent else "", filter=" AND ".join(parts), order_by=order_by
+        parent=wrapper.resource_name("conversations", parent) if parent else "",
+        filter=" AND ".join(parts),
+        order_by=order_by,
     )
 
 
@@ -107,8 +101,8 @@ def audit(
     *, since: datetime | None, until: datetime | None, principal: str, conversation: str, outcome: AuditOutcome | None
 ) -> v1.ListAuditEntriesRequest:
     """Raises ValueError if a time has no time zone."""
-    about = resource_name("conversations", conversation) if conversation else ""
-    request = new_message(v1.ListAuditEntriesRequest, principal=principal, conversation=about, outcome=outcome)
+    about = wrapper.resource_name("conversations", conversation) if conversation else ""
+    request = wrapper.new_message(v1.ListAuditEntriesRequest, principal=principal, conversation=about, outcome=outcome)
     for field, time in ((request.start_time, since), (request.end_time, until)):
         if time is None:
             continue
@@ -130,12 +124,12 @@ def send(
     request_id: str | None = None,
 ) -> v1.SendMessageRequest:
     """Raises TypeError, which names the argument, ValueError for `delivery` or a format of image, or OSError."""
-    return new_message(
+    return wrapper.new_message(
         v1.SendMessageRequest,
         name=name,
         text=text,
         images=image_messages(images),
-        delivery=enum_value(v1.Delivery, delivery),
+        delivery=wrapper.enum_value(v1.Delivery, delivery),
         expected_run=expected_run,
         generation=_proto("generation", generation, Generation),
         output_schema=output_schema,
@@ -166,7 +160,7 @@ def wait_for_cycle(
 ) -> v1.WaitRequestCycleRequest:
     """Make the request that waits for the end of a run, for `seconds` or `LONGEST_WAIT`, whichever is shorter."""
     request = v1.WaitRequestCycleRequest(
-        name=cycle_name(conversation, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
+        name=cycle_name(conversation, run), view=wrapper.enum_value(v1.ListRequestCyclesRequest.View, view)
     )
     request.timeout.FromNanoseconds(int(1e9 * min(LONGEST_WAIT if seconds is None else seconds, LONGEST_WAIT)))
     return request
@@ -175,7 +169,7 @@ def wait_for_cycle(
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
     """What the server did with a message, e.g. "steer_queued"; "direct" for a call that spawns sub-agents."""
     if isinstance(response, v1.SendMessageResponse):
-        return cast("Disposition", enum_name(v1.Disposition, response.disposition))
+        return cast("Disposition", wrapper.enum_name(v1.Disposition, response.disposition))
     return "direct"
 
 
@@ -185,7 +179,7 @@ def sub_agents(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> 
 
 def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.SpawnSubAgentsRequest:
     """Make the request that starts sub-agents; a task may be its text alone. Raises TypeError if `tasks` is no list."""
-    check_list("tasks", tasks)
+    wrapper.check_list("tasks", tasks)
     return v1.SpawnSubAgentsRequest(
         name=name,
         tasks=[(Task(task=task) if isinstance(task, str) else task).to_proto() for task in tasks],
@@ -202,7 +196,7 @@ def resolve(
         name = f"{conversation}/approvals/{name}"
     return v1.ResolveApprovalRequest(
         name=name,
-        decision=enum_value(v1.ApprovalDecision, decision),
+        decision=wrapper.enum_value(v1.ApprovalDecision, decision),
         note=note,
         rule=None if rule is None else v1.ApprovalRule(**_subject(**{rule.kind: rule.subject})),
     )
@@ -210,7 +204,9 @@ def resolve(
 
 def create_approval_rule(conversation: str, action: RuleAction, **subject: str) -> v1.CreateApprovalRuleRequest:
     """Raises ValueError for an unknown action, or not exactly one subject."""
-    rule = new_message(v1.ApprovalRule, action=enum_value(v1.ApprovalRule.Action, action), **_subject(**subject))
+    rule = wrapper.new_message(
+        v1.ApprovalRule, action=wrapper.enum_value(v1.ApprovalRule.Action, action), **_subject(**subject)
+    )
     return v1.CreateApprovalRuleRequest(parent=conversation, approval_rule=rule, request_id=new_request_id())
 
 
@@ -225,7 +221,7 @@ def _subject(**given: str) -> dict[str, Any]:
     chosen = {name: value for name, value in given.items() if value}
     if len(chosen) != 1:
         raise ValueError("give exactly one of tool, command, command_prefix, path and mcp_server")
-    return {name: resource_name("tools", value) if name == "tool" else value for name, value in chosen.items()}
+    return {name: wrapper.resource_name("tools", value) if name == "tool" else value for name, value in chosen.items()}
 
 
 def update(
@@ -251,7 +247,7 @@ def _proto(name: str, value: Wrapper[MessageT] | None, kind: type[Wrapper[Any]],
 
 
 def _protos(name: str, values: Sequence[Wrapper[MessageT]], kind: type[Wrapper[Any]]) -> list[MessageT]:
-    check_list(name, values)
+    wrapper.check_list(name, values)
     for value in values:
         if not isinstance(value, kind):
             raise TypeError(f"{name}: must be a list of bedrock.{kind.__name__}, not of {type(value)!r}")
@@ -263,16 +259,16 @@ def _instructions(given: str | Instructions) -> v1.Instructions | None:
 
 
 def _selection_message(tools: Sequence[str]) -> v1.ToolSelection:
-    check_list("tools", tools)
-    return ToolSelection(tuple(resource_name("tools", tool) for tool in tools)).proto
+    wrapper.check_list("tools", tools)
+    return ToolSelection(tuple(wrapper.resource_name("tools", tool) for tool in tools)).proto
 
 
 # How the settings of a conversation become fields of its message; the others are fields as they are.
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
-    "model": lambda model: resource_name("models", model) if model else "",
-    "mode": partial(enum_value, v1.Mode),
-    "approval_policy": partial(enum_value, v1.ApprovalPolicy),
-    "follow_up_policy": partial(enum_value, v1.FollowUpPolicy),
+    "model": lambda model: wrapper.resource_name("models", model) if model else "",
+    "mode": partial(wrapper.enum_value, v1.Mode),
+    "approval_policy": partial(wrapper.enum_value, v1.ApprovalPolicy),
+    "follow_up_policy": partial(wrapper.enum_value, v1.FollowUpPolicy),
     "budget": lambda budget: _proto("budget", budget, Budget),
     "instructions": _instructions,
     "tools": _selection_message,
@@ -299,7 +295,7 @@ def tool_result(
 ) -> v1.SubmitToolResultRequest:
     """Raises TypeError, which names the argument, ValueError for another format of image, or OSError."""
     call_id = call if isinstance(call, str) else call.tool_use_id
-    return new_message(
+    return wrapper.new_message(
         v1.SubmitToolResultRequest,
         name=f"{conversation}/toolCalls/{call_id}",
         output=output,
@@ -316,7 +312,7 @@ def answer_question(
     """Raises TypeError if `content` is not a dict of JSON values."""
     request = _to_question(conversation, question, request_id)
     if content is not None:
-        request.content.CopyFrom(struct_message("content", content))
+        request.content.CopyFrom(wrapper.struct_message("content", content))
     return request
 
 
@@ -336,7 +332,7 @@ def _to_question(conversation: str, question: Question | str, request_id: str | 
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:
     if isinstance(sources, v1.Image | bytes | str | os.PathLike):
         return [image(sources)]
-    check_list("images", sources)
+    wrapper.check_list("images", sources)
     return [image(source) for source in sources]
 
 

@@ -9,17 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bedrock import local_server
 from bedrock.errors import Misconfigured, ServerNotRunning, ServerUnreachable
-from bedrock.local_server import (
-    ADDRESS_FILE,
-    TOKEN_FILE,
-    NotPrivateError,
-    check_private,
-    check_socket,
-    data_directory,
-    read_believed,
-    server_process,
-)
 
 DEFAULT_PORT = 7421
 
@@ -67,7 +58,7 @@ def resolve(
     source = "token=" if token is not None else "BEDROCK_TOKEN"
     token = token if token is not None else environ.get("BEDROCK_TOKEN")
     if token is None:
-        token, source = _local_token(data) if _is_private_socket(target) else "", str(data / TOKEN_FILE)
+        token, source = _local_token(data) if _is_private_socket(target) else "", str(data / local_server.TOKEN_FILE)
     elif token and not is_local(target) and not scheme:
         raise _misconfigured(
             f"the token would be sent in the clear to {target}; write https://{target}, "
@@ -94,7 +85,7 @@ def resolve(
 
 def _data_directory(environ: Mapping[str, str]) -> Path:
     try:
-        return data_directory(environ)
+        return local_server.data_directory(environ)
     except ValueError as error:
         raise _misconfigured(str(error)) from None
 
@@ -105,22 +96,23 @@ def _local_server(data: Path) -> str:
     Raises ServerNotRunning, ServerUnreachable (no socket) or Misconfigured.
     """
     try:
-        check_private(data)
-        target = _read(data / ADDRESS_FILE)
+        local_server.check_private(data)
+        target = _read(data / local_server.ADDRESS_FILE)
         if target.startswith("unix:/"):
-            check_socket(Path(target.removeprefix("unix:")))
+            local_server.check_socket(Path(target.removeprefix("unix:")))
             return target
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise _misconfigured(f"{error.filename} cannot be used: {error.strerror}") from None
-    except NotPrivateError as error:
+    except local_server.NotPrivateError as error:
         raise _misconfigured(f"the files of a server on this machine cannot be believed: {error}") from None
     else:
         if target:
             raise _misconfigured(
-                f"{data / ADDRESS_FILE} names no Unix socket, but {target}: start the server again, with this version"
+                f"{data / local_server.ADDRESS_FILE} names no Unix socket, but {target}: "
+                "start the server again, with this version"
             )
-    if process := server_process(data):
+    if process := local_server.server_process(data):
         raise _unreachable(process, data)
     raise ServerNotRunning(
         f"no Bedrock server is running on this machine (data {data})", reason="SERVER_NOT_RUNNING", code="UNAVAILABLE"
@@ -132,7 +124,7 @@ def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> S
     data = _data_directory(environ)
     for directory in (Path(target.removeprefix("unix:")).parent, data):
         named = directory != data or _names(data, target)
-        if named and (process := server_process(directory)):
+        if named and (process := local_server.server_process(directory)):
             return _unreachable(process, directory)
     text = f"no Bedrock server is running: no process listens at {target}"
     return ServerNotRunning(text, reason="SERVER_NOT_RUNNING", code="UNAVAILABLE")
@@ -140,8 +132,8 @@ def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> S
 
 def _names(data: Path, target: str) -> bool:
     try:
-        return _read(data / ADDRESS_FILE) == target
-    except (NotPrivateError, OSError):
+        return _read(data / local_server.ADDRESS_FILE) == target
+    except (local_server.NotPrivateError, OSError):
         return False
 
 
@@ -155,9 +147,9 @@ def _unreachable(process: int, data: Path) -> ServerUnreachable:
 def _local_token(data: Path) -> str:
     """The token of the server on this machine; "" if there is none. Raises Misconfigured if it is unusable."""
     try:
-        check_private(data)
-        return _read(data / TOKEN_FILE)
-    except NotPrivateError as error:
+        local_server.check_private(data)
+        return _read(data / local_server.TOKEN_FILE)
+    except local_server.NotPrivateError as error:
         raise _misconfigured(f"the token of this machine cannot be believed: {error}") from None
     except FileNotFoundError:
         return ""
@@ -167,8 +159,8 @@ def _local_token(data: Path) -> str:
 
 def _is_private_socket(target: str) -> bool:
     try:
-        check_socket(Path(target.removeprefix("unix:").removeprefix("//")))
-    except (NotPrivateError, OSError):
+        local_server.check_socket(Path(target.removeprefix("unix:").removeprefix("//")))
+    except (local_server.NotPrivateError, OSError):
         return False
     return target.startswith("unix:")
 
@@ -235,13 +227,13 @@ def _host(target: str) -> str:
 
 
 def _read(path: Path) -> str:
-    return read_believed(path).decode(errors="replace").strip()
+    return local_server.read_believed(path).decode(errors="replace").strip()
 
 
 def _read_file(what: str, path: str | os.PathLike[str]) -> bytes:
     try:
-        return read_believed(Path(path), named=True)
-    except NotPrivateError as error:
+        return local_server.read_believed(Path(path), named=True)
+    except local_server.NotPrivateError as error:
         raise _misconfigured(f"the {what} file cannot be believed: {error}") from None
     except OSError as error:
         raise _misconfigured(f"the {what} file {path} cannot be read: {error.strerror}") from error

@@ -8,18 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from bedrock import v1
-from bedrock._shared import requests
+from bedrock._shared import requests, run_progress
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.reconnection import Reconnection
-from bedrock._shared.run_progress import (
-    DENIED_NOTE,
-    QuestionPolicy,
-    RunProgress,
-    log_declined,
-    log_denied,
-    question_of_others,
-)
+from bedrock._shared.run_progress import QuestionPolicy, RunProgress
 from bedrock._sync.client_tools import ClientTools
 from bedrock._sync.retries import insist, pause
 from bedrock._sync.sending import decided, filled_in
@@ -110,10 +103,10 @@ class RunWatch:
     def _answer(self, approval: Approval) -> None:
         """Decide an approval by the policy, by default deny. Raises ApprovalNeeded for one of an earlier run."""
         if not self._progress.run:
-            raise question_of_others(approval)
+            raise run_progress.question_of_others(approval)
         if self._policy.decide is None:
-            self._resolve(approval, "deny", DENIED_NOTE)
-            log_denied(approval)
+            self._resolve(approval, "deny", run_progress.DENIED_NOTE)
+            run_progress.log_denied(approval)
         else:
             approved = decided(self._policy.decide(approval))
             self._resolve(approval, "approve" if approved else "deny", "")
@@ -127,7 +120,7 @@ class RunWatch:
         """Answer a tool's question by the policy, by default decline. A misfit declines and raises InvalidArgument."""
         content = None
         if self._policy.fill_in is None:
-            log_declined(question)
+            run_progress.log_declined(question)
         else:
             content = filled_in(self._policy.fill_in(question))
         if content is None:

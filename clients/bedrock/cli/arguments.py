@@ -38,6 +38,11 @@ PATIENCE = 1.0
 MOST = 100
 
 
+def option(names: str, about: str, **how: Any) -> Callable[[F], F]:
+    """An option with its help; `names` are separated by blanks, and can end with that of the parameter."""
+    return click.option(*names.split(), help=about, **how)
+
+
 def unreadable(path: str, error: Exception, option: str) -> click.BadParameter:
     return click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=option)
 
@@ -61,7 +66,7 @@ class ConversationName(NameType):
 CONVERSATION = ConversationName()
 NAME = click.argument("name", type=CONVERSATION)
 POLICY = click.Choice(get_args(ApprovalPolicy))
-FILTER_OPTION = click.option("--filter", "filter_", metavar="FILTER", default="", help="Only conversations that match.")
+FILTER_OPTION = option("--filter filter_", "Only conversations that match.", metavar="FILTER", default="")
 
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -69,17 +74,14 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 _GENERATION = _together(
-    click.option(
+    option(
         "--effort",
+        "How much the model reasons before it answers.",
         type=click.Choice(["none", "low", "medium", "high", "max"]),
-        help="How much the model reasons before it answers.",
     ),
-    click.option("--temperature", type=click.FloatRange(0, 2), help="Sampling temperature."),
-    click.option(
-        "--max-output-tokens",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Maximum tokens per answer, including reasoning.",
+    option("--temperature", "Sampling temperature.", type=click.FloatRange(0, 2)),
+    option(
+        "--max-output-tokens", "Maximum tokens per answer, including reasoning.", type=click.IntRange(1), metavar="N"
     ),
 )
 
@@ -204,61 +206,53 @@ def servers_in(path: Path) -> list[McpServer]:
 _SHOWN = 20
 
 creating_options = _together(
-    click.option(
-        "-C",
-        "--directory",
+    option(
+        "-C --directory",
+        "The directory on the server's machine in which tools work. [default: the current one]",
         metavar="DIR",
         default=".",
-        help="The directory on the server's machine in which tools work. [default: the current one]",
     ),
-    click.option(
-        "-m",
-        "--model",
+    option(
+        "-m --model",
+        "The model of a new conversation; see `bedrock models`.",
         metavar="MODEL",
         shell_complete=complete_model,
-        help="The model of a new conversation; see `bedrock models`.",
     ),
-    click.option(
+    option(
         "--mode",
+        "What the tools of a new conversation may do. [default: restricted if the server can enforce it]",
         type=click.Choice(["restricted", "workspace", "unrestricted"]),
-        help="What the tools of a new conversation may do. [default: restricted if the server can enforce it]",
     ),
-    click.option(
-        "--approval-policy",
-        type=POLICY,
-        help="Which tool calls of a new conversation ask first. [default: the server's]",
+    option(
+        "--approval-policy", "Which tool calls of a new conversation ask first. [default: the server's]", type=POLICY
     ),
-    click.option(
+    option(
         "--instructions",
+        "Instructions for the agent of a new conversation, besides the server's prompt; @FILE reads a file.",
         metavar="TEXT|@FILE",
-        help="Instructions for the agent of a new conversation, besides the server's prompt; @FILE reads a file.",
     ),
-    click.option("--replace-instructions", is_flag=True, help="Use --instructions instead of the server's prompt."),
-    click.option(
-        "--tools",
-        metavar="NAME,…",
-        help="The tools of a new conversation, see `bedrock tools`; '' for none. [default: all]",
+    option("--replace-instructions", "Use --instructions instead of the server's prompt.", is_flag=True),
+    option(
+        "--tools", "The tools of a new conversation, see `bedrock tools`; '' for none. [default: all]", metavar="NAME,…"
     ),
-    click.option(
+    option(
         "--mcp-servers",
+        "A TOML file with MCP servers for a new conversation: tables [[mcp_servers]] as in the settings.",
         metavar="FILE",
-        help="A TOML file with MCP servers for a new conversation: tables [[mcp_servers]] as in the settings.",
     ),
-    click.option(
+    option(
         "--auto-continue",
+        "When the context of a new conversation is used up, continue in a successor that begins with the summary.",
         is_flag=True,
-        help="When the context of a new conversation is used up, continue in a successor that begins with the summary.",
     ),
 )
 _CONTINUING = _together(
-    click.option(
-        "-c",
-        "--continue",
-        "latest",
+    option(
+        "-c --continue latest",
+        "Continue the latest conversation of this directory (or -C), or its successor if the context is used up.",
         is_flag=True,
-        help="Continue the latest conversation of this directory (or -C), or its successor if the context is used up.",
     ),
-    click.option("-r", "--resume", metavar="SLUG", type=CONVERSATION, help="Continue this conversation."),
+    option("-r --resume", "Continue this conversation.", metavar="SLUG", type=CONVERSATION),
 )
 
 

@@ -11,61 +11,45 @@ from functools import partial
 
 import click
 
+from bedrock import errors
 from bedrock.cli import stdio as streams
 from bedrock.cli.text.output import folding, print_line
 from bedrock.cli.text.style import Paint, columns
-from bedrock.errors import (
-    AgentBusy,
-    ApprovalNeeded,
-    Archived,
-    AwaitingApproval,
-    BedrockError,
-    InvalidArgument,
-    Misconfigured,
-    ModelUnavailable,
-    ModeUnavailable,
-    NotForkable,
-    NotFound,
-    QuotaExceeded,
-    RevisionTooOld,
-    ServerNotRunning,
-    Unavailable,
-)
 
 # The end of some of the server's error messages. It is meant for programs, so it is removed for people.
 FOR_PROGRAMS = ": try again, with the same request_id"
 RUNS_END = "A run has to end first: `bedrock list --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
 
-_COMMAND_LINE: dict[type[BedrockError], str] = {
-    AgentBusy: "Wait for the end of the run, or end it with `bedrock cancel NAME`; then try again.",
-    AwaitingApproval: "Answer with `bedrock approve NAME` or `bedrock deny NAME`, or cancel; then try again.",
-    ApprovalNeeded: "Answer with `bedrock approve NAME` or `bedrock deny NAME`.",
-    ModelUnavailable: "Choose one with -m; `bedrock models` lists them.",
-    Archived: "Unarchive it first: `bedrock archive --undo NAME`.",
-    NotForkable: "`bedrock cycles NAME` lists its runs.",
-    RevisionTooOld: "",
+_COMMAND_LINE: dict[type[errors.BedrockError], str] = {
+    errors.AgentBusy: "Wait for the end of the run, or end it with `bedrock cancel NAME`; then try again.",
+    errors.AwaitingApproval: "Answer with `bedrock approve NAME` or `bedrock deny NAME`, or cancel; then try again.",
+    errors.ApprovalNeeded: "Answer with `bedrock approve NAME` or `bedrock deny NAME`.",
+    errors.ModelUnavailable: "Choose one with -m; `bedrock models` lists them.",
+    errors.Archived: "Unarchive it first: `bedrock archive --undo NAME`.",
+    errors.NotForkable: "`bedrock cycles NAME` lists its runs.",
+    errors.RevisionTooOld: "",
 }
-_CHAT: dict[type[BedrockError], str] = {
+_CHAT: dict[type[errors.BedrockError], str] = {
     **_COMMAND_LINE,
-    AgentBusy: "Wait for the end of the run, or cancel it with Esc; then enter it again.",
-    ModelUnavailable: ModelUnavailable.hint,
-    AwaitingApproval: "Answer the question, or cancel with Esc; then enter it again.",
+    errors.AgentBusy: "Wait for the end of the run, or cancel it with Esc; then enter it again.",
+    errors.ModelUnavailable: errors.ModelUnavailable.hint,
+    errors.AwaitingApproval: "Answer the question, or cancel with Esc; then enter it again.",
 }
 
 
-def what_happened(error: BedrockError) -> str:
+def what_happened(error: errors.BedrockError) -> str:
     """The message of an error for people. A missing conversation is named as the user has typed it."""
     missing = _missing_conversation(error)
     return f"conversation “{missing}” not found" if missing else error.message.removesuffix(FOR_PROGRAMS)
 
 
-def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
+def what_to_do(error: errors.BedrockError, *, in_chat: bool = False) -> str:
     """A hint: a command to enter, or in a chat a key to press; "" if the message has it already."""
     if _missing_conversation(error):
         return "`bedrock list` lists them."
-    if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":
+    if isinstance(error, errors.ModeUnavailable) and error.metadata.get("cause") == "directory":
         return "Use a conversation in another directory (-C)."
-    if isinstance(error, QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":
+    if isinstance(error, errors.QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":
         return RUNS_END
     if error.reason == "STORE_UNAVAILABLE":
         return "Try again later. See the server log for the cause, for example a full disk."
@@ -73,9 +57,9 @@ def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
 
 
-def _missing_conversation(error: BedrockError) -> str:
+def _missing_conversation(error: errors.BedrockError) -> str:
     collection, _, name = error.resource.partition("/")
-    is_conversation = isinstance(error, NotFound) and collection == "conversations" and "/" not in name
+    is_conversation = isinstance(error, errors.NotFound) and collection == "conversations" and "/" not in name
     return name if is_conversation else ""
 
 
@@ -113,7 +97,7 @@ def address_source(ctx: click.Context) -> str:
     return "BEDROCK_ADDRESS" if os.environ.get("BEDROCK_ADDRESS") else ""
 
 
-def way_to_a_server(error: Unavailable, source: str = "") -> str:
+def way_to_a_server(error: errors.Unavailable, source: str = "") -> str:
     """A hint for a server that cannot be reached; a server's own refusal has a `reason`.
 
     `source`: see `address_source`.
@@ -125,7 +109,7 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
     if not error.reason and error.message.endswith("Socket closed"):
         return SPEAK_TLS
     # Errors with a reason have their own hint. Of these, only ServerNotRunning may be due to a wrong address.
-    if source and (type(error) is ServerNotRunning or not error.reason):
+    if source and (type(error) is errors.ServerNotRunning or not error.reason):
         return CHECK_ADDRESS.format(source=source)
     return error.hint if error.reason else START_A_SERVER
 
@@ -140,17 +124,17 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
     @classmethod
-    def of(cls, error: BedrockError, source: str = "") -> CommandError:
+    def of(cls, error: errors.BedrockError, source: str = "") -> CommandError:
         """The CommandError for an error of the client. `source` is the result of `address_source`."""
         message, hint = what_happened(error), what_to_do(error)
         for field, description in error.fields.items():
             if description not in message:
                 message += f"\n  {field}: {description}"
-        if isinstance(error, Unavailable):
+        if isinstance(error, errors.Unavailable):
             return cls(message, way_to_a_server(error, source), UNREACHABLE)
-        if isinstance(error, ApprovalNeeded):
+        if isinstance(error, errors.ApprovalNeeded):
             return cls(message, hint, NEEDS_APPROVAL)
-        return cls(message, hint, USAGE if isinstance(error, InvalidArgument | Misconfigured) else FAILED)
+        return cls(message, hint, USAGE if isinstance(error, errors.InvalidArgument | errors.Misconfigured) else FAILED)
 
     def show(self) -> None:
         print_message(f"error: {self.message}")
@@ -173,7 +157,7 @@ def reported_errors(source: str = "") -> Generator[None]:
         exit_code = CLOSED_PIPE
     except KeyboardInterrupt:
         exit_code = CANCELLED
-    except (CommandError, BedrockError, OSError, UnicodeEncodeError) as error:
+    except (CommandError, errors.BedrockError, OSError, UnicodeEncodeError) as error:
         ended = _failure(error, source)
         with suppress(OSError):
             ended.show()
@@ -184,11 +168,11 @@ def reported_errors(source: str = "") -> Generator[None]:
     raise click.exceptions.Exit(exit_code)
 
 
-def _failure(error: CommandError | BedrockError | OSError | UnicodeEncodeError, source: str) -> CommandError:
+def _failure(error: CommandError | errors.BedrockError | OSError | UnicodeEncodeError, source: str) -> CommandError:
     match error:
         case CommandError():
             return error
-        case BedrockError():
+        case errors.BedrockError():
             return CommandError.of(error, source)
         case OSError(errno=errno.EBADF):
             return CommandError("standard output is closed")

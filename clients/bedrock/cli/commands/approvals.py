@@ -13,7 +13,7 @@ import click
 
 from bedrock import Client, Conversation, ConversationInfo, v1
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, connect, on_conversation
+from bedrock.cli.arguments import CONVERSATION, connect, on_conversation, option
 from bedrock.cli.display.labels import counted
 from bedrock.cli.display.questions import (
     RULE_KINDS,
@@ -40,8 +40,8 @@ KIND = click.Choice(list(RULE_KINDS))
 
 @on_conversation
 @click.argument("call", required=False)
-@click.option("--always", type=KIND, help="Also allow later calls like this one.")
-@click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
+@option("--always", "Also allow later calls like this one.", type=KIND)
+@option("--all everything", "Approve all calls that wait.", is_flag=True)
 def approve(conversation: Conversation, call: str | None, always: str | None, everything: bool) -> None:
     """Approve a tool call that waits for approval. CALL, an id from `bedrock approvals`, is required if several wait.
 
@@ -59,8 +59,8 @@ def approve(conversation: Conversation, call: str | None, always: str | None, ev
 
 @on_conversation
 @click.argument("call", required=False)
-@click.option("--note", default="", help="Why; the agent reads it.")
-@click.option("--always", type=KIND, help="Also deny later calls like this one, as for `bedrock approve`.")
+@option("--note", "Why; the agent reads it.", default="")
+@option("--always", "Also deny later calls like this one, as for `bedrock approve`.", type=KIND)
 def deny(conversation: Conversation, call: str | None, note: str, always: str | None) -> None:
     """Deny a tool call that waits for approval. No call of the same response runs, and the agent is informed."""
     (approval,) = _open_approvals(conversation, call)
@@ -91,9 +91,9 @@ def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
 
 @on_conversation
 @click.argument("question", required=False)
-@click.option("--set", "values", multiple=True, metavar="FIELD=VALUE", help="Fill in a field; can be repeated.")
-@click.option("--visited", is_flag=True, help="Confirm that you have opened the requested address.")
-@click.option("--decline", is_flag=True, help="Refuse to answer.")
+@option("--set values", "Fill in a field; can be repeated.", multiple=True, metavar="FIELD=VALUE")
+@option("--visited", "Confirm that you have opened the requested address.", is_flag=True)
+@option("--decline", "Refuse to answer.", is_flag=True)
 def answer(
     conversation: Conversation, question: str | None, *, values: tuple[str, ...], visited: bool, decline: bool
 ) -> None:
@@ -189,17 +189,18 @@ async def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | 
     return form.content
 
 
-_LIMIT = click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number.")
-_NAME = click.argument("name", required=False, type=CONVERSATION)
-# Maximum columns of the input of a tool call that needs approval, or of a question's text.
+#: Maximum columns of the input of a tool call that needs approval, or of a question's text.
 _ABOUT_COLUMNS = 300
 
 
-@click.command()
-@_NAME
-@_LIMIT
-@JSON_OPTION
-@click.pass_context
+def _listing(print_open: Callable[..., None]) -> click.Command:
+    """Make a command that lists what is open in all conversations, or in one, of a function that prints it."""
+    named = click.argument("name", required=False, type=CONVERSATION)
+    limit = option("-n --limit", "Maximum number.", type=click.IntRange(1), default=50, show_default=True)
+    return click.command()(named(limit(JSON_OPTION(click.pass_context(print_open)))))
+
+
+@_listing
 def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
     """List the tool calls that wait for approval: of all conversations, or of one.
 
@@ -207,51 +208,49 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     `bedrock questions` lists what tools ask.
     """
     client = connect(ctx)
-    request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
-    pages = client.pages(client.conversations_stub.ListApprovals, request)
-    found, unreadable = _first(limit, ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages))
-    slug = _slugs(client)
+    pages = client.pages(client.conversations_stub.ListApprovals, v1.ListApprovalsRequest(parent=_parent(client, name)))
     columns: dict[str, Callable[[Approval], str]] = {
-        "conversation": lambda each: slug(each.conversation),
         "call": lambda each: each.tool_use_id,
         "tool": lambda each: each.tool,
         "asked": lambda each: ago(each.create_time),
         "input": lambda each: one_line(json.dumps(each.input, ensure_ascii=False), _ABOUT_COLUMNS),
     }
-    if output == "text":
-        _tell_unreadable(unreadable)
-    print_listing(found, output, columns, none="No approvals are pending.")
+    found = ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages)
+    _print_open(client, found, limit, output, columns, none="No approvals are pending.")
 
 
-@click.command()
-@_NAME
-@_LIMIT
-@JSON_OPTION
-@click.pass_context
+@_listing
 def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
     """List the open questions of MCP servers: in all conversations, or in one.
 
     Questions expire at their deadline. Answer with `bedrock answer`.
     """
     client = connect(ctx)
-    request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
-    pages = client.pages(client.conversations_stub.ListQuestions, request)
-    found, unreadable = _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))
-    slug = _slugs(client)
+    pages = client.pages(client.conversations_stub.ListQuestions, v1.ListQuestionsRequest(parent=_parent(client, name)))
     columns: dict[str, Callable[[Question], str]] = {
-        "conversation": lambda each: slug(each.conversation),
         "question": lambda each: each.name.rpartition("/")[2],
         "server": lambda each: each.mcp_server,
         "answer by": lambda each: clock_time(each.deadline),
         "message": lambda each: one_line(each.message, _ABOUT_COLUMNS),
     }
-    if output == "text":
-        _tell_unreadable(unreadable)
-    print_listing(found, output, columns, none="No questions are open.")
+    found = ((map(Question.from_proto, page.questions), page.unreadable) for page in pages)
+    _print_open(client, found, limit, output, columns, none="No questions are open.")
 
 
-def _first(limit: int, pages: Iterable[tuple[Iterable[Asked], Iterable[str]]]) -> tuple[list[Asked], list[str]]:
-    """The first `limit` items from pages, and the names of unreadable conversations on the pages read so far."""
+def _parent(client: Client, name: str | None) -> str:
+    return client.conversation(name or "-").name
+
+
+def _print_open(
+    client: Client,
+    pages: Iterable[tuple[Iterable[Asked], Iterable[str]]],
+    limit: int,
+    output: str,
+    columns: dict[str, Callable[[Asked], str]],
+    *,
+    none: str,
+) -> None:
+    """Print the first `limit` items of pages, and the names of unreadable conversations on the pages read for them."""
     found: list[Asked] = []
     unreadable: dict[str, None] = {}
     for asked, damaged in pages:
@@ -259,13 +258,12 @@ def _first(limit: int, pages: Iterable[tuple[Iterable[Asked], Iterable[str]]]) -
         unreadable |= dict.fromkeys(damaged)
         if len(found) >= limit:
             break
-    return found[:limit], list(unreadable)
-
-
-def _tell_unreadable(names: Iterable[str]) -> None:
-    for each in names:
+    for each in unreadable if output == "text" else ():
         what = each.removeprefix("conversations/")
         exits.print_message(f"{what} cannot be read, and may have questions: see `bedrock verify {what}`")
+    slug = _slugs(client)
+    conversation: dict[str, Callable[[Asked], str]] = {"conversation": lambda each: slug(each.conversation)}
+    print_listing(found[:limit], output, conversation | columns, none=none)
 
 
 def _slugs(client: Client) -> Callable[[str], str]:
@@ -282,8 +280,8 @@ def _slugs(client: Client) -> Callable[[str], str]:
 
 
 @on_conversation
-@click.option("--add", type=(ACTION, KIND, str), multiple=True, metavar="ACTION KIND TEXT", help="Make a rule.")
-@click.option("--revoke", multiple=True, metavar="RULE", help="Revoke a rule, by its id.")
+@option("--add", "Make a rule.", type=(ACTION, KIND, str), multiple=True, metavar="ACTION KIND TEXT")
+@option("--revoke", "Revoke a rule, by its id.", multiple=True, metavar="RULE")
 @JSON_OPTION
 def rules(
     conversation: Conversation, *, add: tuple[tuple[str, str, str], ...], revoke: tuple[str, ...], output: str

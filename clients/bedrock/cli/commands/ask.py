@@ -19,7 +19,7 @@ from bedrock._shared.requests import MAX_REQUEST_BYTES, image, read_file
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import connect, generation_options, open_conversation, opening_options, unreadable
+from bedrock.cli.arguments import connect, generation_options, open_conversation, opening_options, option, unreadable
 from bedrock.cli.commands.approvals import fill_in
 from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
 from bedrock.cli.display.labels import NOT_WHOLE, interruption
@@ -53,33 +53,31 @@ class Outcome:
 
 @click.command()
 @click.argument("prompt", nargs=-1)
-@click.option(
+@option(
     "--output",
+    "The answer as text, as one JSON object, or every event as a line of JSON.",
     type=click.Choice(["text", "json", "stream-json"]),
     default="text",
-    help="The answer as text, as one JSON object, or every event as a line of JSON.",
 )
-@click.option(
+@option(
     "--approve",
+    "Approve every tool call that needs it, or exit with code 3 at the first one (the default).",
     type=click.Choice(["all", "none"]),
     default="none",
-    help="Approve every tool call that needs it, or exit with code 3 at the first one (the default).",
 )
-@click.option(
-    "--image",
-    "images",
+@option(
+    "--image images",
+    "An image file to attach; can be repeated.",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="An image file to attach; can be repeated.",
 )
-@click.option("--no-stdin", is_flag=True, help="Take the prompt from the arguments alone.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
-@click.option(
-    "--output-schema",
-    "schema",
+@option("--no-stdin", "Take the prompt from the arguments alone.", is_flag=True)
+@option("-q --quiet", "Show no progress on standard error.", is_flag=True)
+@option(
+    "--output-schema schema",
+    "A JSON Schema: the answer is a matching value, printed as JSON only.",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="A JSON Schema: the answer is a matching value, printed as JSON only.",
 )
 @PLAIN_OPTION
 @opening_options

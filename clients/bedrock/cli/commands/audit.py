@@ -14,7 +14,7 @@ import click
 
 from bedrock import Client, Conversation, NotFound, v1
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION, connect, on_conversation
+from bedrock.cli.arguments import CONVERSATION, connect, on_conversation, option
 from bedrock.cli.display.labels import SHOWN, kind, short
 from bedrock.cli.text.output import print_json_line, print_text
 from bedrock.messages import Image
@@ -29,9 +29,7 @@ LATE = timedelta(seconds=30)
 
 @click.command()
 @click.argument("names", nargs=-1, type=CONVERSATION)
-@click.option(
-    "--all", "everything", is_flag=True, help="Check all your conversations, including archived ones and sub-agents."
-)
+@option("--all everything", "Check all your conversations, including archived ones and sub-agents.", is_flag=True)
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None:
     """Check stored conversations and change nothing.
@@ -75,8 +73,8 @@ def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
 
 
 @on_conversation
-@click.option("--until", metavar="REVISION", type=click.IntRange(0), default=0, help="Stop after this revision.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every step.")
+@option("--until", "Stop after this revision.", metavar="REVISION", type=click.IntRange(0), default=0)
+@option("-v --verbose", "Print every step.", is_flag=True)
 def replay(conversation: Conversation, until: int, verbose: bool) -> None:
     """Replay a log and compare each step with the stored one.
 
@@ -95,8 +93,8 @@ def replay(conversation: Conversation, until: int, verbose: bool) -> None:
 
 
 @on_conversation
-@click.option("--after", metavar="STEP", type=click.IntRange(0), default=0, help="Begin after this step.")
-@click.option("-r", "--reverse", is_flag=True, help="Begin with the last step.")
+@option("--after", "Begin after this step.", metavar="STEP", type=click.IntRange(0), default=0)
+@option("-r --reverse", "Begin with the last step.", is_flag=True)
 def log(conversation: Conversation, after: int, reverse: bool) -> None:
     """Print the log of a conversation as lines of JSON.
 
@@ -130,13 +128,13 @@ def _time(value: str) -> datetime:
 
 
 @click.command()
-@click.option("--since", type=_time, metavar="TIME", help="Only entries since then: 12h, 7d, or a date.")
-@click.option("--until", type=_time, metavar="TIME", help="Only entries before this time.")
-@click.option("--principal", default="", help="Only entries of this principal.")
-@click.option("--conversation", type=CONVERSATION, help="Only entries about this conversation, by its id.")
-@click.option("--refused", "outcome", flag_value="refused", help="Only refused calls.")
-@click.option("--accepted", "outcome", flag_value="accepted", help="Only accepted calls.")
-@click.option("-f", "--follow", is_flag=True, help="Follow new entries until Ctrl-C.")
+@option("--since", "Only entries since then: 12h, 7d, or a date.", type=_time, metavar="TIME")
+@option("--until", "Only entries before this time.", type=_time, metavar="TIME")
+@option("--principal", "Only entries of this principal.", default="")
+@option("--conversation", "Only entries about this conversation, by its id.", type=CONVERSATION)
+@option("--refused outcome", "Only refused calls.", flag_value="refused")
+@option("--accepted outcome", "Only accepted calls.", flag_value="accepted")
+@option("-f --follow", "Follow new entries until Ctrl-C.", is_flag=True)
 @click.pass_context
 def audit(
     ctx: click.Context,
@@ -190,15 +188,14 @@ def _id_of(client: Client, name: str) -> str:
 
 @on_conversation
 @click.argument("images", metavar="[IMAGE]...", nargs=-1)
-@click.option(
-    "-o",
-    "--directory",
+@option(
+    "-o --directory",
+    "Where to save them.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default="the current one",
-    help="Where to save them.",
 )
-@click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
+@option("-f --force", "Overwrite files that exist.", is_flag=True)
 def download(conversation: Conversation, images: tuple[str, ...], directory: Path, force: bool) -> None:
     """Save the images of a conversation.
 

@@ -16,7 +16,7 @@ from bedrock._interrupts import as_ctrl_c
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import generation_options, open_conversation, opening_options
+from bedrock.cli.arguments import generation_options, open_conversation, opening_options, option
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.commands.console import link_of_running
@@ -32,11 +32,11 @@ from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
 from bedrock.states import Approval
 
-NOTIFY_OPTION = click.option(
+NOTIFY_OPTION = option(
     "--notify/--no-notify",
+    "Ring the bell when the agent waits for you; also BEDROCK_NOTIFY=0.",
     envvar="BEDROCK_NOTIFY",
     default=True,
-    help="Ring the bell when the agent waits for you; also BEDROCK_NOTIFY=0.",
 )
 
 
@@ -104,10 +104,8 @@ ENDS = "The server ends when no client is connected and no run is open, and back
 
 @click.command()
 @click.argument("prompt", nargs=-1)
-@click.option(
-    "--again", metavar="COMMAND", hidden=True, help="The command that resumes the chat, with {} for its slug."
-)
-@click.option("--spawn", is_flag=True, help="Start a server also if an address is given and none answers there.")
+@option("--again", "The command that resumes the chat, with {} for its slug.", metavar="COMMAND", hidden=True)
+@option("--spawn", "Start a server also if an address is given and none answers there.", is_flag=True)
 @NOTIFY_OPTION
 @PLAIN_OPTION
 @opening_options

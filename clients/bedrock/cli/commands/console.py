@@ -17,7 +17,7 @@ import click
 from bedrock import Client
 from bedrock._shared.settings import Settings, resolve
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import address_or_spawned
+from bedrock.cli.arguments import address_or_spawned, option
 from bedrock.cli.text.output import print_text
 from bedrock.errors import Unauthenticated
 from bedrock.local_server import GATEWAY_FILE, NotPrivateError, data_directory, read_believed, server_process
@@ -28,7 +28,7 @@ _READY = re.compile(r"\bready on (\S+)")
 
 
 @click.command()
-@click.option("--no-open", "quiet", is_flag=True, help="Only print the address.")
+@option("--no-open quiet", "Only print the address.", is_flag=True)
 @click.pass_context
 def console(ctx: click.Context, *, quiet: bool) -> None:
     """Open the console: all conversations in a browser.

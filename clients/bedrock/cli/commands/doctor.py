@@ -18,6 +18,7 @@ from bedrock import Client
 from bedrock._shared.settings import is_local, resolve
 from bedrock.catalog import Model, Sandbox
 from bedrock.cli import exit_codes as exits
+from bedrock.cli.arguments import option
 from bedrock.cli.display.labels import counted
 from bedrock.cli.text.output import folding, print_json, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
@@ -42,8 +43,8 @@ class Finding:
 
 
 @click.command()
-@click.option("--config", type=click.Path(), help="The settings file of the server on this machine.")
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs.")
+@option("--config", "The settings file of the server on this machine.", type=click.Path())
+@option("--output", "For people or programs.", type=click.Choice(["text", "json"]), default="text")
 @click.pass_context
 def doctor(ctx: click.Context, config: str | None, output: str) -> None:
     """Check the server, the connection to it, and this machine. Exit code 0 if nothing fails.

@@ -15,24 +15,10 @@ import click
 from bedrock import AsyncClient, Conversation
 from bedrock._shared.deadline import Deadline
 from bedrock.catalog import McpServer, Model, Node, Quota, Tool
+from bedrock.cli import arguments
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import (
-    CONVERSATION,
-    FILTER_OPTION,
-    complete_model,
-    connect,
-    connect_or_spawn,
-    on_conversation,
-)
-from bedrock.cli.display.labels import (
-    APPROVAL,
-    assumed_window,
-    ending,
-    in_words,
-    state_in_words,
-    tool_left_out,
-    waits_for,
-)
+from bedrock.cli.arguments import connect, on_conversation, option
+from bedrock.cli.display import labels
 from bedrock.cli.display.questions import rule_id, rule_title
 from bedrock.cli.display.transcript import Fate, Transcript, fates_among
 from bedrock.cli.text.output import (
@@ -57,12 +43,12 @@ _LABEL = 12
 
 
 @click.command("list")
-@click.option("--archived", is_flag=True, help="List archived conversations instead.")
-@click.option("--here", is_flag=True, help="Only conversations of the current directory.")
-@click.option("--parent", metavar="SLUG", type=CONVERSATION, help="List the sub-agents of this conversation instead.")
-@FILTER_OPTION
-@click.option("--order-by", metavar="ORDER", default="", help="update_time, create_time or title, and desc after it.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="Maximum number.")
+@option("--archived", "List archived conversations instead.", is_flag=True)
+@option("--here", "Only conversations of the current directory.", is_flag=True)
+@option("--parent", "List the sub-agents of this conversation instead.", metavar="SLUG", type=arguments.CONVERSATION)
+@arguments.FILTER_OPTION
+@option("--order-by", "update_time, create_time or title, and desc after it.", metavar="ORDER", default="")
+@option("-n --limit", "Maximum number.", type=click.IntRange(1), default=30, show_default=True)
 @JSON_OPTION
 @click.pass_context
 def list_(
@@ -114,7 +100,7 @@ def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
 
 
 @on_conversation
-@click.option("-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="Number of messages.")
+@option("-n --limit", "Number of messages.", type=click.IntRange(0), default=50, show_default=True)
 @PLAIN_OPTION
 @JSON_OPTION
 def show(conversation: Conversation, *, limit: int, plain: bool, output: str) -> None:
@@ -152,7 +138,7 @@ async def _fates(address: str | None, name: str, messages: list[Message]) -> lis
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[MODEL]", shell_complete=complete_model)
+@click.argument("name", required=False, metavar="[MODEL]", shell_complete=arguments.complete_model)
 @JSON_OPTION
 @click.pass_context
 def models(ctx: click.Context, name: str | None, output: str) -> None:
@@ -162,7 +148,7 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
     """
     if name is not None:
         try:
-            print_json(connect_or_spawn(ctx).model(name).to_dict(), indent=2)
+            print_json(arguments.connect_or_spawn(ctx).model(name).to_dict(), indent=2)
         except NotFound as error:
             raise exits.CommandError(f"there is no model “{name}”", "`bedrock models` lists them.") from error
         return
@@ -173,7 +159,7 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
         "images": _images,
         "": lambda model: "default" if model.default else "",
     }
-    print_listing(connect_or_spawn(ctx).models(), output, columns, none="No models.")
+    print_listing(arguments.connect_or_spawn(ctx).models(), output, columns, none="No models.")
 
 
 def _images(model: Model) -> str:
@@ -195,8 +181,8 @@ def tools(ctx: click.Context, output: str) -> None:
 
 
 def _state(state: ConversationState) -> str:
-    waits = waits_for(state)
-    return state_in_words(state.kind) + (f", {waits}" if waits not in ("", APPROVAL) else "")
+    waits = labels.waits_for(state)
+    return labels.state_in_words(state.kind) + (f", {waits}" if waits not in ("", labels.APPROVAL) else "")
 
 
 def _print_facts(facts: Iterable[tuple[str, str]], paint: Paint) -> None:
@@ -218,7 +204,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("error", one_line(failure.message, 200) if failure else ""),
         ("result", one_line(completed.result, 200) if completed else ""),
         ("directory", conversation.working_directory),
-        ("model", conversation.model.removeprefix("models/") + in_words(conversation.generation)),
+        ("model", conversation.model.removeprefix("models/") + labels.in_words(conversation.generation)),
         ("mode", conversation.mode),
         ("tools", _offered(conversation)),
         ("client tools", ", ".join(tool.name for tool in conversation.client_tools)),
@@ -229,7 +215,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("approval", conversation.approval_policy),
         *(("rule", _rule(rule)) for rule in conversation.approval_rules),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
-        ("window", assumed_window(usage, conversation.model)),
+        ("window", labels.assumed_window(usage, conversation.model)),
         ("each request", f"about {usage.fixed_tokens:,} tokens of system prompt and tools" * bool(usage.fixed_tokens)),
         ("used", _used(conversation.total_usage)),
         ("side queries", _used(conversation.aside_usage)),
@@ -266,7 +252,7 @@ def _rule(rule: ApprovalRule) -> str:
 
 def _mcp_servers(conversation: ConversationInfo) -> str:
     return ", ".join(
-        f"{server.name} ({'; '.join((state, *map(tool_left_out, server.tools_left_out)))})"
+        f"{server.name} ({'; '.join((state, *map(labels.tool_left_out, server.tools_left_out)))})"
         for server in conversation.mcp_servers
         for state in (f"{server.state}: {one_line(server.error, 200)}" if server.error else server.state,)
     )
@@ -330,7 +316,7 @@ def mcp(ctx: click.Context, output: str) -> None:
     print_listing(found, output, columns, none="No MCP servers; configure them as [[mcp_servers]] in the settings.")
     for server in found if output == "text" else ():
         for left_out in server.tools_left_out:
-            print_text(f"{server.name}: {tool_left_out(left_out)}")
+            print_text(f"{server.name}: {labels.tool_left_out(left_out)}")
 
 
 @click.command()
@@ -390,7 +376,7 @@ CYCLE_COLUMNS: dict[str, Callable[[RequestCycle], str]] = {
     "run": lambda cycle: cycle.name.rpartition("/")[2],
     "asked": _asked,
     "requests": lambda cycle: str(len(cycle.rounds)),
-    "ended": ending,
+    "ended": labels.ending,
 }
 
 # Seconds between checks of what the run waits for.
@@ -398,7 +384,7 @@ LOOK_SECONDS = 5.0
 
 
 @on_conversation
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="Number of the latest.")
+@option("-n --limit", "Number of the latest.", type=click.IntRange(1), default=20, show_default=True)
 @JSON_OPTION
 def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
     """List the runs of a conversation with their messages and outcomes.
@@ -410,8 +396,8 @@ def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
 
 
 @on_conversation
-@click.option("--run", default="", metavar="RUN", help="The run to wait for. [the one in progress, else the last one]")
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer than this. [no limit]")
+@option("--run", "The run to wait for. [the one in progress, else the last one]", default="", metavar="RUN")
+@option("--timeout", "Wait no longer than this. [no limit]", type=click.FloatRange(0), metavar="SECONDS")
 @JSON_OPTION
 def wait(conversation: Conversation, *, run: str, timeout: float | None, output: str) -> None:
     """Wait until a run has ended, and print how.
@@ -424,9 +410,9 @@ def wait(conversation: Conversation, *, run: str, timeout: float | None, output:
         raise click.BadParameter("must be a number of seconds", param_hint="--timeout")
     chosen = run or conversation.get().state.run or _latest_run(conversation)
     cycle, waits = _waited(conversation, chosen, Deadline(timeout))
-    print_listing([cycle], output, CYCLE_COLUMNS | {"ended": lambda cycle: waits or ending(cycle)}, none="")
+    print_listing([cycle], output, CYCLE_COLUMNS | {"ended": lambda cycle: waits or labels.ending(cycle)}, none="")
     if cycle.stop_reason != "completed":
-        click.get_current_context().exit(exits.NEEDS_APPROVAL if waits == APPROVAL else exits.FAILED)
+        click.get_current_context().exit(exits.NEEDS_APPROVAL if waits == labels.APPROVAL else exits.FAILED)
 
 
 def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[RequestCycle, str]:
@@ -438,7 +424,7 @@ def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[R
     while True:
         now = conversation.get()
         is_its = now.state.run.rpartition("/")[2] == run.rpartition("/")[2]
-        waits = waits_for(now.state) if is_its else ""
+        waits = labels.waits_for(now.state) if is_its else ""
         if waits and waits != told:
             exits.print_message(f"{now.slug} {waits}{_what_answers(now)}")
         told = waits
@@ -452,7 +438,11 @@ def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[R
 def _what_answers(now: ConversationInfo) -> str:
     if now.state.questions:
         return f": `bedrock answer {now.slug}`"
-    return f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`" if waits_for(now.state) == APPROVAL else ""
+    return (
+        f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`"
+        if labels.waits_for(now.state) == labels.APPROVAL
+        else ""
+    )
 
 
 def _latest_run(conversation: Conversation) -> str:

@@ -10,16 +10,9 @@ from typing import Any
 import click
 
 from bedrock import Conversation, Generation
+from bedrock.cli import arguments
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import (
-    POLICY,
-    complete_model,
-    connect,
-    create_conversation,
-    creating_options,
-    generation_options,
-    on_conversation,
-)
+from bedrock.cli.arguments import on_conversation, option
 from bedrock.cli.display.labels import QUEUE_COLUMNS, UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
 from bedrock.cli.text.output import JSON_OPTION, print_listing, print_text
 from bedrock.conversations import ConversationInfo
@@ -28,17 +21,17 @@ from bedrock.types import ApprovalPolicy, Mode
 
 
 @click.command()
-@creating_options
-@generation_options
+@arguments.creating_options
+@arguments.generation_options
 @click.pass_context
 def new(ctx: click.Context, /, **creating: Any) -> None:
     """Create a conversation and print its slug. Nothing runs before a message is sent: `bedrock ask -r SLUG "…"`."""
-    print_text(create_conversation(connect(ctx), **creating).get().slug)
+    print_text(arguments.create_conversation(arguments.connect(ctx), **creating).get().slug)
 
 
 @on_conversation
-@click.option("--discard-queued", is_flag=True, help="Discard queued follow-ups too.")
-@click.option("--kill-jobs", is_flag=True, help="Stop the background jobs of earlier calls too.")
+@option("--discard-queued", "Discard queued follow-ups too.", is_flag=True)
+@option("--kill-jobs", "Stop the background jobs of earlier calls too.", is_flag=True)
 def cancel(conversation: Conversation, discard_queued: bool, kill_jobs: bool) -> None:
     """Cancel the run of a conversation.
 
@@ -71,7 +64,7 @@ def cancel(conversation: Conversation, discard_queued: bool, kill_jobs: bool) ->
 @click.argument(
     "mode", required=False, metavar="[MODE]", type=click.Choice(["restricted", "workspace", "unrestricted"])
 )
-@click.option("--stop-running", is_flag=True, help="Stop whatever still runs with more rights than the mode allows.")
+@option("--stop-running", "Stop whatever still runs with more rights than the mode allows.", is_flag=True)
 def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> None:
     """Show or set the mode of a conversation: what its tools may do.
 
@@ -108,7 +101,7 @@ def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> N
 
 
 @on_conversation
-@click.option("--summary-only", is_flag=True, help="Only write the summary; `bedrock continue` continues later.")
+@option("--summary-only", "Only write the summary; `bedrock continue` continues later.", is_flag=True)
 def compact(conversation: Conversation, summary_only: bool) -> None:
     """Summarize a conversation now, and continue in a new one.
 
@@ -130,16 +123,14 @@ def compact(conversation: Conversation, summary_only: bool) -> None:
 
 
 @on_conversation
-@click.option("-m", "--model", metavar="MODEL", shell_complete=complete_model, help="The model; see `bedrock models`.")
-@click.option("--approval-policy", type=POLICY, help="Which tool calls ask first.")
-@generation_options
-@click.option(
-    "--model-defaults", is_flag=True, help="Reset effort, temperature and token limit to the model's defaults."
-)
-@click.option(
+@option("-m --model", "The model; see `bedrock models`.", metavar="MODEL", shell_complete=arguments.complete_model)
+@option("--approval-policy", "Which tool calls ask first.", type=arguments.POLICY)
+@arguments.generation_options
+@option("--model-defaults", "Reset effort, temperature and token limit to the model's defaults.", is_flag=True)
+@option(
     "--auto-continue/--no-auto-continue",
+    "Whether to continue in a successor when the context is used up.",
     default=None,
-    help="Whether to continue in a successor when the context is used up.",
 )
 def update(
     conversation: Conversation,
@@ -172,16 +163,12 @@ def update(
 
 
 @on_conversation
-@click.option(
-    "--at",
-    "cycle",
-    metavar="RUN",
-    default="",
-    help="The last run of the fork, as `bedrock cycles` lists it. [the last one]",
+@option(
+    "--at cycle", "The last run of the fork, as `bedrock cycles` lists it. [the last one]", metavar="RUN", default=""
 )
-@click.option("--back", metavar="N", type=click.IntRange(1), help="Omit this many of the latest runs.")
-@click.option("--slug", default="", help="The slug of the fork.")
-@click.option("--title", default="", help="The title of the fork. [that of the conversation]")
+@option("--back", "Omit this many of the latest runs.", metavar="N", type=click.IntRange(1))
+@option("--slug", "The slug of the fork.", default="")
+@option("--title", "The title of the fork. [that of the conversation]", default="")
 def fork(conversation: Conversation, *, cycle: str, back: int | None, slug: str, title: str) -> None:
     """Fork a conversation: create another one with its history up to the end of a run.
 
@@ -198,7 +185,7 @@ def fork(conversation: Conversation, *, cycle: str, back: int | None, slug: str,
 
 
 @on_conversation
-@click.option("--without-summary", is_flag=True, help="Begin without the summary.")
+@option("--without-summary", "Begin without the summary.", is_flag=True)
 def continue_(conversation: Conversation, without_summary: bool) -> None:
     """Continue a conversation whose context is used up in a new one. By default that begins with the summary."""
     successor = conversation.continue_(include_summary=not without_summary).get()
@@ -206,8 +193,8 @@ def continue_(conversation: Conversation, without_summary: bool) -> None:
 
 
 @on_conversation
-@click.option("--slug", help="The new slug.")
-@click.option("--title", help="The new title.")
+@option("--slug", "The new slug.")
+@option("--title", "The new title.")
 def rename(conversation: Conversation, slug: str | None, title: str | None) -> None:
     """Give a conversation another slug or title."""
     if slug is None and title is None:
@@ -217,7 +204,7 @@ def rename(conversation: Conversation, slug: str | None, title: str | None) -> N
 
 
 @on_conversation
-@click.option("--undo", is_flag=True, help="Unarchive it.")
+@option("--undo", "Unarchive it.", is_flag=True)
 def archive(conversation: Conversation, undo: bool) -> None:
     """Archive a conversation: it leaves the list, but can still be read.
 
@@ -232,9 +219,9 @@ def archive(conversation: Conversation, undo: bool) -> None:
 
 
 @on_conversation
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; required without a terminal.")
-@click.option("-f", "--force", is_flag=True, help="Cancel the run first, and do not ask.")
-@click.option("--etag", default="", help="Delete only if the etag in `bedrock show --output json` is still this one.")
+@option("-y --yes", "Do not ask; required without a terminal.", is_flag=True)
+@option("-f --force", "Cancel the run first, and do not ask.", is_flag=True)
+@option("--etag", "Delete only if the etag in `bedrock show --output json` is still this one.", default="")
 def rm(conversation: Conversation, *, yes: bool, force: bool, etag: str) -> None:
     """Delete a conversation and all its data.
 
@@ -277,8 +264,8 @@ def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
 
 
 @on_conversation
-@click.option("--all", "everything", is_flag=True, help="Include messages that have left the queue, with their fates.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="Number of the latest.")
+@option("--all everything", "Include messages that have left the queue, with their fates.", is_flag=True)
+@option("-n --limit", "Number of the latest.", type=click.IntRange(1), default=50, show_default=True)
 @JSON_OPTION
 def queue(conversation: Conversation, everything: bool, limit: int, output: str) -> None:
     """List the queued messages of a conversation."""
@@ -289,7 +276,7 @@ def queue(conversation: Conversation, everything: bool, limit: int, output: str)
 
 @on_conversation
 @click.argument("messages", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Withdraw all queued messages.")
+@option("--all everything", "Withdraw all queued messages.", is_flag=True)
 def withdraw(conversation: Conversation, messages: tuple[str, ...], everything: bool) -> None:
     """Withdraw messages from the queue, and print their texts.
 

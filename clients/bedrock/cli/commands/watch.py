@@ -13,7 +13,7 @@ from bedrock import AsyncClient
 from bedrock._shared.wrapper import resource_name
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION
+from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, option
 from bedrock.cli.display.follower import Drawing, Outage
 from bedrock.cli.display.labels import state_in_words
 from bedrock.cli.text.live_block import LiveBlock
@@ -59,9 +59,7 @@ UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 
 @click.command()
 @click.argument("name", required=False, type=CONVERSATION)
-@click.option(
-    "--output", type=click.Choice(["text", "stream-json"]), default="text", help="Text for people, or JSON lines."
-)
+@option("--output", "Text for people, or JSON lines.", type=click.Choice(["text", "stream-json"]), default="text")
 @FILTER_OPTION
 @PLAIN_OPTION
 @click.pass_context

@@ -9,18 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from bedrock import AsyncConversation, Event, events
+from bedrock.cli.display import labels
 from bedrock.cli.display.conversation_view import AgentTree
-from bedrock.cli.display.labels import (
-    MODES,
-    NOT_RUN,
-    NOT_WHOLE,
-    assumed_window,
-    counted,
-    described,
-    fate,
-    for_people,
-    interruption,
-)
 from bedrock.cli.display.questions import QuestionForm, call_title, headline, question_lines, question_title, telling
 from bedrock.cli.text.output import Write, flow_of, folding
 from bedrock.cli.text.safe_text import SafeText
@@ -78,7 +68,7 @@ class ToolOutput:
     def result(self, result: ToolResult, call: ToolCall | None, *, known: bool = False) -> None:
         """Print how a call ended, and the end of its output; with `known`, the reason was printed before."""
         diff = result.display.get("diff")
-        text = self._with_streamed(self._paint.clean(for_people(result)))
+        text = self._with_streamed(self._paint.clean(labels.for_people(result)))
         self._outputs.append(Output(call, text))
         if isinstance(diff, str) and diff:
             for line in diff_lines(diff, self._paint):
@@ -100,7 +90,7 @@ class ToolOutput:
         for line in lines[:OUTPUT_LINES]:
             self._write(self._paint.dim(f"  │ {line}"))
         if len(lines) > OUTPUT_LINES:
-            self._write(self._paint.dim(f"  │ … {counted(len(lines) - OUTPUT_LINES, 'more line')}"))
+            self._write(self._paint.dim(f"  │ … {labels.counted(len(lines) - OUTPUT_LINES, 'more line')}"))
 
     def all(self, number: int, running: ToolCall | None) -> list[SafeText]:
         """A call and its whole output: 1 is the latest, perhaps running. [] if there is none, or no output."""
@@ -131,7 +121,7 @@ class ToolOutput:
         """The last `room` lines, below a line that says how many of all `total` lines are hidden."""
         shown = lines[-room:] if room > 0 else []
         hidden = total - len(shown)
-        above = [f"  │ … {counted(hidden, 'line')} above{self._hint}"] if hidden > 0 else []
+        above = [f"  │ … {labels.counted(hidden, 'line')} above{self._hint}"] if hidden > 0 else []
         return [self._paint.dim(line) for line in (*above, *(f"  │ {line}" for line in shown))]
 
 
@@ -244,7 +234,7 @@ class Transcript:
         match message.role:
             case "user":
                 self._write(SafeText())
-                text = "\n".join((*filter(None, [message.text]), *map(described, message.images)))
+                text = "\n".join((*filter(None, [message.text]), *map(labels.described, message.images)))
                 lines = text.split("\n")
                 folded = self._live and len(lines) > LONG_LINES
                 self._block(
@@ -260,7 +250,7 @@ class Transcript:
                     self._output.result(result, self._calls.pop(result.tool_use_id, None), known=known)
                     self._denied.discard(result.tool_use_id)
                 for image in message.images:
-                    self._write(self._paint.dim(f"    {described(image)}"))
+                    self._write(self._paint.dim(f"    {labels.described(image)}"))
             case "system" if not message.meta:
                 self._system(message)
             case "error":
@@ -297,7 +287,7 @@ class Transcript:
                 self._write(self._paint.text("    ", line))
             if (hidden := len(rest) - OUTPUT_LINES + 1) > 0:
                 hint = f" ({self._hint})" if self._hint else ""
-                self._write(self._paint.dim(f"    … {counted(hidden, 'more line')}{hint}"))
+                self._write(self._paint.dim(f"    … {labels.counted(hidden, 'more line')}{hint}"))
 
     def _system(self, message: Message) -> None:
         text, kind = message.text, message.system_kind
@@ -307,7 +297,7 @@ class Transcript:
         elif kind in _SUMMARIES:
             self._summary(text, of_another=message.sequence == 1)
         else:
-            self._block(self._paint.dim("· "), MODES.get(kind, text), self._paint.dim)
+            self._block(self._paint.dim("· "), labels.MODES.get(kind, text), self._paint.dim)
 
     def _summary(self, text: str, *, of_another: bool) -> None:
         """Print the summary of a full conversation, either in that conversation or as its successor's first message."""
@@ -358,7 +348,7 @@ class Transcript:
 
     def _warn_of_assumed_window(self, updated: ConversationInfo) -> None:
         """Print once, after the first answer, that the window is assumed: before it, the provider was not asked."""
-        assumed = updated.context_usage.used_tokens and assumed_window(updated.context_usage, updated.model)
+        assumed = updated.context_usage.used_tokens and labels.assumed_window(updated.context_usage, updated.model)
         if assumed and not self._warned_of_window:
             self._warned_of_window = True
             self._write(self._paint.careful(f"· {assumed}"))
@@ -386,9 +376,9 @@ def _notice(event: Event, paint: Paint) -> SafeText | None:
             attempt = f"attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s"
             return paint.careful(f"↻ {attempt}: {one_line(retrying.error.message, 120)}")
         case Event(run_stopped=events.RunStopped(reason="interrupted", detail=detail)):
-            return paint.careful(f"■ {interruption(detail)}")
-        case Event(run_stopped=events.RunStopped(reason="completed", detail=detail)) if detail in NOT_WHOLE:
-            return paint.careful(f"■ {NOT_WHOLE[detail]}")
+            return paint.careful(f"■ {labels.interruption(detail)}")
+        case Event(run_stopped=events.RunStopped(reason="completed", detail=detail)) if detail in labels.NOT_WHOLE:
+            return paint.careful(f"■ {labels.NOT_WHOLE[detail]}")
         case Event(context_warning=ContextUsage() as usage) if usage.usable_window_tokens:
             share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} % of the context is used"
             return paint.careful(f"· {share}; the conversation is summarized when it is nearly full")
@@ -398,7 +388,7 @@ def _notice(event: Event, paint: Paint) -> SafeText | None:
         case Event(tool_tree_reaped=events.ToolTreeReaped(leaked=True)):
             return paint.bad("· some processes could not be confirmed as ended; see the server log")
         case Event(tool_tree_reaped=events.ToolTreeReaped(pids=pids, duration=duration)):
-            ended = counted(len(pids), "process", "processes")
+            ended = labels.counted(len(pids), "process", "processes")
             return paint.dim(f"· {ended} ended in {duration // timedelta(milliseconds=1)} ms")
         case Event(kind="deleted"):
             return paint.careful("■ the conversation was deleted")
@@ -462,16 +452,16 @@ def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[M
 def fate_line(entry: Fate, paint: Paint) -> SafeText:
     """Describe the outcome of an undelivered message, or that it is still queued, or why a run was interrupted."""
     if isinstance(entry, RequestCycle):
-        return paint.careful(f"■ {interruption(entry.stop_detail)}")
+        return paint.careful(f"■ {labels.interruption(entry.stop_detail)}")
     match entry.fate:
         case "discarded":
-            return paint.careful(f"■ {NOT_RUN}")
+            return paint.careful(f"■ {labels.NOT_RUN}")
         case "queued":
             text = f"waits ({entry.message.delivery.replace('_', '-')})"
         case "returned":
-            text = f"was {fate('returned')}; send it again if it still matters"
+            text = f"was {labels.fate('returned')}; send it again if it still matters"
         case other:
-            text = f"was {fate(other)}"
+            text = f"was {labels.fate(other)}"
     return paint.dim(f"⋯ “{one_line(entry.message.text, 60)}” {text}")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -78,12 +78,19 @@ def for_pipe(text: str) -> SafeText:
 
 def literal(text: str) -> SafeText:
     """Make every character visible, for approval: only line feeds and tabs stay, nothing is removed."""
-    return SafeText(_MANY_SYMBOLS.sub(_surplus_marked, _HIDDEN.sub(_mark, text)))
+    return _escaped(text, _mark_of)
 
 
 def json_text(line: str) -> SafeText:
     """Escape unsafe characters in a line of JSON, where they occur only in strings."""
-    return SafeText(_MANY_SYMBOLS.sub(_surplus_in_json, _HIDDEN.sub(_json_escape, line)))
+    return _escaped(line, _json_escape_of)
+
+
+def _escaped(text: str, escape: Callable[[str], str]) -> SafeText:
+    def surplus(found: re.Match[str]) -> str:
+        return "".join(escape(each) if row > MOST_COMBINING else each for each, row in _rows(found))
+
+    return SafeText(_MANY_SYMBOLS.sub(surplus, _HIDDEN.sub(lambda found: escape(found.group()), text)))
 
 
 def without_colours(text: SafeText) -> str:
@@ -100,14 +107,6 @@ def _without_surplus(found: re.Match[str]) -> str:
     return "".join(
         "…" if row == MOST_COMBINING + 1 else each for each, row in _rows(found) if row <= MOST_COMBINING + 1
     )
-
-
-def _surplus_marked(found: re.Match[str]) -> str:
-    return "".join(_mark_of(each) if row > MOST_COMBINING else each for each, row in _rows(found))
-
-
-def _surplus_in_json(found: re.Match[str]) -> str:
-    return "".join(_json_escape_of(each) if row > MOST_COMBINING else each for each, row in _rows(found))
 
 
 def _rows(found: re.Match[str]) -> Iterator[tuple[str, int]]:
@@ -127,10 +126,6 @@ def _mark_of(character: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _json_escape(found: re.Match[str]) -> str:
-    return _json_escape_of(found.group())
 
 
 def _json_escape_of(character: str) -> str:
