@@ -106,7 +106,7 @@ def serve(file: Path | None, until_eof: bool, until_unused: bool, **options: Any
 
 
 def _serve(config: Config, *, until_eof: bool, until_unused: bool) -> None:
-    from server.process.operating_system import collection_paused, tune_process  # noqa: PLC0415 -- before gRPC, not for --help
+    from server.operating_system import collection_paused, tune_process  # noqa: PLC0415 -- before gRPC, not for --help
 
     tune_process()
     with ending_at_once(), collection_paused():

@@ -25,13 +25,13 @@ from actors.common import machine
 from actors.conversation.supervisor import Supervisor
 from actors.ports import SandboxReport, StoreError
 from actors.ports.telemetry import Telemetry
+from server import operating_system
 from server.app.adapter_choice import CannotStartError, server_credentials
 from server.app.sandbox_choice import sandbox_line
 from server.app.wiring import Wiring, wire
 from server.auth.tokens import TokenUnusableError
 from server.local_endpoint import published
-from server.process import operating_system
-from server.process.operating_system import CannotListenError, bound, spare_what_stays
+from server.operating_system import CannotListenError, bound, spare_what_stays
 from server.services.grpc_server import GrpcServer, max_connections
 from server.settings.config import Config, shown_database
 from server.settings.setting_values import Listen, Listener
@@ -379,7 +379,7 @@ class HttpGateway:
         """An address that signs a browser in, once within a minute of the start."""
         self._secret, self._first_words = secret, f" {code} {token}" if token else ""
         arguments = _arguments(config, where, upstream, self._listening.fileno())
-        self._command = (sys.executable, "-m", "server.gateway", *arguments)
+        self._command = (sys.executable, "-m", "server.gateway.command", *arguments)
         self._environment = _environment(os.environ)
         self._process: Process | None = None
         self._running = asyncio.create_task(self._run())

@@ -22,16 +22,20 @@ from actors.runtime.quotas import COSTS, QuotaSettings
 from actors.runtime.services import SystemClock, Timers
 from server.app.adapter_choice import (
     CannotStartError,
+    check_listener,
+    check_postgres,
+    check_workspaces,
     issued_tokens,
     mcp_settings,
     model_catalog,
+    node_access,
     operator_rules,
+    own_address,
     pinned,
     providers,
     server_credentials,
 )
 from server.app.sandbox_choice import probed, sandbox_line
-from server.app.store_choice import check_listener, check_postgres, check_workspaces, node_access, own_address
 from server.auth.authentication import authorizer_class
 from server.auth.principals import Principal
 from server.auth.tokens import MCP_LOGINS, McpLoginFile

@@ -29,12 +29,17 @@ from actors.ports.telemetry import Telemetry
 from actors.ports.tools import McpServers
 from actors.runtime.admission import FairSlots
 from actors.runtime.services import RandomIds, Services, SystemClock, Timers
+from server import operating_system
 from server.app.adapter_choice import (
     CannotStartError,
+    OpenedStore,
     authentication_of,
+    check_listener,
     export,
     mcp_servers,
     model_catalog,
+    node_access,
+    opened_store,
     operator_rules,
     pinned,
     quota_book,
@@ -42,12 +47,10 @@ from server.app.adapter_choice import (
     tool_sandbox,
 )
 from server.app.sandbox_choice import probing
-from server.app.store_choice import OpenedStore, check_listener, node_access, opened_store
 from server.auth.authentication import Authentication
 from server.auth.tokens import TokenUnusableError
 from server.cluster.router import NodeAccess
 from server.local_endpoint import claim_directory, socket_path
-from server.process import operating_system
 from server.settings.config import Config
 from server.settings.setting_values import Listen
 

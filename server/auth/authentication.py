@@ -31,8 +31,8 @@ from actors.ports.sandbox import NO_PERMISSIONS, Permissions
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
 from server.auth.principals import LOCAL, OWNER, Caller, Issuer, Principal, Role
 from server.auth.tokens import PREFIX, SharedTokens, Token, TokenFile, TokenUnusableError, matching
+from server.certificates import SHOWN_TO_GATEWAY
 from server.contract.errors import AuthorizerUnavailableError
-from server.process.certificates import SHOWN_TO_GATEWAY
 from server.settings.config import AuthorizerSettings
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from bedrock.local_server import NotPrivateError, read_believed
 
 from actors.core.content import LATEST_MS
 from server.auth.principals import ALGORITHMS, Caller, Issuer, Role
-from server.process.certificates import CertificateUnusableError, authorities_in
+from server.certificates import CertificateUnusableError, authorities_in
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The command `bedrock gateway`: JSON over HTTP in front of a server, or of several nodes."""
+"""The command `bedrock gateway`, which `bedrock serve --http` runs as a module: JSON over HTTP in front of servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bedrock.local_server import ADDRESS_FILE, data_directory
 
 from actors.common.settings_checks import host_and_port
 from server.cli import CANNOT_START, USAGE, fail
-from server.process.operating_system import CannotListenError, bound, tune_process
+from server.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
@@ -62,14 +62,13 @@ def gateway(
     import asyncio  # noqa: PLC0415
 
     from server import json_logs  # noqa: PLC0415 -- not for --help
+    from server.certificates import CertificateFiles, CertificateUnusableError, authorities_in  # noqa: PLC0415
     from server.gateway.console import Links  # noqa: PLC0415
     from server.gateway.http_server import Gateway, serve  # noqa: PLC0415
-    from server.process.certificates import CertificateFiles, CertificateUnusableError, authorities_in  # noqa: PLC0415
 
     json_logs.set_up(log_level)
-    secret, *link = (os.read(0, 4096).decode().split() if fd is not None else []) or [
-        ""
-    ]  # the server writes them at once
+    # The server writes them at once.
+    secret, *link = (os.read(0, 4096).decode().split() if fd is not None else []) or [""]
     links = Links()
     if link:
         links.make(link[1], link[0])
@@ -138,3 +137,7 @@ def _local(data_dir: Path | None) -> str:
         return ((data_dir or data_directory()) / ADDRESS_FILE).read_text().strip()
     except (OSError, ValueError):
         raise ConfigError("no server runs on this machine: name one with --upstream") from None
+
+
+if __name__ == "__main__":
+    gateway(prog_name="python -m server.gateway.command")

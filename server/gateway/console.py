@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.answers import JSON, HttpError, encoded, error_response
+from server.gateway.json_requests import JSON, HttpError, encoded, error_response
 from server.gateway.transcoder import body_of
 
 _INSTALLED = Path(__file__).with_name("page")

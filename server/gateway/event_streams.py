@@ -22,8 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.answers import HttpError, as_error, as_json, encoded, on_one_line
-from server.gateway.json_requests import request_from
+from server.gateway.json_requests import HttpError, as_error, as_json, encoded, on_one_line, request_from
 from server.gateway.routes import ALL, Route, Upstream
 
 Item = TypeVar("Item")

@@ -26,12 +26,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from actors.common.machine import max_open_files
-from server.gateway.answers import HttpError, error_response
+from server.certificates import CertificateFiles
 from server.gateway.console import Console, Links
 from server.gateway.event_streams import LAST_EVENT
+from server.gateway.json_requests import HttpError, error_response
 from server.gateway.routes import CERTIFICATE, PASSED_ON, TIMEOUT, Upstream
 from server.gateway.transcoder import IDEMPOTENCY, Transcoder
-from server.process.certificates import CertificateFiles
 
 if TYPE_CHECKING:
     import socket

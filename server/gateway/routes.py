@@ -24,9 +24,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
 
+from server.certificates import SHOWN_TO_GATEWAY
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.process.certificates import SHOWN_TO_GATEWAY
 
 _HTTP: Any = annotations_pb2.http
 _PART = re.compile(r"\{(?P<field>[\w.]+)=(?P<name>[\w*/]+)\}|\*\*|\*|[^{*]+")

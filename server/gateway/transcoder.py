@@ -21,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.gateway.answers import JSON, HttpError, StatusError, as_json, encoded, error_response
 from server.gateway.event_streams import (
     EVENTS,
     PATH,
@@ -35,7 +34,7 @@ from server.gateway.event_streams import (
     start_response,
     wanted,
 )
-from server.gateway.json_requests import request_from
+from server.gateway.json_requests import JSON, HttpError, StatusError, as_json, encoded, error_response, request_from
 from server.gateway.routes import NoRouteError, Route, Upstream, contract
 
 OPENAPI = Path(__file__).with_name("openapi.json")

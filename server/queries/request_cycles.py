@@ -24,8 +24,17 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import fill_page, size_of
-from server.wire.enums import STOP_REASON, TOOL_GROUP
-from server.wire.messages import ConversionContext, json_value, message, timestamp, tool_call, tool_result, usage
+from server.wire.messages import (
+    STOP_REASON,
+    TOOL_GROUP,
+    ConversionContext,
+    json_value,
+    message,
+    timestamp,
+    tool_call,
+    tool_result,
+    usage,
+)
 
 
 class _Place(Struct):

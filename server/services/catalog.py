@@ -26,8 +26,7 @@ from server.queries.listings import browse_directory
 from server.queries.read_pool import ReadPool
 from server.streams.base import WatchSettings
 from server.wire.conversation_messages import mcp_server
-from server.wire.enums import MODE, REASONING_EFFORT, TOOL_GROUP
-from server.wire.messages import duration, struct_of
+from server.wire.messages import MODE, REASONING_EFFORT, TOOL_GROUP, duration, struct_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -27,16 +27,14 @@ from actors.events.hub import EventHub
 from actors.runtime.services import Services, check_images_in
 from server.auth.authentication import Authentication
 from server.auth.authorization import Refusals
-from server.cluster.forwarding import URGENT
 from server.cluster.node_lists import GREET, WATCH_LIST, Greetings, NodeLists, greeting_handler, list_handler
-from server.cluster.router import CallRouter, NodeAccess
+from server.cluster.router import URGENT, CallRouter, NodeAccess
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
-from server.process.operating_system import CannotListenError, listening
+from server.operating_system import CannotListenError, listening
 from server.queries.read_pool import NameResolver, ReadPool
 from server.services.catalog import CatalogService
-from server.services.conversations import Conversations, ConversationService
-from server.services.image_upload import ImageUploads
+from server.services.conversations import Conversations, ConversationService, ImageUploads
 from server.services.interceptors import Context, RequestInterceptor, read_request, reading_handler
 from server.settings.setting_values import Listen
 from server.streams.base import TEXT_LONGEST_SECONDS, TEXT_PAUSE_SECONDS, EventEncoder, Wakeups, WatchSettings

@@ -36,8 +36,7 @@ from actors.runtime.services import unlimited
 from server.auth.authentication import Authentication, caller, subject
 from server.auth.authorization import READING, CallRevokedError, LiveCalls, Refusals, check_role
 from server.auth.principals import LOCAL, Caller, Role
-from server.cluster.forwarding import PassedStatusError
-from server.cluster.router import CallRouter, ForwardedMethod, RoutedMethod, Trailers
+from server.cluster.router import CallRouter, ForwardedMethod, PassedStatusError, RoutedMethod, Trailers
 from server.contract import limits
 from server.contract.errors import (
     ClientDisconnectedError,

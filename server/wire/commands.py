@@ -32,17 +32,17 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
 from server.contract.validation import UPDATABLE, key_of_label, paths_to_set
-from server.wire import enums
+from server.wire import messages
 from server.wire.conversation_messages import chosen_mcp_servers, parsed_rule
 from server.wire.messages import plain
 
 M = TypeVar("M", bound=Message)
 
-_MODE: dict[int, Mode] = {number: mode for mode, number in enums.MODE.items()}
-_APPROVAL_POLICY: dict[int, ApprovalPolicy] = {number: policy for policy, number in enums.APPROVAL_POLICY.items()}
-_FOLLOW_UP_POLICY: dict[int, FollowUpPolicy] = {number: policy for policy, number in enums.FOLLOW_UP_POLICY.items()}
-_TOOL_GROUP: dict[int, ToolGroup] = {number: group for group, number in enums.TOOL_GROUP.items()}
-_REASONING_EFFORT: dict[int, ReasoningEffort] = {number: effort for effort, number in enums.REASONING_EFFORT.items()}
+_MODE: dict[int, Mode] = {number: mode for mode, number in messages.MODE.items()}
+_APPROVAL_POLICY: dict[int, ApprovalPolicy] = {number: policy for policy, number in messages.APPROVAL_POLICY.items()}
+_FOLLOW_UP_POLICY: dict[int, FollowUpPolicy] = {number: policy for policy, number in messages.FOLLOW_UP_POLICY.items()}
+_TOOL_GROUP: dict[int, ToolGroup] = {number: group for group, number in messages.TOOL_GROUP.items()}
+_REASONING_EFFORT: dict[int, ReasoningEffort] = {number: effort for effort, number in messages.REASONING_EFFORT.items()}
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 _DELIVERY: dict[int, Delivery] = {
     v1.DELIVERY_UNSPECIFIED: Delivery.REJECT,

@@ -40,7 +40,7 @@ from actors.ports import ConversationRecord
 from actors.ports.tools import McpServerStatus, McpState
 from server.contract import resource_names as names
 from server.contract.limits import REPORT_CHARS
-from server.wire.enums import (
+from server.wire.messages import (
     ACTION,
     APPROVAL_POLICY,
     CALL_STATUS,
@@ -53,8 +53,6 @@ from server.wire.enums import (
     REASONING_EFFORT,
     STATE_KIND,
     TOOL_GROUP,
-)
-from server.wire.messages import (
     ConversionContext,
     budget,
     duration,

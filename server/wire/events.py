@@ -30,8 +30,12 @@ from actors.core.states import BackgroundJob
 from actors.ports import StoredEvent
 from server.contract import resource_names as names
 from server.wire.conversation_messages import client_tool_call, pending_approval, question, state, sub_agents_changed
-from server.wire.enums import CONTEXT_STATE, DECISION, JOB_STATUS, MODE, STOP_REASON
 from server.wire.messages import (
+    CONTEXT_STATE,
+    DECISION,
+    JOB_STATUS,
+    MODE,
+    STOP_REASON,
     ConversionContext,
     duration,
     failure,

@@ -8,7 +8,7 @@ from actors import messages as requests
 from actors.core.notifications import Fate
 from server.contract import resource_names as names
 from server.wire import conversation_messages as states
-from server.wire import enums, messages
+from server.wire import messages
 from server.wire.messages import ConversionContext
 
 
@@ -32,7 +32,7 @@ def send_message(
         message = v1.Message(name=names.message(conversation_id, answer.message_id), role=v1.ROLE_USER)
     return v1.SendMessageResponse(
         message=message,
-        disposition=v1.DISPOSITION_DUPLICATE if answer.duplicate else enums.DISPOSITION[answer.disposition],
+        disposition=v1.DISPOSITION_DUPLICATE if answer.duplicate else messages.DISPOSITION[answer.disposition],
         run=names.cycle(conversation_id, answer.run),
         revision=answer.revision,
     )

@@ -13,7 +13,7 @@ import resource
 import threading
 from typing import TYPE_CHECKING, Any
 
-from server.process.operating_system import tune_process
+from server.operating_system import tune_process
 
 tune_process()  # before gRPC is imported
 

@@ -332,7 +332,7 @@ def test_streams_hear_that_the_server_stops(start_server: Servers, tmp_path: Pat
 
 
 def test_a_gateway_stands_alone_before_a_server(server: ServerProcess, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "server.gateway", "--listen", "127.0.0.1:0", "--upstream", server.address]
+    command = [sys.executable, "-m", "server.gateway.command", "--listen", "127.0.0.1:0", "--upstream", server.address]
     process = subprocess.Popen(command, env=clean_environment(tmp_path), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -369,7 +369,7 @@ def test_a_gateway_that_cannot_serve_says_why_before_it_says_that_it_is_ready(
         command = [
             sys.executable,
             "-m",
-            "server.gateway",
+            "server.gateway.command",
             "--listen=127.0.0.1:0",
             f"--upstream={server.address}",
             *options,

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from server.process.certificates import SHOWN_TO_GATEWAY
+from server.certificates import SHOWN_TO_GATEWAY
 from tests.e2e.test_principals import token
 from tests.support.certificates import make_authority, make_certificate, make_self_signed
 from tests.support.patience import PATIENCE, eventually

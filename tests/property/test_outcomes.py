@@ -20,8 +20,7 @@ from actors.core.request_cycles import CycleEvent, decode_lines, events_in, even
 from actors.ports import Commit, LogEntry, Store
 from server.queries.listings import list_queue
 from server.queries.request_cycles import list_cycles
-from server.wire.enums import FATE
-from server.wire.messages import ConversionContext
+from server.wire.messages import FATE, ConversionContext
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes

@@ -19,7 +19,7 @@ from actors.ports import CancelToken, StoreUnavailableError
 from actors.runtime import admission
 from actors.runtime.admission import Admission, FileRoom
 from server.contract.errors import status_of
-from server.process.operating_system import raise_open_files
+from server.operating_system import raise_open_files
 from tests.support.model_requests import Sink, failure, model, request
 
 

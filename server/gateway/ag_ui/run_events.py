@@ -34,7 +34,7 @@ from ag_ui.core import (
 from bedrock import v1
 
 from server.gateway.ag_ui import thread_messages as messages
-from server.gateway.answers import as_json
+from server.gateway.json_requests import as_json
 
 if TYPE_CHECKING:
     from ag_ui.core import BaseEvent, RunAgentInput

@@ -11,7 +11,7 @@ import pytest
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import SandboxReport
 from server.app.wiring import wire
-from server.process.operating_system import running_on
+from server.operating_system import running_on
 from server.settings.config import load
 from server.settings.setting_values import ConfigError
 from tests.support.sandbox_reports import sandbox_report

@@ -22,11 +22,11 @@ import pytest
 from bedrock import v1
 
 from server.app.serving import HttpGateway
+from server.certificates import CertificateFiles
 from server.contract import limits
 from server.gateway import event_streams, http_server, transcoder
 from server.gateway.http_server import Gateway, serve
-from server.process.certificates import CertificateFiles
-from server.process.operating_system import bound
+from server.operating_system import bound
 from server.settings.config import load
 from server.settings.setting_values import Listen
 from tests.support.certificates import make_authority, make_certificate

@@ -18,7 +18,7 @@ NOT_AT_START = {
 OF_AGENTS = {"jsonschema_rs", "tree_sitter", "tree_sitter_bash", "requests", "urllib3"}
 START = """
 import sys, threading, time
-from server.process.operating_system import collection_paused, tune_process
+from server.operating_system import collection_paused, tune_process
 tune_process()
 with collection_paused():
     from server import json_logs
@@ -60,7 +60,7 @@ def test_the_sandbox_is_probed_while_modules_are_imported_and_without_importing_
 
 def test_collection_is_paused_while_modules_are_imported_and_not_afterwards() -> None:
     program = (
-        "import gc; from server.process.operating_system import collection_paused\n"
+        "import gc; from server.operating_system import collection_paused\n"
         "with collection_paused():\n"
         "    kept = [[] for _ in range(1000)]; paused = not gc.isenabled()\n"
         "print(paused, gc.isenabled(), gc.get_freeze_count() > 1000)"

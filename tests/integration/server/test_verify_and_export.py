@@ -21,7 +21,7 @@ from actors.core.notifications import ConversationUpdated, ModeChanged, UsageCha
 from actors.ports import Store
 from server.contract import limits
 from server.queries import audit as audits
-from server.queries import downloads as exports
+from server.queries import audit as exports
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
 from tests.integration.server.watch_harness import Author
 from tests.property.drive import a_context

@@ -16,13 +16,11 @@ from actors.common.settings_checks import read
 from actors.ports.cluster import Cluster, Node
 from actors.ports.records import CommandOrigin
 from actors.ports.telemetry import Telemetry
-from server.app.adapter_choice import CannotStartError
-from server.app.store_choice import check_listener, check_workspaces, node_access
+from server.app.adapter_choice import CannotStartError, check_listener, check_workspaces, node_access
 from server.auth.authorization import CONVERSATIONS, NEEDED, READING
 from server.cluster import peers
-from server.cluster.forwarding import PLACES, URGENT, ServingNode
 from server.cluster.peers import TOKEN, NodeMarks, Obstacle, why_unreachable
-from server.cluster.router import REPEATABLE, CallRouter, NodeAccess, directory_in
+from server.cluster.router import PLACES, REPEATABLE, URGENT, CallRouter, NodeAccess, ServingNode, directory_in
 from server.contract.resource_names import conversation_in
 from server.settings.config import ClusterSettings, Config, load, shown_database
 from server.settings.setting_values import ConfigError

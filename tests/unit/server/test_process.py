@@ -27,13 +27,13 @@ from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_pri
 
 from actors.common.settings_checks import read_named
 from server import json_logs
+from server import operating_system as freed_memory
 from server.app import serving
 from server.app.serving import _on_signals
-from server.cluster.forwarding import URGENT
+from server.cluster.router import URGENT
 from server.json_logs import JsonLines, LateLines, TextLines
 from server.local_endpoint import claim_directory, socket_path
-from server.process import operating_system as freed_memory
-from server.process.operating_system import READY, RISE_BYTES, STOPPING, MallocTrimmer, connections, listener, notify
+from server.operating_system import READY, RISE_BYTES, STOPPING, MallocTrimmer, connections, listener, notify
 from server.services.grpc_server import registry_of
 from server.settings.setting_values import Listen
 
@@ -442,7 +442,7 @@ def test_what_many_threads_freed_is_really_given_back() -> None:
     """Small pieces between what is kept: the C library returns those only when it is told."""
     program = """
 import ctypes
-from server.process import operating_system as freed_memory
+from server import operating_system as freed_memory
 memory = freed_memory.heap_trimmer()
 if memory is None:
     print("not needed")

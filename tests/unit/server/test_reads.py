@@ -23,9 +23,9 @@ from server.auth.authentication import caller
 from server.auth.principals import Caller, Role
 from server.contract import limits
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, SlowReaderError
-from server.queries.downloads import AttachmentDownloads
+from server.queries.audit import AttachmentDownloads
 from server.queries.read_pool import ReadPool
-from server.services.image_upload import THREADS, ImageUploads
+from server.services.conversations import THREADS, ImageUploads
 from server.streams import base
 from tests.support.commit_builder import record_of
 from tests.support.stores import new_store

@@ -41,8 +41,8 @@ from server.auth.tokens import (
     read_or_create_token,
     write_private,
 )
+from server.certificates import SHOWN_TO_GATEWAY
 from server.contract.errors import UnauthenticatedError
-from server.process.certificates import SHOWN_TO_GATEWAY
 from server.services.interceptors import looked_further
 from tests.support.patience import eventually
 

@@ -20,7 +20,7 @@ from actors.ports import ConversationRecord
 from actors.ports.records import Outcome
 from actors.ports.tools import McpServerStatus, McpState
 from server.queries import audit
-from server.wire import conversation_messages, enums
+from server.wire import conversation_messages, messages
 from server.wire.conversation_messages import (
     KEPT,
     KEPT_BYTES,
@@ -275,22 +275,22 @@ def test_background_jobs_are_shown_only_for_the_present_state_of_a_conversation(
 
 
 TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
-    (enums.CONTEXT_STATE, v1.ContextState, ContextState, {"CONTEXT_STATE_UNSPECIFIED"}),
-    (enums.PHASE, v1.ConversationState.LlmRequesting.Phase, LlmPhase, {"PHASE_UNSPECIFIED"}),
-    (enums.ERROR_KIND, v1.ErrorKind, ErrorKind, {"ERROR_KIND_UNSPECIFIED"}),
-    (enums.STOP_REASON, v1.StopReason, StopReason, {"STOP_REASON_UNSPECIFIED"}),
-    (enums.MODE, v1.Mode, context.Mode, {"MODE_UNSPECIFIED"}),
-    (enums.APPROVAL_POLICY, v1.ApprovalPolicy, context.ApprovalPolicy, {"APPROVAL_POLICY_UNSPECIFIED"}),
-    (enums.FOLLOW_UP_POLICY, v1.FollowUpPolicy, context.FollowUpPolicy, {"FOLLOW_UP_POLICY_UNSPECIFIED"}),
-    (enums.ROLE, v1.Role, MessageType, {"ROLE_UNSPECIFIED"}),
-    (enums.SYSTEM_KIND, v1.SystemMessageKind, SystemKind, set()),
-    (enums.TOOL_OUTCOME, v1.ToolOutcome, ToolOutcome, {"TOOL_OUTCOME_UNSPECIFIED"}),
-    (enums.TOOL_GROUP, v1.ToolGroup, context.ToolGroup, {"TOOL_GROUP_UNSPECIFIED"}),
-    (enums.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
-    (enums.DECISION, v1.ApprovalDecision, ApprovalDecision, {"APPROVAL_DECISION_UNSPECIFIED"}),
-    (enums.ACTION, v1.ApprovalRule.Action, context.Action, {"ACTION_UNSPECIFIED"}),
+    (messages.CONTEXT_STATE, v1.ContextState, ContextState, {"CONTEXT_STATE_UNSPECIFIED"}),
+    (messages.PHASE, v1.ConversationState.LlmRequesting.Phase, LlmPhase, {"PHASE_UNSPECIFIED"}),
+    (messages.ERROR_KIND, v1.ErrorKind, ErrorKind, {"ERROR_KIND_UNSPECIFIED"}),
+    (messages.STOP_REASON, v1.StopReason, StopReason, {"STOP_REASON_UNSPECIFIED"}),
+    (messages.MODE, v1.Mode, context.Mode, {"MODE_UNSPECIFIED"}),
+    (messages.APPROVAL_POLICY, v1.ApprovalPolicy, context.ApprovalPolicy, {"APPROVAL_POLICY_UNSPECIFIED"}),
+    (messages.FOLLOW_UP_POLICY, v1.FollowUpPolicy, context.FollowUpPolicy, {"FOLLOW_UP_POLICY_UNSPECIFIED"}),
+    (messages.ROLE, v1.Role, MessageType, {"ROLE_UNSPECIFIED"}),
+    (messages.SYSTEM_KIND, v1.SystemMessageKind, SystemKind, set()),
+    (messages.TOOL_OUTCOME, v1.ToolOutcome, ToolOutcome, {"TOOL_OUTCOME_UNSPECIFIED"}),
+    (messages.TOOL_GROUP, v1.ToolGroup, context.ToolGroup, {"TOOL_GROUP_UNSPECIFIED"}),
+    (messages.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
+    (messages.DECISION, v1.ApprovalDecision, ApprovalDecision, {"APPROVAL_DECISION_UNSPECIFIED"}),
+    (messages.ACTION, v1.ApprovalRule.Action, context.Action, {"ACTION_UNSPECIFIED"}),
     (audit.OUTCOME, v1.AuditEntry.Outcome, Outcome, {"OUTCOME_UNSPECIFIED"}),
-    (enums.ORIGIN, v1.ApprovalRule.Origin, context.Origin, {"ORIGIN_UNSPECIFIED"}),
+    (messages.ORIGIN, v1.ApprovalRule.Origin, context.Origin, {"ORIGIN_UNSPECIFIED"}),
 ]
 
 
@@ -306,7 +306,7 @@ def test_a_table_covers_both_sides_and_maps_one_to_one(
 
 
 @pytest.mark.parametrize(
-    ("table", "wire"), [(enums.MODE, v1.Mode), (enums.ROLE, v1.Role), (enums.FATE, v1.QueuedMessage.Fate)]
+    ("table", "wire"), [(messages.MODE, v1.Mode), (messages.ROLE, v1.Role), (messages.FATE, v1.QueuedMessage.Fate)]
 )
 def test_values_are_called_the_same(table: dict[Any, int], wire: Any) -> None:
     assert all(wire.Name(number).endswith(value.name) for value, number in table.items())
@@ -314,8 +314,10 @@ def test_values_are_called_the_same(table: dict[Any, int], wire: Any) -> None:
 
 def test_every_state_has_its_kind() -> None:
     tags = {kind.__struct_config__.tag for kind in get_args(State)}
-    assert set(enums.STATE_KIND) == tags
-    assert {v1.StateKind.Name(kind).removeprefix("STATE_KIND_").lower() for kind in enums.STATE_KIND.values()} == tags
+    assert set(messages.STATE_KIND) == tags
+    assert {
+        v1.StateKind.Name(kind).removeprefix("STATE_KIND_").lower() for kind in messages.STATE_KIND.values()
+    } == tags
 
 
 def test_deliveries_of_requests_and_of_messages_are_covered() -> None:
@@ -323,7 +325,7 @@ def test_deliveries_of_requests_and_of_messages_are_covered() -> None:
 
     assert set(_DELIVERY) == set(v1.Delivery.values())
     assert set(_DELIVERY.values()) == set(Delivery)
-    assert set(enums.DELIVERY.values()) == set(v1.Delivery.values())
+    assert set(messages.DELIVERY.values()) == set(v1.Delivery.values())
 
 
 # A conversation is made once for each commit, whoever shows it.

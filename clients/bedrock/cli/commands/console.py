@@ -66,7 +66,7 @@ def link_of_running(address: str | None = None) -> str:
 def _serve(settings: Settings, *, quiet: bool) -> None:
     """Run a gateway until Ctrl-C. Raises CommandError if it cannot be started."""
     scheme = "https://" if settings.tls else ""
-    command = [sys.executable, "-P", "-m", "server.gateway", "--listen", "127.0.0.1:0", "--until-eof"]
+    command = [sys.executable, "-P", "-m", "server.gateway.command", "--listen", "127.0.0.1:0", "--until-eof"]
     command += ["--log-level", "warning", "--upstream", f"{scheme}{settings.target}"]
     if settings.tls and (authorities := os.environ.get("BEDROCK_CA_FILE")):
         command += ["--upstream-ca", authorities]
