@@ -7,8 +7,8 @@ import msgspec
 from actors import messages
 from actors.common import json_schema as output_schema
 from actors.common.json_schema import InvalidSchemaError
-from actors.conversation import answers, creation, settings
-from actors.conversation.answers import command_record, filled_in, known_command, late_answer
+from actors.conversation import command_results, creation, settings
+from actors.conversation.command_results import checked_form, command_record, known_command, late_answer
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.core import events
 from actors.core.content import Delivery
@@ -146,7 +146,7 @@ class CommandDispatch:
         if outdated:
             unit.run(events.McpRestarted(event.at, outdated))
         unit.run(event)
-        answer = answers.sent(unit, event.message_id)
+        answer = command_results.send_result(unit, event.message_id)
         entitled = self._titles.wanted and untitled(loaded.record)
         if entitled and (title := title_of(request.text)):
             settings.change(unit, event.at, title=title)
@@ -168,7 +168,7 @@ class CommandDispatch:
         if known is not None:
             return msgspec.json.decode(known.answer, type=QuestionChanged)
         question = open_question(loaded.record.state, request.number)
-        content = filled_in(question, request) if question is not None else ""
+        content = checked_form(question, request) if question is not None else ""
         unit, at = loaded.begin(), self._pipeline.now()
         unit.run(events.AnswerQuestion(at, request.number, request.accept, content))
         (answer,) = unit.find(QuestionChanged)
@@ -189,7 +189,7 @@ class CommandDispatch:
             unit.run(event)
         except Rejected:
             return late_answer(self._pipeline.executor.history(loaded.record), request)
-        answer = answers.answered(unit, request.tool_use_id)
+        answer = command_results.tool_result_result(unit, request.tool_use_id)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
         return answer
 
@@ -227,7 +227,7 @@ class CommandDispatch:
             self._pipeline.executor.stop_unrecorded(unit.effects, unit.record, unit.context)
             recorded = False
         surviving = tuple(job for job in self._jobs() if job not in ended)
-        return answers.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
+        return command_results.cancel_result(unit, ended=ended, surviving=surviving, recorded=recorded)
 
     def _withdraw_message(self, message_id: str) -> messages.WithdrawMessageResult:
         event = events.WithdrawMessage(self._pipeline.now(), message_id)

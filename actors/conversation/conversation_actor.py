@@ -28,15 +28,15 @@ from typing import Any
 from actors import messages, ports
 from actors.conversation import creation
 from actors.conversation.command_dispatch import CommandDispatch, cancel_event
-from actors.conversation.lifecycle import ConversationDeletion, DeletionOverdue, IdleCheck, Lifecycle, Shutdown
-from actors.conversation.pipeline import ConversationPipeline, Recovery
-from actors.conversation.retry_queue import (
+from actors.conversation.commit_retries import (
     ReloadFromStore,
     Retry,
     VerifyUncertainCommit,
     covers_cancel,
     may_share_commit,
 )
+from actors.conversation.lifecycle import ConversationDeletion, DeletionOverdue, IdleCheck, Lifecycle, Shutdown
+from actors.conversation.pipeline import ConversationPipeline, Recovery
 from actors.core.errors import Reason, Rejected
 from actors.core.events import UserCancel
 from actors.core.states import AwaitingToolApproval, Ledger
@@ -78,13 +78,13 @@ class ConversationActor(Actor):
         self._pipeline.perform_outcomes = functools.partial(creation.perform_outcomes, self._pipeline)
         self._commands = CommandDispatch(self._pipeline, shared.titles)
         self._recovery = Recovery(self._pipeline, functools.partial(self._remind, Retry()))
-        self._retry_queue = self._recovery.retry_queue
-        self._deletion = ConversationDeletion(self._commands, self._executor, self._retry_queue, self._remind)
+        self._commit_retries = self._recovery.commit_retries
+        self._deletion = ConversationDeletion(self._commands, self._executor, self._commit_retries, self._remind)
         self._lifecycle = Lifecycle(
             self,
             self._pipeline,
             directory=directory,
-            retry_queue=self._retry_queue,
+            commit_retries=self._commit_retries,
             sub_agents=shared.sub_agents,
             remind=self._remind,
         )
@@ -109,7 +109,7 @@ class ConversationActor(Actor):
 
     @property
     def _stored(self) -> bool:
-        return not self._retry_queue and not self._deletion.pending
+        return not self._commit_retries and not self._deletion.pending
 
     @property
     def ledger(self) -> Ledger | None:
@@ -157,7 +157,7 @@ class ConversationActor(Actor):
             case messages.JobExited(receipt=receipt):
                 self._on_job_exited(receipt)
             case Retry():
-                self._retry_queue.retry()
+                self._commit_retries.retry()
             case messages.ToolsEnded(call=call):
                 self._executor.tools_ended(call)
             case messages.ModelRequestOverdue(request=request):
@@ -201,7 +201,7 @@ class ConversationActor(Actor):
             return failed(Rejected(Reason.SLUG_TAKEN))
         except ports.StoreUnavailableError as error:
             # If the failed creation has been stored nevertheless, the sub-agent must not remain without a run.
-            self._retry_queue.requeue(
+            self._commit_retries.requeue(
                 ReloadFromStore(1) if isinstance(asked.command, messages.CreateSubAgent) else VerifyUncertainCommit(),
                 why=error,
             )
@@ -247,9 +247,9 @@ class ConversationActor(Actor):
                     self._cancel_later(event, origin)
                 return receipt
             case messages.DeleteConversationCommand(force=True):
-                self._retry_queue.flush()
+                self._commit_retries.flush()
             case _:
-                if not self._retry_queue.flush():
+                if not self._commit_retries.flush():
                     raise Rejected(Reason.STORE_UNAVAILABLE)
         with self._pipeline.attributed_to(origin):
             answer = self._commands.carry_out(request)
@@ -258,8 +258,8 @@ class ConversationActor(Actor):
         return answer
 
     def _cancel_later(self, event: UserCancel, origin: CommandOrigin | None) -> None:
-        if not any(covers_cancel(entry, event) for entry in self._retry_queue):
-            self._retry_queue.requeue(messages.EffectOutcome(event, origin=origin), first=True)
+        if not any(covers_cancel(entry, event) for entry in self._commit_retries):
+            self._commit_retries.requeue(messages.EffectOutcome(event, origin=origin), first=True)
 
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class ConversationActor(Actor):
             else:
                 outcomes.append(envelope.message)
         try:
-            self._retry_queue.enqueue(*outcomes)
+            self._commit_retries.enqueue(*outcomes)
         finally:
             for agent_id in stopped:
                 self._executor.sub_agent_stopped(agent_id)
@@ -284,7 +284,7 @@ class ConversationActor(Actor):
 
     def _record_kill(self, receipt: KillReceipt) -> None:
         self._deletion.note_leak(receipt)
-        self._retry_queue.enqueue(receipt)
+        self._commit_retries.enqueue(receipt)
 
     # --- faults -----------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class ConversationActor(Actor):
             )
         self._lifecycle.lost = lost
         self._deletion.fail(lost)
-        self._retry_queue.clear()
+        self._commit_retries.clear()
         self._commands.stop_everything()
         self._pipeline.drop()
         self._lifecycle.stop_if_idle()

@@ -11,8 +11,8 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from actors.conversation import answers, settings
-from actors.conversation.answers import command_record, created_by, known_command, known_create
+from actors.conversation import command_results, settings
+from actors.conversation.command_results import command_record, created_by, known_command, known_create
 from actors.conversation.forking import forked_conversation, stored_bytes
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.system_prompt import left_out, sub_agent_prompt, system_prompt
@@ -254,7 +254,7 @@ def spawn_from_command(
     unit.run(SpawnSubAgents(at, message_id, tasks))
     if spent := thresholds.spent_for_good(record.budget, record.state.ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is used up: raise it to continue")
-    return unit, answers.spawned(unit, message_id)
+    return unit, command_results.spawn_result(unit, message_id)
 
 
 def create_sub_agent(pipeline: ConversationPipeline, request: CreateSubAgent) -> ConversationRecord:

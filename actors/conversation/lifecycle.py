@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from actors.conversation.command_dispatch import CommandDispatch
+from actors.conversation.commit_retries import CommitRetries, Uncommitted, VerifyUncertainCommit
 from actors.conversation.pipeline import ConversationPipeline, recovering
-from actors.conversation.retry_queue import RetryQueue, Uncommitted, VerifyUncertainCommit
 from actors.core.errors import Reason, Rejected
 from actors.core.states import TERMINAL, Idle
 from actors.core.tool_run import QUIESCE_MS, KillReceipt
@@ -50,7 +50,7 @@ class Lifecycle:
         pipeline: ConversationPipeline,
         *,
         directory: ConversationDirectory,
-        retry_queue: RetryQueue[Uncommitted],
+        commit_retries: CommitRetries[Uncommitted],
         sub_agents: SubAgentRunner,
         remind: Callable[[object, int], None],
     ) -> None:
@@ -59,7 +59,7 @@ class Lifecycle:
         self._pipeline = pipeline
         self._executor = pipeline.executor
         self._services = pipeline.services
-        self._retry_queue = retry_queue
+        self._commit_retries = commit_retries
         self._sub_agents = sub_agents
         self._remind = remind
         self.sub_agent: CreateSubAgent | None = None
@@ -89,7 +89,7 @@ class Lifecycle:
         """
         if self._actor.mailbox.closed:
             return
-        if not (self.shutting_down or (self._pipeline.idle and not self._retry_queue)):
+        if not (self.shutting_down or (self._pipeline.idle and not self._commit_retries)):
             return
         self._executor.on_idle()
         if self._has_ended and not self._jobs_killed:
@@ -122,7 +122,7 @@ class Lifecycle:
         """End the run. The actor stops after its tools and sub-agents have stopped, and then completes `done`."""
         self._shutdown = done
         self._executor.stop_everything()
-        self._retry_queue.clear()
+        self._commit_retries.clear()
         loaded = self._pipeline.loaded
         try:
             if loaded is not None and (unit := recovering(loaded, self._pipeline.now())) is not None:
@@ -179,7 +179,7 @@ class _PendingDeletion:
 class ConversationDeletion:
     """Deletes one conversation once all that it runs has exited. Actor's thread only, except for `pending`.
 
-    `commands` deletes rows and tools' state, `retry_queue` gets a VerifyUncertainCommit if the store fails, and
+    `commands` deletes rows and tools' state, `commit_retries` gets a VerifyUncertainCommit if the store fails, and
     `remind` sends the actor a message after a number of milliseconds.
     """
 
@@ -187,12 +187,12 @@ class ConversationDeletion:
         self,
         commands: CommandDispatch,
         executor: EffectExecutor,
-        retry_queue: RetryQueue[Uncommitted],
+        commit_retries: CommitRetries[Uncommitted],
         remind: Callable[[object, int], None],
     ) -> None:
         self._commands = commands
         self._executor = executor
-        self._retry_queue = retry_queue
+        self._commit_retries = commit_retries
         self._remind = remind
         self._pending: _PendingDeletion | None = None
 
@@ -238,7 +238,7 @@ class ConversationDeletion:
             raise
         except StoreError as error:
             pending.answer.set_exception(Rejected(Reason.STORE_UNAVAILABLE))
-            self._retry_queue.requeue(VerifyUncertainCommit(), why=error)
+            self._commit_retries.requeue(VerifyUncertainCommit(), why=error)
         except BaseException as error:
             pending.answer.set_exception(error)
             raise

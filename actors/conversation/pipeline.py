@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import msgspec
 
 from actors import ports
-from actors.conversation.retry_queue import (
+from actors.conversation.commit_retries import (
+    CommitRetries,
     Prepared,
     ReloadFromStore,
-    RetryQueue,
     Uncommitted,
     VerifyUncertainCommit,
     sharing_commit,
@@ -367,7 +367,7 @@ class Recovery:
 
     def __init__(self, pipeline: ConversationPipeline, later: Callable[[int], None]) -> None:
         self._pipeline = pipeline
-        self.retry_queue: RetryQueue[Uncommitted] = RetryQueue(pipeline.conversation_id, self._prepare, later)
+        self.commit_retries: CommitRetries[Uncommitted] = CommitRetries(pipeline.conversation_id, self._prepare, later)
         """What is not committed yet: results of effects, and repairs of the copy in memory."""
 
     def record_fault(self) -> None:
@@ -382,7 +382,7 @@ class Recovery:
         try:
             self._pipeline.advance(fault)
         except ports.StoreUnavailableError as error:
-            self.retry_queue.requeue(EffectOutcome(fault), first=True, why=error)
+            self.commit_retries.requeue(EffectOutcome(fault), first=True, why=error)
         except ports.NotOwnerError:
             raise
         except BaseException:
@@ -391,8 +391,8 @@ class Recovery:
 
     def reload(self) -> None:
         epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
-        self.retry_queue.clear()
-        self.retry_queue.enqueue(ReloadFromStore(epoch))
+        self.commit_retries.clear()
+        self.commit_retries.enqueue(ReloadFromStore(epoch))
 
     def _prepare(self, entries: Sequence[Uncommitted]) -> Prepared:
         """The next commit of the retry queue. Raises StoreError.

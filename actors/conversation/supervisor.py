@@ -33,7 +33,7 @@ from actors.messages import (
     UnknownConversationError,
     Wake,
 )
-from actors.runners.model_requests import learn_models_of, needs_provider
+from actors.runners.request_builder import learn_models_of, needs_provider
 from actors.runners.side_queries import SideQueries, Titles
 from actors.runners.sub_agents import SubAgentRunner, prepared
 from actors.runtime.actor import Request, ask, failed, forward, tell

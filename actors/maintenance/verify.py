@@ -44,7 +44,7 @@ def findings(store: ports.StoreReader, record: ports.ConversationRecord) -> tupl
         except ports.RevisionTooOldError:
             continue
         except ports.StoreDamagedError:
-            found["what the log tells cannot be read to its end"] = None
+            found["the event log is damaged and cannot be read completely"] = None
             break
     return tuple(found)[:MAX_FINDINGS]
 
@@ -54,11 +54,11 @@ def _violations(store: ports.StoreReader, record: ports.ConversationRecord) -> I
 
     Raises RevisionTooOldError or StoreDamagedError.
     """
-    checker, begins = InvariantChecker(record.id), _beginning(store, record)
-    if begins:
+    checker, oldest_missing = InvariantChecker(record.id), _beginning(store, record)
+    if oldest_missing:
         checker.begin_mid_log()
-    complete = begins == 0
-    for event in _events(store, record, begins):
+    complete = oldest_missing == 0
+    for event in _events(store, record, oldest_missing):
         if isinstance(event.notification, MessageAdded) and not complete:
             complete = True
             for message in _messages(store, record, event.notification.message.sequence):
@@ -142,11 +142,11 @@ class Replay:
         """How `record` differs from the state and mode that the replay has reached; "" if they are equal."""
         found: list[str] = []
         if self._state != record.state:
-            found.append(f"the stored state differs: {_differing(self._state, record.state)}")
+            found.append(f"the stored state differs: {_difference(self._state, record.state)}")
         if self._context is not None and self._context.mode is not record.mode:
             found.append(f"the stored mode is {record.mode.value} instead of {self._context.mode.value}")
-        if self._due() is not None:
-            found.append("it ends before an event that was due")
+        if self._settle_due() is not None:
+            found.append("the log ends before an event that was due")
         return "; ".join(found)
 
     def _differences(self, row: ports.StoredTransition) -> Iterator[str]:
@@ -156,24 +156,24 @@ class Replay:
         except msgspec.DecodeError:
             yield "its input or context cannot be read"
             return
-        due, self._at = self._due(), row.at
+        due, self._at = self._settle_due(), row.at
         if due is not None and entry != due:
             yield f"{_name(due)} was due, not {_name(entry)}"
         if entry.at != row.at:
-            yield "its time is not that of its input"
+            yield "its time differs from its input's"
         match entry:
             case Created():
                 yield from self._create(row, Ledger(seq=len(row.notifications)))
             case Forked(ledger=ledger):
                 yield from self._create(row, ledger)
             case SettingsChanged(fields=fields):
-                yield from _unlike((ConversationUpdated(fields),), row.notifications)
+                yield from _first_difference((ConversationUpdated(fields),), row.notifications)
             case ApprovalRulesChanged():
-                yield from _unlike((ConversationUpdated(("approval_rules",)),), row.notifications)
+                yield from _first_difference((ConversationUpdated(("approval_rules",)),), row.notifications)
             case TreeReaped(tool_use_id=tool_use_id):
-                yield from _unlike(_receipts(tool_use_id, row.notifications), row.notifications)
+                yield from _first_difference(_receipts(tool_use_id, row.notifications), row.notifications)
             case _:
-                yield from self._move(entry, row)
+                yield from self._replay_transition(entry, row)
 
     def _change_context(self, row: ports.StoredTransition) -> Iterator[str]:
         if row.context is None:
@@ -183,7 +183,7 @@ class Replay:
             yield f"its context has the mode {context.mode.value} instead of {self._context.mode.value}"
         self._context = context
 
-    def _due(self) -> Event | None:
+    def _settle_due(self) -> Event | None:
         if self._state is None or self._context is None:
             return None
         return settle_event(self._state, self._at)
@@ -193,11 +193,11 @@ class Replay:
             yield "a conversation is created only once"
         self._state = Idle(ledger)
         if not all(isinstance(each, MessageAdded) for each in row.notifications):
-            yield "a creation brings nothing but messages"
+            yield "its events are not all messages, as they must be for a creation"
 
-    def _move(self, event: Event, row: ports.StoredTransition) -> Iterator[str]:
+    def _replay_transition(self, event: Event, row: ports.StoredTransition) -> Iterator[str]:
         if self._state is None or self._context is None:
-            yield "the state or the context before it is not known"
+            yield "the state or the context before it is unknown"
             return
         try:
             result = transition(self._state, self._context, event)
@@ -205,13 +205,13 @@ class Replay:
             yield f"{_name(event)} is refused: {refusal}"
             return
         except Exception as error:  # noqa: BLE001 -- a damaged input may raise anything
-            yield f"{_name(event)} makes the machine fail with {type(error).__name__}"
+            yield f"{_name(event)} fails in the state machine with {type(error).__name__}"
             return
         if result.new_state is self._state and not result.effects:
             yield f"{_name(event)} changes nothing"
         self._effects = _encode([each for each in result.effects if not isinstance(each, PersistState)])
         self._state, self._context = result.new_state, context_after(self._context, result.effects)
-        yield from _unlike(_notifications(result), row.notifications)
+        yield from _first_difference(_notifications(result), row.notifications)
 
 
 def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
@@ -235,17 +235,17 @@ def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...
     return (ToolTreeReaped(tool_use_id, (), 0),)
 
 
-def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[str]:
+def _first_difference(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[str]:
     """Yield a description of only the first difference, because later ones follow from it; nothing if there is none."""
     for number, (now, then) in enumerate(zip(replayed, stored, strict=False), 1):
         if now != then:
-            yield f"its event {number} differs: {_differing(now, then)}"
+            yield f"its event {number} differs: {_difference(now, then)}"
             return
     if len(replayed) != len(stored):
         yield f"it has {len(stored)} events instead of {len(replayed)}"
 
 
-def _differing(now: Struct | None, then: Struct) -> str:
+def _difference(now: Struct | None, then: Struct) -> str:
     replayed, stored = msgspec.to_builtins(now), msgspec.to_builtins(then)
     while isinstance(replayed, dict) and isinstance(stored, dict):
         keys = [key for key in {**replayed, **stored} if replayed.get(key) != stored.get(key)]

@@ -22,7 +22,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
 from actors.events.hub import TextWindow
 from actors.messages import EffectOutcome, ModelRequestOverdue
-from actors.runners.model_requests import RequestBuilder, find_model, respond
+from actors.runners.request_builder import RequestBuilder, find_model, respond
 from actors.runtime.actor import Actor, Mailbox, tell
 from actors.runtime.admission import Admission, ReadPace, SlotRequest
 from actors.runtime.offered_tools import checked_calls, output_of

@@ -36,7 +36,7 @@ from actors.ports import (
     SideQueryError,
     ToolTransientError,
 )
-from actors.runners.model_requests import respond
+from actors.runners.request_builder import respond
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
 from actors.runtime.services import Services

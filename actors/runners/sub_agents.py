@@ -25,7 +25,7 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, SubAgentTimeout, UsageReported
 from actors.core.states import AgentFailed, AgentOutcome, AgentSucceeded, AgentTask, Completed, Failed, State
 from actors.core.summary import run_id
-from actors.runners.model_requests import learn_models
+from actors.runners.request_builder import learn_models
 from actors.runtime.actor import Request, failed, tell
 from actors.runtime.services import Services, offered_model, served_model
 

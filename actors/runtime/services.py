@@ -267,7 +267,7 @@ def working_directory(services: Services, path: str, principal: str) -> str:
 def offered_model(services: Services, name: str, principal: str) -> ports.Model:
     """A requested model. Raises Rejected unless the principal may use it and a provider serves it.
 
-    Where a provider lists its models itself, that list must have been read (`runners.model_requests.learn_models`).
+    Where a provider lists its models itself, that list must have been read (`runners.request_builder.learn_models`).
     """
     if not services.permissions(principal).allows_model(name):
         raise Rejected(Reason.MODEL_UNAVAILABLE, f"this principal may not use the model {name}")

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 
 from actors.adapters.store.sqlite.store import PeeweeStore
+from actors.conversation.commit_retries import CommitRetries, Prepared, sharing_commit
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
-from actors.conversation.retry_queue import Prepared, RetryQueue, sharing_commit
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.content import Message
 from actors.core.context import ConvContext, Mode
@@ -131,7 +131,7 @@ class Played:
         self.pipeline.loaded = LoadedConversation(services, record)
         self.pipeline.loaded.context = context
         self.ended_at_once: dict[ExecuteTool, ToolComplete] = {}
-        self.queue: RetryQueue[Any] = RetryQueue("c", self._prepare, lambda milliseconds: None)
+        self.queue: CommitRetries[Any] = CommitRetries("c", self._prepare, lambda milliseconds: None)
 
     def _prepare(self, entries: Sequence[Any]) -> Prepared:
         return self.pipeline.prepare(sharing_commit(entries) or tuple(entries[:1]))

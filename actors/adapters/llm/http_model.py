@@ -23,7 +23,7 @@ _WITHOUT_IMAGES = (
     'With images = false in [models."{name}"] of the server\'s settings it gets none from the start.'
 )
 
-_PERHAPS_IMAGES = (
+_IMAGES_MAYBE_REFUSED = (
     "It had images, and it is not known whether {name} takes them: if not, set images = false in "
     '[models."{name}"] of the server\'s settings.'
 )
@@ -48,13 +48,13 @@ class HttpModel:
         self._operator = operator
         self._prefixes = prefixes
         self._asks_server = needs_discovery(name, server.provider, operator)
-        self._stated: tuple[StatedLimits | None, bool] = (None, False)
-        self._known = self._resolve(*self._stated)
+        self._server_facts: tuple[StatedLimits | None, bool] = (None, False)
+        self._description = self._resolve(*self._server_facts)
 
     @property
     def info(self) -> ModelInfo:
         """The model's description. It changes when the server has stated the model's limits, or has refused images."""
-        return self._current()[0]
+        return self._info_and_limits()[0]
 
     def ask_limits(self, cancel: CancelToken) -> None:
         """Ask the server for the model's limits unless they are known or it was just asked. Never raises. Blocks."""
@@ -63,11 +63,11 @@ class HttpModel:
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """Send one request and return the answer; see ports.Model. Asks the server for unknown limits first."""
-        built_with_images = self.info.images
+        expected_images = self.info.images
         self.ask_limits(cancel)
         prepared = self._prepare(request)
-        if built_with_images and not prepared.info.images and _has_images(request):
-            raise self._without_images(f"{prepared.info.provider} has said that {self._name} takes no images.")
+        if expected_images and not prepared.info.images and _has_images(request):
+            raise self._without_images(f"{prepared.info.provider} does not accept images for {self._name}.")
         try:
             return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)
         except ImagesRefusedError as refused:
@@ -77,7 +77,7 @@ class HttpModel:
             doubtful = failed.failure.kind is ErrorKind.INVALID_REQUEST and prepared.info.images_assumed
             if not (doubtful and _has_images(request)):
                 raise
-            text = f"{failed.failure.message} {_PERHAPS_IMAGES.format(name=self._name)}"
+            text = f"{failed.failure.message} {_IMAGES_MAYBE_REFUSED.format(name=self._name)}"
             raise ModelFailedError(replace(failed.failure, message=text), usage=failed.usage) from None
 
     def _without_images(self, reason: str, usage: Usage | None = None) -> ModelFailedError:
@@ -88,10 +88,10 @@ class HttpModel:
         return self._body(self._prepare(request))
 
     def _prepare(self, request: ModelRequest) -> PreparedRequest:
-        info, limits = self._current()
+        info, limits = self._info_and_limits()
         if request.max_output:
-            most = limits.output if info.known else request.max_output
-            limits = replace(limits, output=min(most, request.max_output))
+            limit = limits.output if info.known else request.max_output
+            limits = replace(limits, output=min(limit, request.max_output))
         return PreparedRequest(self._client.provider, info, limits, request)
 
     def _body(self, prepared: PreparedRequest) -> bytes:
@@ -100,8 +100,9 @@ class HttpModel:
         def encode(turn: Turn) -> bytes:
             return protocol.turn_of(turn, prepared)
 
-        form = (self._client.provider.name, self._name, prepared.info.images)
-        prefix = self._prefixes.pop(request.conversation_id, form, protocol.joint, view)
+        cache_key = (self._client.provider.name, self._name, prepared.info.images)
+        # Turns that will not change are encoded once and kept; only the others are encoded for each request.
+        prefix = self._prefixes.pop(request.conversation_id, cache_key, protocol.joint, view)
         prefix.grow(view, encode)
         tail = EncodedTurns(protocol.joint, prefix.encoded.role)
         tail.add(view.turns[view.settled :], encode)
@@ -110,11 +111,11 @@ class HttpModel:
             self._prefixes.put(request.conversation_id, prefix)
         return body
 
-    def _current(self) -> tuple[ModelInfo, ModelLimits]:
+    def _info_and_limits(self) -> tuple[ModelInfo, ModelLimits]:
         stated = self._server.limits(self._name), self._name in self._server.images_refused
-        if stated != self._stated:
-            self._stated, self._known = stated, self._resolve(*stated)
-        return self._known
+        if stated != self._server_facts:
+            self._server_facts, self._description = stated, self._resolve(*stated)
+        return self._description
 
     def _resolve(self, stated: StatedLimits | None, images_refused: bool) -> tuple[ModelInfo, ModelLimits]:
         provider = self._client.provider

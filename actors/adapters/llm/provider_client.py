@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", and the end of the stream.
+# Seconds to wait after a complete answer for its token usage, "[DONE]" and the end of the stream.
 TAIL_SECONDS = 5.0
 
 _JSON_LINES = re.compile("ndjson|jsonl")
@@ -159,20 +159,20 @@ class ProviderClient:
             return None, failed
         except ModelAbortedError:
             return None, None  # the request was cancelled while it waited for a key
-        except LocalResourcesExhaustedError as full:
-            return None, ModelFailedError(resource_failure(full.text))
-        except TransportTimeoutError as late:
-            return None, provider_errors.timed_out(self.provider, late.text, reader.usage if reader else None)
-        except TransportError as failed:
+        except LocalResourcesExhaustedError as error:
+            return None, ModelFailedError(resource_failure(error.text))
+        except TransportTimeoutError as error:
+            return None, provider_errors.timed_out(self.provider, error.text, reader.usage if reader else None)
+        except TransportError as error:
             return None, provider_errors.failed_request(
-                self.provider, failed.kind, failed.text, reader.usage if reader else None
+                self.provider, error.kind, error.text, reader.usage if reader else None
             )
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as odd:
-            return None, provider_errors.malformed_answer(self.provider, odd, reader.usage if reader else None)
-        except Exception as fault:  # noqa: BLE001 -- the port promises that no other exception is raised
-            if text := exhausted_resource(fault):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return None, provider_errors.malformed_answer(self.provider, error, reader.usage if reader else None)
+        except Exception as error:  # noqa: BLE001 -- the port promises that no other exception is raised
+            if text := exhausted_resource(error):
                 return None, ModelFailedError(resource_failure(text))
-            return None, _unexpected(self.provider, fault)
+            return None, _unexpected(self.provider, error)
 
     def _read(
         self, provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: GatheredText, cancel: CancelToken
@@ -247,7 +247,7 @@ def _read_events(
 
 
 def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader, cancel: CancelToken) -> None:
-    """Process events, perhaps hundreds, until the answer is finished or cancelled. Raises ModelFailedError."""
+    """Process events until the answer is finished or cancelled. Raises ModelFailedError."""
     for event in events:
         if reader.finished or cancel.cancelled:
             return

@@ -16,12 +16,45 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from actors.adapters.sandbox import control_groups
 from actors.adapters.sandbox.host import kernel, process_walk
 from actors.common.machine import exhausted_resource, run_in_thread
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
+
+log = logging.getLogger(__name__)
+
+BEGIN_SECONDS = 10.0
+
+# In this time after a kill the host must report the end of the tree. The tool runner waits a little less, so it has
+# reported that processes may still run before this module stops waiting.
+REPORT_SECONDS = 2.2
+
+# Seconds after the time limit in which the host must have enforced it; then the server kills the program itself.
+WALL_GRACE_SECONDS = 5.0
+
+# Maximum seconds that the server spends on killing the processes of a host that did not report their end.
+CONFIRM_SECONDS = 0.5
+
+FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
+
+# The names of the limits, indexed by the numbers that the tool host reports.
+LIMITS = ("", "wall", "processes", "memory", "lease")
+
+STAGES = {
+    "host": "the tool host could not be forked",
+    "fork": "no process could be created",
+    "group": "its control groups could not be joined",
+    "session": "its session could not be made",
+    "cwd": "the working directory cannot be entered",
+    "limits": "its limits could not be set",
+    "files": "its files could not be arranged",
+    "restrict": "the restriction could not be applied",
+    "hide": "the server's own files could not be hidden from it",
+    "lease": "this server may not start tools until the database of its cluster answers it again",
+    "exec": "the program cannot be executed",
+}
 
 
 class Capture:
@@ -86,40 +119,6 @@ class HostProcess:
                     (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
 
 
-log = logging.getLogger(__name__)
-
-BEGIN_SECONDS = 10.0
-
-# In this time after a kill the host must report the end of the tree. The tool runner waits a little less, so it has
-# reported that processes may still run before this module stops waiting.
-REPORT_SECONDS = 2.2
-
-# Seconds after the time limit in which the host must have enforced it; then the server kills the program itself.
-WALL_GRACE_SECONDS = 5.0
-
-# Maximum seconds that the server spends on killing the processes of a host that did not report their end.
-CONFIRM_SECONDS = 0.5
-
-FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
-
-# The names of the limits, indexed by the numbers that the tool host reports.
-LIMITS = ("", "wall", "processes", "memory", "lease")
-
-STAGES = {
-    "host": "the tool host could not be forked",
-    "fork": "no process could be created",
-    "group": "its control groups could not be joined",
-    "session": "its session could not be made",
-    "cwd": "the working directory cannot be entered",
-    "limits": "its limits could not be set",
-    "files": "its files could not be arranged",
-    "restrict": "the restriction could not be applied",
-    "hide": "the server's own files could not be hidden from it",
-    "lease": "this server may not start tools until the database of its cluster answers it again",
-    "exec": "the program cannot be executed",
-}
-
-
 class HostLostError(ProcessStartError):
     """The fork server ended, or did not answer, before it forked a host; the program did not start."""
 
@@ -170,6 +169,23 @@ def _ends_within(pidfd: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
+class EndReport(NamedTuple):
+    """The tool host's last message."""
+
+    code: int  # -1 if a signal ended the program
+    signal: int
+    killed: int
+    limit: int  # an index of LIMITS
+    leaked: int
+    milliseconds: int
+    pids: tuple[int, ...]
+
+    @classmethod
+    def read(cls, content: bytes) -> EndReport:
+        code, number, killed, limit, leaked, milliseconds, *pids = _numbers(content)
+        return cls(code, number, killed, limit, leaked, milliseconds, tuple(pids))
+
+
 # Called with the ended tree, its host (None if unknown), and the marks of its processes (None if certainly none still
 # runs).
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, control_groups.CallMarks | None], None]"
@@ -192,7 +208,7 @@ class ProcessTree:
         on_end: OnEnd,
         trace: control_groups.CallMarks,
     ) -> None:
-        self._trace = trace
+        self._marks = trace
         self._control = control
         self._on_output: Callable[[bytes], None] | None = on_output
         self._on_end = on_end
@@ -211,13 +227,13 @@ class ProcessTree:
         self._grouped = False
         self._started = False
         self._refusal: Exception | None = None
-        self._report: tuple[int, ...] | None = None
-        self._cleared = False
-        self._silent = False
+        self._report: EndReport | None = None
+        self._tree_cleared = False
+        self._host_gone = False
         self._over = False
         self._killed_at: float | None = None
         self._wall_passed = False
-        self._reaped: set[int] = set()
+        self._killed_pids: set[int] = set()
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -227,7 +243,7 @@ class ProcessTree:
             run_in_thread(self._read, "bedrock-toolhost")
             self._reading = True
         except RuntimeError as error:
-            self._silent = True
+            self._host_gone = True
             raise ProcessStartError(
                 exhausted_resource(error) or "no thread could be started for the tool's output"
             ) from error
@@ -248,11 +264,11 @@ class ProcessTree:
         ForkUnsupportedError another host may succeed. A host that is lost later is reported by `wait`.
         """
         with self._changed:
-            known = self._changed.wait_for(self._decided, BEGIN_SECONDS)
+            known = self._changed.wait_for(self._start_decided, BEGIN_SECONDS)
         if not known:
             self.kill()
             with self._changed:
-                self._changed.wait_for(self._decided, REPORT_SECONDS)
+                self._changed.wait_for(self._start_decided, REPORT_SECONDS)
         with self._changed:
             if self._refusal is not None:
                 raise self._refusal
@@ -261,8 +277,8 @@ class ProcessTree:
             if self._init is None:
                 raise ProcessStartError("the tool host ended before the program began")
 
-    def _decided(self) -> bool:
-        return self._started or self._refusal is not None or self._report is not None or self._silent
+    def _start_decided(self) -> bool:
+        return self._started or self._refusal is not None or self._report is not None or self._host_gone
 
     # --- kill -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +292,7 @@ class ProcessTree:
             if self._init is None:
                 self._kill_host()
             else:
-                self._reaped.update(process_walk.snapshot(self._init.pid))
+                self._killed_pids.update(process_walk.snapshot(self._init.pid))
                 self._init.kill()
             self._changed.notify_all()
 
@@ -306,7 +322,7 @@ class ProcessTree:
             return self._end
 
     def _finish(self) -> ProcessEnd:
-        leaked = bool(self._report and self._report[4]) if self._await_report() else not self._clear()
+        leaked = bool(self._report and self._report.leaked) if self._await_report() else not self._clear()
         with self._changed:
             self._over = True
             ends_by_itself = self._report is not None and not leaked
@@ -317,10 +333,10 @@ class ProcessTree:
         self._control.close()
         if self._init is not None:
             self._init.close()
-        control_groups.remove_groups(self._trace)
+        control_groups.remove_groups(self._marks)
         if leaked:
             log.error("a tool's process tree outlived its kill")
-        self._on_end(self, self._host, self._trace if leaked else None)
+        self._on_end(self, self._host, self._marks if leaked else None)
         return self._result(leaked)
 
     def _join_reader(self, leaked: bool) -> None:
@@ -337,7 +353,7 @@ class ProcessTree:
     def _await_report(self) -> bool:
         """Wait for the host's report; return False if the host is lost, or does not report in time after a kill."""
         with self._changed:
-            while self._report is None and not self._silent:
+            while self._report is None and not self._host_gone:
                 due = self._wall_until if self._killed_at is None else self._killed_at + REPORT_SECONDS
                 left = None if due is None else due - time.monotonic()
                 if left is None or left > 0:
@@ -358,7 +374,7 @@ class ProcessTree:
         host, init = self._host, self._init
         if host is None:
             return True
-        confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep(host))
+        confirmed = self._refusal is not None or self._tree_cleared or (not self._host_gone and self._sweep(host))
         host.kill(group=True)
         if init is None:
             return True
@@ -366,9 +382,9 @@ class ProcessTree:
             init.kill()
             return init.ended_within(CONFIRM_SECONDS)
         init.kill(signal.SIGCONT)  # a stopped init would not clean up
-        killed, certain = control_groups.kill_orphans(self._trace, CONFIRM_SECONDS, grouped=self._grouped)
-        self._reaped.update(killed)
-        return init.ended_within(CONFIRM_SECONDS) and (certain or self._cleared)
+        killed, certain = control_groups.kill_orphans(self._marks, CONFIRM_SECONDS, grouped=self._grouped)
+        self._killed_pids.update(killed)
+        return init.ended_within(CONFIRM_SECONDS) and (certain or self._tree_cleared)
 
     def _sweep(self, host: HostProcess) -> bool:
         """Kill the descendants of a live host that does not report; return whether none is left.
@@ -380,28 +396,28 @@ class ProcessTree:
             pids = process_walk.descendants(host.pid)
             if not pids:
                 return not host.ended()
-            self._reaped.update(pids)
+            self._killed_pids.update(pids)
             for pid in pids:
                 process_walk.send_signal(pid, signal.SIGKILL)
             time.sleep(0.005)
         return False
 
     def _result(self, leaked: bool) -> ProcessEnd:
-        unreported = (-1, int(signal.SIGKILL), 0, 0, 0, int((time.monotonic() - self._began) * 1000))
-        code, number, killed, limit, _, milliseconds, *pids = self._report or unreported
+        duration = int((time.monotonic() - self._began) * 1000)
+        report = self._report or EndReport(-1, int(signal.SIGKILL), 0, 0, 0, duration, ())
         head, tail, cut = self._capture.parts()
         infrastructure = {each.pid for each in (self._host, self._init) if each}
         return ProcessEnd(
-            exit_code=None if code < 0 else code,
-            signal=number or None,
+            exit_code=None if report.code < 0 else report.code,
+            signal=report.signal or None,
             head=head,
             tail=tail,
             cut_bytes=cut,
-            duration_ms=milliseconds,
-            reaped=tuple(sorted(self._reaped.union(pids) - infrastructure)),
-            killed=bool(killed) or (self._killed_at is not None and code < 0),
+            duration_ms=report.milliseconds,
+            reaped=tuple(sorted(self._killed_pids.union(report.pids) - infrastructure)),
+            killed=bool(report.killed) or (self._killed_at is not None and report.code < 0),
             leaked=leaked,
-            limit="wall" if self._wall_passed and code < 0 else LIMITS[limit],
+            limit="wall" if self._wall_passed and report.code < 0 else LIMITS[report.limit],
         )
 
     # --- thread of the reader --------------------------------------------------------------------------------------
@@ -414,7 +430,7 @@ class ProcessTree:
             pass  # the host is lost; `wait` finds the remaining processes
         finally:
             with self._changed:
-                self._silent = True
+                self._host_gone = True
                 self._changed.notify_all()
             self._read_all.set()
         if self._report is not None and self._host is not None:
@@ -447,12 +463,12 @@ class ProcessTree:
             elif kind == kernel.FAILED:
                 self._refusal = _refusal(content)
             elif kind == kernel.CLEARED:
-                self._cleared = True
-                self._reaped.update(_numbers(content))
+                self._tree_cleared = True
+                self._killed_pids.update(_numbers(content))
             elif kind == kernel.END:
-                self._report = _numbers(content)
+                self._report = EndReport.read(content)
                 return  # `_read` notifies the waiting threads
-            if self._decided():
+            if self._start_decided():
                 self._changed.notify_all()
 
     def _handle_output(self, output: bytes) -> None:

@@ -16,11 +16,11 @@ class Timestamp(Field):
     field_type = "TIMESTAMP"
 
 
-class Flag(Field):
+class Boolean(Field):
     field_type = "BOOLEAN"
 
 
-class Count(BigIntegerField):
+class Integer(BigIntegerField):
     field_type = "INTEGER"
 
 
@@ -40,7 +40,7 @@ class Records(Table):
     id = TextField()
     cwd = TextField()
     parent_conversation_id = TextField(null=True)
-    user_initiated = Flag()
+    user_initiated = Boolean()
     created_at = Timestamp()
     continued_from = TextField()
     workspace_label = TextField()
@@ -50,7 +50,7 @@ class Records(Table):
     state_data = TextField(null=True)
     state_updated_at = Timestamp()
     updated_at = Timestamp()
-    archived = Flag()
+    archived = Boolean()
     archived_at = Timestamp(null=True)
     mode = TextField()
     model = TextField()
@@ -62,9 +62,9 @@ class Records(Table):
     budget = TextField()
     continued_by = TextField()
     node = TextField()
-    epoch = Count()
-    step = Count()
-    last_seq = Count()
+    epoch = Integer()
+    step = Integer()
+    last_seq = Integer()
     digest = TextField()
 
     slug = TextField(null=True)
@@ -92,7 +92,7 @@ class Messages(Table):
 
     id = TextField()
     conversation_id = TextField()
-    sequence_id = Count()
+    sequence_id = Integer()
     message_type = TextField()
     actor_kind = TextField()
     content = TextField()
@@ -100,8 +100,8 @@ class Messages(Table):
     usage_data = TextField(null=True)
     created_at = Timestamp()
     request_id = TextField()
-    attempt = Count()
-    through_sequence = Count()
+    attempt = Integer()
+    through_sequence = Integer()
     digest = TextField()
 
 
@@ -113,11 +113,11 @@ class Log(Table):
     """
 
     conversation_id = TextField()
-    step = Count()
-    epoch = Count()
+    step = Integer()
+    epoch = Integer()
     at = Timestamp()
-    first_revision = Count()
-    count = Count()
+    first_revision = Integer()
+    count = Integer()
     prev_hash = TextField()
     hash = TextField()
     notifications = TextField()
@@ -130,12 +130,12 @@ class Runs(Table):
     """How a run (the work from a user's message to the end of the answer) ended; kept when the log is pruned."""
 
     conversation_id = TextField()
-    revision = Count()
+    revision = Integer()
     run = TextField()
     reason = TextField()
     detail = TextField()
     message = TextField()
-    last_sequence = Count()
+    last_sequence = Integer()
     at = Timestamp()
     digest = TextField()
 
@@ -144,7 +144,7 @@ class Fates(Table):
     """What became of a message that waited in the queue of a busy agent; kept when the log is pruned."""
 
     conversation_id = TextField()
-    revision = Count()
+    revision = Integer()
     message_id = TextField()
     delivery = TextField()
     fate = TextField()
@@ -158,8 +158,8 @@ class Prunings(Table):
     """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
 
     conversation_id = TextField()
-    step = Count()
-    revision = Count()
+    step = Integer()
+    revision = Integer()
     hash = TextField()
 
 
@@ -182,8 +182,8 @@ class Attachments(Table):
     id = TextField()
     media_type = TextField()
     data = BlobField()
-    width = Count()
-    height = Count()
+    width = Integer()
+    height = Integer()
     created_at = Timestamp()
     digest = TextField()
 
@@ -192,9 +192,9 @@ class Spendings(Table):
     """What a principal has spent on model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = TextField()
-    day = Count()
-    tokens = Count()
-    cost_micros = Count()
+    day = Integer()
+    tokens = Integer()
+    cost_micros = Integer()
 
 
 class Deletions(Table):
@@ -205,7 +205,7 @@ class Deletions(Table):
     """
 
     conversation_id = TextField()
-    depth = Count()
+    depth = Integer()
 
 
 class Audit(Table):
@@ -217,14 +217,14 @@ class Audit(Table):
     reason = TextField()
     principal = TextField()
     conversation_id = TextField()
-    count = Count()
+    count = Integer()
     origin = TextField()
 
 
 class Nodes(Table):
     """A server that shares a PostgreSQL database; only the columns that statements of the store need."""
 
-    incarnation = Count()
+    incarnation = Integer()
     name = TextField()
     address = TextField()
     dead = Field()
@@ -236,15 +236,15 @@ TABLES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def _shared(model: Any, name: str) -> Any:
+def _postgres_column(model: Any, name: str) -> Any:
     return Column(model._meta.table, name)
 
 
 # Columns that only PostgreSQL has, outside the digests: the top of a conversation's family and the server that owns the
 # family, and what SQLite finds in JSON (who sent a command, and where a fork comes from).
-FAMILY, OWNER = _shared(Records, "family"), _shared(Records, "owner")
-LOG_PRINCIPAL, FORKED_FROM = _shared(Log, "principal"), _shared(Profiles, "forked_from")
-SHARED = {Records: (FAMILY, OWNER), Log: (LOG_PRINCIPAL,), Profiles: (FORKED_FROM,)}
+FAMILY, OWNER = _postgres_column(Records, "family"), _postgres_column(Records, "owner")
+LOG_PRINCIPAL, FORKED_FROM = _postgres_column(Log, "principal"), _postgres_column(Profiles, "forked_from")
+POSTGRES_COLUMNS = {Records: (FAMILY, OWNER), Log: (LOG_PRINCIPAL,), Profiles: (FORKED_FROM,)}
 
 # Conversations that must be recovered after a restart. SQL and no expression, because a partial index is used only if
 # a query has its condition with the same constants instead of parameters.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from peewee import SQL, AutoField, ColumnBase, Database, Node, Select, fn
 
-from actors.adapters.store.models import OWNER, SHARED, Deletions, Nodes, Records, fields
+from actors.adapters.store.models import OWNER, POSTGRES_COLUMNS, Deletions, Nodes, Records, fields
 from actors.ports import FencedError, NotOwnerError, Owner
 
 MOST_ROWS = 64  # of one statement; SQLite allows 32,766 parameters
@@ -80,7 +80,7 @@ class Insert:
         found = self._compiled.get((dialect.param, count))
         if found is None:
             columns = [each for each in fields(self._model) if not isinstance(each, AutoField)]
-            columns += () if on_sqlite(dialect.param) else SHARED.get(self._model, ())
+            columns += () if on_sqlite(dialect.param) else POSTGRES_COLUMNS.get(self._model, ())
             values = [Param(each.name) for each in columns]
             if self._condition is None:
                 query = self._model.insert_many([values] * count, fields=columns)

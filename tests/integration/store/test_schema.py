@@ -152,7 +152,7 @@ def test_the_models_are_what_the_migrations_make_in_postgresql(database: str, mo
     query = "SELECT column_name, is_nullable = 'YES' FROM information_schema.columns WHERE table_name = %s"
     with psycopg.connect(database) as connection:
         found: dict[str, bool] = dict(connection.execute(query, (model._meta.table_name,)).fetchall())
-    shared = {column.name for column in models.SHARED.get(model, ())}
+    shared = {column.name for column in models.POSTGRES_COLUMNS.get(model, ())}
     assert shared <= set(found)
     modelled = {each.column_name: each.null for each in models.fields(model) if each.column_name != "state_data"}
     assert {name: null for name, null in found.items() if name not in {*shared, "state_data"}} == modelled

@@ -13,7 +13,7 @@ import pytest
 
 from actors import ports
 from actors.conversation import creation
-from actors.conversation.retry_queue import PAUSES_MS, Prepared, RetryQueue
+from actors.conversation.commit_retries import PAUSES_MS, CommitRetries, Prepared
 from actors.core import events
 from actors.core.content import Text
 from actors.core.context import ToolGroup, ToolTraits
@@ -418,7 +418,7 @@ class OpenedStore:
         self.together = 1
         """How many entries share a commit."""
         self.tried: list[tuple[str, ...]] = []
-        self.queue: RetryQueue[str] = RetryQueue("c1", self.prepare, self.pauses.append)
+        self.queue: CommitRetries[str] = CommitRetries("c1", self.prepare, self.pauses.append)
 
     def prepare(self, entries: Sequence[str]) -> Prepared:
         shared = tuple(entries[: self.together])

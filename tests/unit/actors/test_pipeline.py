@@ -33,8 +33,8 @@ from actors.messages import (
     TreeReaped,
     UpdateConversationCommand,
 )
-from actors.runners import model_requests
-from actors.runners.model_requests import HistoryCache
+from actors.runners import request_builder
+from actors.runners.request_builder import HistoryCache
 from actors.runtime.services import Services
 from tests.property.drive import a_context
 from tests.property.tape import Tape
@@ -352,7 +352,7 @@ class Shelf:
 
 
 def test_each_message_is_read_once_and_later_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_requests, "PAGE", 2)
+    monkeypatch.setattr(request_builder, "PAGE", 2)
     shelf = Shelf(5)
     history = HistoryCache(shelf, "c")  # type: ignore[arg-type]
     assert [m.sequence for m in history.through(3)] == [1, 2, 3]
@@ -516,7 +516,7 @@ def test_an_input_that_changes_nothing_or_is_refused_does_not_belong_there(
 ) -> None:
     journal, _ = life
     begin, start = (journal[index_of(journal, input_is(tag))] for tag in ("begin_llm", "user_message"))
-    assert replayed([journal[0], begin])[1][begin.step] == "the state or the context before it is not known"
+    assert replayed([journal[0], begin])[1][begin.step] == "the state or the context before it is unknown"
     late = msgspec.structs.replace(
         start, event=b'{"type":"retry_timeout","at":%d,"request_id":"c:r9","attempt":9}' % start.at
     )
@@ -550,7 +550,7 @@ def test_creations_and_kill_receipts_report_only_what_they_may(life: tuple[Journ
     stop = next(told for row in journal for told in row.notifications if isinstance(told, RunStop))
     born = msgspec.json.encode(Created(journal[4].at, "local"))
     assert "created only once" in altered(journal, 4, event=born)[journal[4].step]
-    assert "nothing but messages" in altered(journal, 0, notifications=(stop,))[1]
+    assert "events are not all messages" in altered(journal, 0, notifications=(stop,))[1]
     index = index_of(journal, input_is("tree_reaped"))
     receipt = msgspec.json.encode(TreeReaped(journal[index].at, "another"))
     assert "differs" in altered(journal, index, event=receipt)[journal[index].step]

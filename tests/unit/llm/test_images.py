@@ -139,7 +139,7 @@ def test_a_model_that_its_server_lists_without_images_is_not_sent_the_first_one_
     listed = {"data": [{"id": "some-model", "architecture": {"input_modalities": ["text"]}}]}
     with ScriptedServer(answer(200, json.dumps(listed).encode()), REFUSED) as server:
         asked = model("openai-chat", server.url, "some-model", discover="always")
-        assert "that some-model takes no images. Send a message to continue without them" in _failure(asked)
+        assert "does not accept images for some-model. Send a message to continue without them" in _failure(asked)
         assert [each.path for each in server.received] == ["/models"]
         _failure(asked)
     assert DATA not in server.received[-1].body.decode()

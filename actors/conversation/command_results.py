@@ -1,4 +1,4 @@
-"""Builds the replies to commands from the unit of work that each command produced."""
+"""The results of commands: built from the unit of work of each, or read if a command is repeated; and late answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RepeatableCommand: TypeAlias = (
 )  # fmt: skip
 
 
-def sent(unit: UnitOfWork, message_id: str) -> messages.SendMessageResult:
+def send_result(unit: UnitOfWork, message_id: str) -> messages.SendMessageResult:
     """How a message was accepted: as the first message of a run, or queued."""
     after, before = unit.record, unit.before
     run = run_id(after.id, after.state.ledger.run)
@@ -48,7 +48,7 @@ def sent(unit: UnitOfWork, message_id: str) -> messages.SendMessageResult:
     )
 
 
-def answered(unit: UnitOfWork, tool_use_id: str) -> messages.SubmitToolResultResult:
+def tool_result_result(unit: UnitOfWork, tool_use_id: str) -> messages.SubmitToolResultResult:
     return next(
         messages.SubmitToolResultResult(added.message)
         for added in unit.find(MessageAdded)
@@ -56,14 +56,14 @@ def answered(unit: UnitOfWork, tool_use_id: str) -> messages.SubmitToolResultRes
     )
 
 
-def spawned(unit: UnitOfWork, message_id: str) -> messages.SpawnSubAgentsResult:
+def spawn_result(unit: UnitOfWork, message_id: str) -> messages.SpawnSubAgentsResult:
     after = unit.record
     root = next(added.message for added in unit.find(MessageAdded) if added.message.id == message_id)
     agents = tuple(effect.task.agent_id for effect in unit.effects if isinstance(effect, SpawnSubAgent))
     return messages.SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, unit.before.last_seq)
 
 
-def cancelled(
+def cancel_result(
     unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
 ) -> messages.CancelConversationResult:
     """The result of a cancel: what was stopped, which background jobs survived, and whether it was stored."""
@@ -104,7 +104,7 @@ def cancelled(
 
 
 # For each outcome of a tool call: the machine-readable cause and the text with which a late answer is refused.
-_CAUSES = {
+_LATE_ANSWER_REFUSALS = {
     ToolOutcome.OK: ("answered", "a client has answered this call"),
     ToolOutcome.ERROR: ("answered", "this call has its result"),
     ToolOutcome.TIMED_OUT: ("timed_out", "the time to answer this call is over"),
@@ -124,11 +124,11 @@ def late_answer(
                 raise _unknown()
             if not (is_tool_result(block) and block.tool_use_id == request.tool_use_id):
                 continue
-            if not _is_of_client(history, request.tool_use_id):
+            if not _is_client_tool_call(history, request.tool_use_id):
                 raise _unknown()
             if isinstance(block, (ToolSuccess, ToolError)) and _same(block, request.result):
                 return messages.SubmitToolResultResult(message, duplicate=True)
-            cause, text = _CAUSES[block.outcome]
+            cause, text = _LATE_ANSWER_REFUSALS[block.outcome]
             raise Rejected(Reason.UNKNOWN_OR_DECIDED, text, cause)
     raise _unknown()
 
@@ -137,7 +137,7 @@ def _unknown() -> Rejected:
     return Rejected(Reason.UNKNOWN_OR_DECIDED, "no call of this id waits for an answer of a client", "unknown")
 
 
-def _is_of_client(history: Sequence[Message], tool_use_id: str) -> bool:
+def _is_client_tool_call(history: Sequence[Message], tool_use_id: str) -> bool:
     calls = (block for message in history for block in message.content if isinstance(block, ToolUse))
     return any(call.id == tool_use_id and call.group is not None for call in calls)
 
@@ -152,7 +152,7 @@ MAX_CONTENT_BYTES = 64 << 10
 CONTENT = "content"
 
 
-def filled_in(question: Question, request: messages.AnswerQuestionCommand) -> str:
+def checked_form(question: Question, request: messages.AnswerQuestionCommand) -> str:
     """The values of the form, as JSON; "" if there are none. Raises InvalidFieldError if they do not match it."""
     if not request.accept:
         return ""
@@ -174,13 +174,13 @@ def known_command(store: Store, conversation_id: str, request: RepeatableCommand
     Raises Rejected if the request id was used for a different command, or StoreError.
     """
     known = store.command(conversation_id, request.request_id) if request.request_id else None
-    return _known(known, request.body_hash)
+    return _same_command(known, request.body_hash)
 
 
 def known_create(store: Store, request: messages.CreatingCommand) -> CommandRecord | None:
     """The stored record of this Create or Fork command if it was accepted before; see `known_command`."""
     known = store.create_command(request.principal, request.request_id) if request.request_id else None
-    return _known(known, request.body_hash)
+    return _same_command(known, request.body_hash)
 
 
 def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
@@ -196,7 +196,7 @@ def command_record(request: RepeatableCommand, answer: bytes, at: int) -> Comman
     return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
 
 
-def _known(known: CommandRecord | None, body_hash: str) -> CommandRecord | None:
+def _same_command(known: CommandRecord | None, body_hash: str) -> CommandRecord | None:
     if known is not None and known.body_hash != body_hash:
         raise Rejected(Reason.REQUEST_ID_REUSED)
     return known

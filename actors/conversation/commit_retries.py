@@ -54,7 +54,7 @@ class Prepared:
     """Commits these entries. If the store cannot write now, it raises StoreUnavailableError and changes nothing."""
 
 
-class RetryQueue(Generic[Entry]):
+class CommitRetries(Generic[Entry]):
     """Entries that are to be committed in order. Actor's thread only.
 
     `name` is the conversation's id, for the log. `prepare` returns the next commit of one or more entries; it raises
