@@ -16,6 +16,8 @@ the client for asyncio. The module `bedrock.errors` contains the exceptions, `be
 bedrock import v1`` imports the API's protobuf messages.
 """
 
+# ruff: noqa: I001 -- the sorter would make a line of every name
+
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -31,21 +33,9 @@ if TYPE_CHECKING:
     from bedrock.catalog import McpHttp, McpServer, McpStdio, Model, Quota, ServerInfo, Tool
     from bedrock.conversations import Budget, ClientTool, ConversationInfo, Generation, Instructions, Task
     from bedrock.errors import (
-        AgentBusy,
-        ApprovalNeeded,
-        AwaitingApproval,
-        BedrockError,
-        Cancelling,
-        ContextExhausted,
-        InvalidArgument,
-        NotFound,
-        PermissionDenied,
-        QueueFull,
-        RunFailed,
-        RunInterrupted,
-        Unauthenticated,
-        Unavailable,
-    )
+        AgentBusy, ApprovalNeeded, AwaitingApproval, BedrockError, Cancelling, ContextExhausted, InvalidArgument,
+        NotFound, PermissionDenied, QueueFull, RunFailed, RunInterrupted, Unauthenticated, Unavailable,
+    )  # fmt: skip
     from bedrock.events import Event, Stop
     from bedrock.messages import Message, QueuedMessage, ToolCall, ToolResult, Usage
     from bedrock.request_cycles import RequestCycle
@@ -53,58 +43,14 @@ if TYPE_CHECKING:
     from bedrock.streams import AsyncStream, Stream
 
 __all__ = [
-    "AgentBusy",
-    "Answer",
-    "Approval",
-    "ApprovalNeeded",
-    "AsyncClient",
-    "AsyncConversation",
-    "AsyncRun",
-    "AsyncStream",
-    "AwaitingApproval",
-    "BedrockError",
-    "Budget",
-    "Cancelling",
-    "Client",
-    "ClientTool",
-    "ContextExhausted",
-    "Conversation",
-    "ConversationInfo",
-    "ConversationState",
-    "Event",
-    "Generation",
-    "Instructions",
-    "InvalidArgument",
-    "McpHttp",
-    "McpServer",
-    "McpStdio",
-    "Message",
-    "Model",
-    "NotFound",
-    "PermissionDenied",
-    "Question",
-    "QueueFull",
-    "QueuedMessage",
-    "Quota",
-    "RequestCycle",
-    "Run",
-    "RunError",
-    "RunFailed",
-    "RunInterrupted",
-    "ServerInfo",
-    "Stop",
-    "Stream",
-    "SubAgentStatus",
-    "Task",
-    "Tool",
-    "ToolAnswer",
-    "ToolCall",
-    "ToolResult",
-    "Unauthenticated",
-    "Unavailable",
-    "Usage",
-    "ask",
-]
+    "AgentBusy", "Answer", "Approval", "ApprovalNeeded", "AsyncClient", "AsyncConversation", "AsyncRun", "AsyncStream",
+    "AwaitingApproval", "BedrockError", "Budget", "Cancelling", "Client", "ClientTool", "ContextExhausted",
+    "Conversation", "ConversationInfo", "ConversationState", "Event", "Generation", "Instructions", "InvalidArgument",
+    "McpHttp", "McpServer", "McpStdio", "Message", "Model", "NotFound", "PermissionDenied", "Question", "QueueFull",
+    "QueuedMessage", "Quota", "RequestCycle", "Run", "RunError", "RunFailed", "RunInterrupted", "ServerInfo", "Stop",
+    "Stream", "SubAgentStatus", "Task", "Tool", "ToolAnswer", "ToolCall", "ToolResult", "Unauthenticated",
+    "Unavailable", "Usage", "ask",
+]  # fmt: skip
 
 _HOMES = {
     "bedrock._async.client": ("AsyncClient",),

@@ -11,20 +11,11 @@ from datetime import timedelta
 from bedrock import v1
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.values import (
-    Budget as Budget,
-    CancelConversationResult as CancelConversationResult,
-    ClientTool as ClientTool,
-    ContextUsage as ContextUsage,
-    ConversationInfo as ConversationInfo,
-    ConversationListEvent as ConversationListEvent,
-    Generation as Generation,
-    Instructions as Instructions,
-    ReplayStep as ReplayStep,
-    SetModeResult as SetModeResult,
-    ToolSelection as ToolSelection,
-    Transition as Transition,
-    UnofferedTool as UnofferedTool,
-)
+    Budget as Budget, CancelConversationResult as CancelConversationResult, ClientTool as ClientTool,
+    ContextUsage as ContextUsage, ConversationInfo as ConversationInfo, ConversationListEvent as ConversationListEvent,
+    Generation as Generation, Instructions as Instructions, ReplayStep as ReplayStep, SetModeResult as SetModeResult,
+    ToolSelection as ToolSelection, Transition as Transition, UnofferedTool as UnofferedTool,
+)  # fmt: skip
 from bedrock._shared.wrapper import new_message, resource_name
 
 

@@ -29,19 +29,9 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 # ruff: noqa: I001, PLC0414 -- one statement exports what is generated in another module
 
 from bedrock._shared.values import (
-    ApprovalChanged as ApprovalChanged,
-    BackgroundJobChanged as BackgroundJobChanged,
-    CaughtUp as CaughtUp,
-    ClientToolCallChanged as ClientToolCallChanged,
-    Event as Event,
-    QuestionChanged as QuestionChanged,
-    Retrying as Retrying,
-    RunStopped as RunStopped,
-    Snapshot as Snapshot,
-    StateChanged as StateChanged,
-    Stop as Stop,
-    StreamDiscarded as StreamDiscarded,
-    TextDelta as TextDelta,
-    ToolOutputDelta as ToolOutputDelta,
+    ApprovalChanged as ApprovalChanged, BackgroundJobChanged as BackgroundJobChanged, CaughtUp as CaughtUp,
+    ClientToolCallChanged as ClientToolCallChanged, Event as Event, QuestionChanged as QuestionChanged,
+    Retrying as Retrying, RunStopped as RunStopped, Snapshot as Snapshot, StateChanged as StateChanged, Stop as Stop,
+    StreamDiscarded as StreamDiscarded, TextDelta as TextDelta, ToolOutputDelta as ToolOutputDelta,
     ToolTreeReaped as ToolTreeReaped,
-)
+)  # fmt: skip

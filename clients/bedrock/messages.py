@@ -3,12 +3,6 @@
 # ruff: noqa: I001, PLC0414 -- one statement exports what is generated in another module
 
 from bedrock._shared.values import (
-    Attachment as Attachment,
-    ContentBlock as ContentBlock,
-    Image as Image,
-    Message as Message,
-    QueuedMessage as QueuedMessage,
-    ToolCall as ToolCall,
-    ToolResult as ToolResult,
-    Usage as Usage,
-)
+    Attachment as Attachment, ContentBlock as ContentBlock, Image as Image, Message as Message,
+    QueuedMessage as QueuedMessage, ToolCall as ToolCall, ToolResult as ToolResult, Usage as Usage,
+)  # fmt: skip

@@ -176,24 +176,12 @@ class Client(Closing):
         functions = [tool_function(fitting(each), allow_unoffered=allow_unoffered) for each in given]
         declared = [each for each in client_tools if isinstance(each, ClientTool)]
         request = requests.create(
-            working_directory,
-            model=model,
-            slug=slug,
-            title=title,
-            mode=mode,
-            approval_policy=approval_policy,
-            follow_up_policy=follow_up_policy,
-            labels=labels,
-            budget=budget,
-            instructions=instructions,
-            tools=tools,
-            client_tools=[*declared, *(function.declaration for function in functions)],
-            generation=generation,
-            allow_unoffered=allow_unoffered,
-            mcp_servers=mcp_servers,
-            auto_continue=auto_continue,
+            working_directory, model=model, slug=slug, title=title, mode=mode, approval_policy=approval_policy,
+            follow_up_policy=follow_up_policy, labels=labels, budget=budget, instructions=instructions, tools=tools,
+            client_tools=[*declared, *(function.declaration for function in functions)], generation=generation,
+            allow_unoffered=allow_unoffered, mcp_servers=mcp_servers, auto_continue=auto_continue,
             request_id=request_id,
-        )
+        )  # fmt: skip
         response = self.call(self.conversations_stub.CreateConversation, request, timeout)
         return Conversation(self._transport, response.conversation.name, functions)
 
@@ -245,14 +233,9 @@ class Client(Closing):
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         deadline = Deadline(timeout)
         conversation = self.create(
-            working_directory,
-            model=model,
-            mode=mode,
-            approval_policy=approval_policy,
-            instructions=instructions,
-            tools=tools,
-            timeout=deadline.shorten(self._transport.timeout),
-        )
+            working_directory, model=model, mode=mode, approval_policy=approval_policy, instructions=instructions,
+            tools=tools, timeout=deadline.shorten(self._transport.timeout),
+        )  # fmt: skip
         request.name = conversation.name
         return ask(self._transport, request, policy, deadline, new=True)
 

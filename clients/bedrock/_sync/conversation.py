@@ -280,14 +280,9 @@ class ConversationDecisions(ConversationBase):
             ValueError: None, or more than one, of `tool`, `command`, `command_prefix`, `path`, `mcp_server` is given.
         """
         request = requests.create_approval_rule(
-            self.name,
-            action,
-            tool=tool,
-            command=command,
-            command_prefix=command_prefix,
-            path=path,
+            self.name, action, tool=tool, command=command, command_prefix=command_prefix, path=path,
             mcp_server=mcp_server,
-        )
+        )  # fmt: skip
         return ApprovalRule.from_proto((self._call(self._stub.CreateApprovalRule, request, timeout)).approval_rule)
 
     def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
@@ -405,22 +400,11 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
             GenerationUnsupported: The model cannot do what `generation` asks for.
         """
         request = requests.update(
-            self.name,
-            slug=slug,
-            title=title,
-            model=model,
-            labels=labels,
-            approval_policy=approval_policy,
-            follow_up_policy=follow_up_policy,
-            budget=budget,
-            client_tools=client_tools,
-            allow_unoffered=allow_unoffered,
-            generation=generation,
-            merge_generation=merge_generation,
-            mcp_servers=mcp_servers,
-            auto_continue=auto_continue,
-            etag=etag,
-        )
+            self.name, slug=slug, title=title, model=model, labels=labels, approval_policy=approval_policy,
+            follow_up_policy=follow_up_policy, budget=budget, client_tools=client_tools,
+            allow_unoffered=allow_unoffered, generation=generation, merge_generation=merge_generation,
+            mcp_servers=mcp_servers, auto_continue=auto_continue, etag=etag,
+        )  # fmt: skip
         return self._info(self._stub.UpdateConversation, request, timeout)
 
     def archive(self, *, timeout: float | None = None) -> ConversationInfo:

@@ -380,15 +380,9 @@ class ConversationTools(ConversationBase):
 
         def add(wrapped: FunctionT) -> FunctionT:
             made = tool_function(
-                fitting(wrapped),
-                name=name,
-                description=description,
-                group=group,
-                timeout=timeout,
-                read_only=read_only,
-                requires_approval=requires_approval,
-                allow_unoffered=allow_unoffered,
-            )
+                fitting(wrapped), name=name, description=description, group=group, timeout=timeout, read_only=read_only,
+                requires_approval=requires_approval, allow_unoffered=allow_unoffered,
+            )  # fmt: skip
             self._tools.add(made)
             return wrapped
 

@@ -15,14 +15,9 @@ from bedrock.testing.exchange import Exchange, Gate, Play
 from bedrock.testing.http_server import whole
 
 _KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    529: "overloaded_error",
-}
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 429: "rate_limit_error", 529: "overloaded_error",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,16 @@ from typing import TYPE_CHECKING
 
 from bedrock.v1.catalog_service_pb2 import *
 from bedrock.v1.catalog_service_pb2_grpc import (
-    CatalogServiceServicer as CatalogServiceServicer,
-    CatalogServiceStub as CatalogServiceStub,
+    CatalogServiceServicer as CatalogServiceServicer, CatalogServiceStub as CatalogServiceStub,
     add_CatalogServiceServicer_to_server as add_CatalogServiceServicer_to_server,
-)
+)  # fmt: skip
 from bedrock.v1.common_pb2 import *
 from bedrock.v1.conversation_pb2 import *
 from bedrock.v1.conversation_service_pb2 import *
 from bedrock.v1.conversation_service_pb2_grpc import (
-    ConversationServiceServicer as ConversationServiceServicer,
-    ConversationServiceStub as ConversationServiceStub,
+    ConversationServiceServicer as ConversationServiceServicer, ConversationServiceStub as ConversationServiceStub,
     add_ConversationServiceServicer_to_server as add_ConversationServiceServicer_to_server,
-)
+)  # fmt: skip
 from bedrock.v1.event_pb2 import *
 
 del DESCRIPTOR  # noqa: F821 -- that of the last module, which is not the package's
