@@ -53,22 +53,17 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "bedrock._async.client": ("AsyncClient",),
-    "bedrock._async.conversation": ("AsyncConversation",),
-    "bedrock._async.run": ("AsyncRun",),
-    "bedrock.answers": ("Answer", "ToolAnswer"),
+    "bedrock._async.client": ("AsyncClient",), "bedrock._async.conversation": ("AsyncConversation",),
+    "bedrock._async.run": ("AsyncRun",), "bedrock.answers": ("Answer", "ToolAnswer"),
     "bedrock.catalog": ("McpHttp", "McpServer", "McpStdio", "Model", "Quota", "ServerInfo", "Tool"),
     "bedrock.conversations": ("Budget", "ClientTool", "ConversationInfo", "Generation", "Instructions", "Task"),
-    "bedrock._sync.one_shot": ("ask",),
-    "bedrock._sync.client": ("Client",),
-    "bedrock._sync.conversation": ("Conversation",),
-    "bedrock.events": ("Event", "Stop"),
+    "bedrock._sync.one_shot": ("ask",), "bedrock._sync.client": ("Client",),
+    "bedrock._sync.conversation": ("Conversation",), "bedrock.events": ("Event", "Stop"),
     "bedrock.messages": ("Message", "QueuedMessage", "ToolCall", "ToolResult", "Usage"),
     "bedrock.request_cycles": ("RequestCycle",),
     "bedrock.states": ("Approval", "ConversationState", "Question", "RunError", "SubAgentStatus"),
-    "bedrock._sync.run": ("Run",),
-    "bedrock.streams": ("AsyncStream", "Stream"),
-}
+    "bedrock._sync.run": ("Run",), "bedrock.streams": ("AsyncStream", "Stream"),
+}  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 

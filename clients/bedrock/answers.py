@@ -76,14 +76,9 @@ class Answer(str):
     def to_dict(self) -> dict[str, Any]:
         """The text and the attributes as values for JSON; `usage` as `Usage.to_dict` returns it."""
         return {
-            "text": str(self),
-            "run": self.run,
-            "conversation": self.conversation,
-            "usage": self.usage.to_dict(),
-            "output": self.output,
-            "stop_detail": self.stop_detail,
-            "truncated": self.truncated,
-        }
+            "text": str(self), "run": self.run, "conversation": self.conversation, "usage": self.usage.to_dict(),
+            "output": self.output, "stop_detail": self.stop_detail, "truncated": self.truncated,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

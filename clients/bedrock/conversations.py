@@ -54,13 +54,10 @@ class Task:
             TypeError, ValueError: A value is invalid; the text names the field.
         """
         made = new_message(
-            v1.SpawnSubAgentsRequest.Task,
-            task=self.task,
-            model=resource_name("models", self.model) if self.model else "",
-            max_turns=self.max_turns,
-            read_first=self.read_first,
-            working_directory=self.working_directory,
-        )
+            v1.SpawnSubAgentsRequest.Task, task=self.task,
+            model=resource_name("models", self.model) if self.model else "", max_turns=self.max_turns,
+            read_first=self.read_first, working_directory=self.working_directory,
+        )  # fmt: skip
         if seconds := checked_timeout(self.timeout):
             made.timeout.FromTimedelta(timedelta(seconds=seconds))
         return made

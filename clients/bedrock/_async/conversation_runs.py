@@ -99,15 +99,9 @@ class AsyncConversationRuns(AsyncConversationBase):
             InvalidArgument: The text or an image is not acceptable.
         """
         request = requests.send(
-            self.name,
-            text,
-            delivery=delivery,
-            images=images,
-            expected_run=expected_run,
-            generation=generation,
-            output_schema=output_schema,
-            request_id=request_id,
-        )
+            self.name, text, delivery=delivery, images=images, expected_run=expected_run, generation=generation,
+            output_schema=output_schema, request_id=request_id,
+        )  # fmt: skip
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return send(self._transport, request, policy, timeout, self._tools)
 

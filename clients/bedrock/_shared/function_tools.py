@@ -62,14 +62,9 @@ def tool_function(
     called = name or str(getattr(function, "__name__", ""))
     parameters = _parameters(function, called)
     declaration = ClientTool(
-        called,
-        inspect.getdoc(function) or "" if description is None else description,
-        _schema(parameters, called),
-        group,
-        timedelta(minutes=MINUTES) if timeout is None else timeout,
-        read_only,
-        requires_approval,
-    )
+        called, inspect.getdoc(function) or "" if description is None else description, _schema(parameters, called),
+        group, timedelta(minutes=MINUTES) if timeout is None else timeout, read_only, requires_approval,
+    )  # fmt: skip
     return ToolFunction(declaration, function, parameters, allow_unoffered)
 
 

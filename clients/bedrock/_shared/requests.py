@@ -125,16 +125,11 @@ def send(
 ) -> v1.SendMessageRequest:
     """Raises TypeError, which names the argument, ValueError for `delivery` or a format of image, or OSError."""
     return wrapper.new_message(
-        v1.SendMessageRequest,
-        name=name,
-        text=text,
-        images=image_messages(images),
-        delivery=wrapper.enum_value(v1.Delivery, delivery),
-        expected_run=expected_run,
-        generation=_proto("generation", generation, Generation),
-        output_schema=output_schema,
+        v1.SendMessageRequest, name=name, text=text, images=image_messages(images),
+        delivery=wrapper.enum_value(v1.Delivery, delivery), expected_run=expected_run,
+        generation=_proto("generation", generation, Generation), output_schema=output_schema,
         request_id=request_id or new_request_id(),
-    )
+    )  # fmt: skip
 
 
 def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
@@ -296,14 +291,9 @@ def tool_result(
     """Raises TypeError, which names the argument, ValueError for another format of image, or OSError."""
     call_id = call if isinstance(call, str) else call.tool_use_id
     return wrapper.new_message(
-        v1.SubmitToolResultRequest,
-        name=f"{conversation}/toolCalls/{call_id}",
-        output=output,
-        error=error,
-        json=json,
-        images=image_messages(images),
-        request_id=request_id or new_request_id(),
-    )
+        v1.SubmitToolResultRequest, name=f"{conversation}/toolCalls/{call_id}", output=output, error=error, json=json,
+        images=image_messages(images), request_id=request_id or new_request_id(),
+    )  # fmt: skip
 
 
 def answer_question(

@@ -73,14 +73,10 @@ def resolve(
     if bool(certificate_file) != bool(key_file):
         raise _misconfigured("a certificate of the client and its key are needed together")
     return Settings(
-        target,
-        token,
-        tls=scheme == "https",
-        ca=ca,
+        target, token, tls=scheme == "https", ca=ca,
         certificate=_read_file("certificate", certificate_file) if certificate_file else None,
-        key=_read_file("key", key_file) if key_file else None,
-        token_source=source if token else "",
-    )
+        key=_read_file("key", key_file) if key_file else None, token_source=source if token else "",
+    )  # fmt: skip
 
 
 def _data_directory(environ: Mapping[str, str]) -> Path:

@@ -488,12 +488,9 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
             InvalidArgument: The cycle does not exist.
         """
         request = v1.ForkConversationRequest(
-            name=self.name,
-            request_cycle=requests.cycle_name(self.name, at),
-            slug=slug,
-            title=title,
+            name=self.name, request_cycle=requests.cycle_name(self.name, at), slug=slug, title=title,
             request_id=request_id or requests.new_request_id(),
-        )
+        )  # fmt: skip
         response = self._call(self._stub.ForkConversation, request, timeout)
         return Conversation(self._transport, response.conversation.name)
 

@@ -276,13 +276,11 @@ def create_conversation(
     if replace_instructions and not instructions:
         raise click.UsageError("--replace-instructions needs --instructions")
     create = partial(
-        client.create,
-        directory,
+        client.create, directory,
         instructions=Instructions(_text(instructions), replace_instructions) if instructions else None,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
-        mcp_servers=servers_in(Path(mcp_servers)) if mcp_servers else (),
-        **others,
-    )
+        mcp_servers=servers_in(Path(mcp_servers)) if mcp_servers else (), **others,
+    )  # fmt: skip
     try:
         return create(model=model)
     except ModelUnavailable:

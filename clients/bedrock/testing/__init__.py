@@ -27,14 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["Bedrock", "Exchange", "Gate", "ModelServer", "PrivateServer", "Script", "ScriptedModel"]
 
 _HOMES = {
-    "Bedrock": "harness",
-    "Exchange": "exchange",
-    "Gate": "exchange",
-    "ModelServer": "model_server",
-    "PrivateServer": "private_server",
-    "Script": "script",
-    "ScriptedModel": "script",
-}
+    "Bedrock": "harness", "Exchange": "exchange", "Gate": "exchange", "ModelServer": "model_server",
+    "PrivateServer": "private_server", "Script": "script", "ScriptedModel": "script",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

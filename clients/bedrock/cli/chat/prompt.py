@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.filters import Condition, has_selection, is_searching
 from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -148,6 +147,7 @@ class ChatPrompt:
             bottom_toolbar=session.status,
             history=history,
             multiline=True,
+            enable_suspend=True,  # by Ctrl-Z; `redraw` follows
             completer=ChatCompleter(session),
             complete_while_typing=Condition(lambda: self.typed.text.startswith("/")),
             prompt_continuation="  ",
@@ -232,10 +232,6 @@ class ChatPrompt:
             self.typed.reset()
         elif not self.session.interrupt() and self.session.view.busy:
             self._app.create_background_task(self.session.cancel())
-
-    def suspend(self) -> None:
-        """Handle Ctrl-Z: suspend this process group, as the terminal would; redraw the prompt when it continues."""
-        run_in_terminal(lambda: os.kill(0, signal.SIGTSTP))
 
     def redraw(self) -> None:
         """Set up the terminal again after another program, and draw the prompt.
@@ -353,9 +349,7 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
         elif session.view.busy:
             event.app.create_background_task(session.cancel())
 
-    @keys.add("c-c", filter=~is_searching)  # in a search, it leaves that
-    def _interrupt(_event: KeyPressEvent) -> None:
-        prompt.interrupt()
+    keys.add("c-c", filter=~is_searching)(lambda _event: prompt.interrupt())  # in a search, it leaves that
 
     @keys.add("c-d")
     def _leave(event: KeyPressEvent) -> None:
@@ -364,13 +358,7 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
         else:
             session.over.set()
 
-    @keys.add("c-o")  # the default of Ctrl-O would end the prompt
-    def _show_output(_event: KeyPressEvent) -> None:
-        session.show_output()
-
-    @keys.add("c-z")
-    def _suspend(_event: KeyPressEvent) -> None:
-        prompt.suspend()
+    keys.add("c-o")(lambda _event: session.show_output())  # the default of Ctrl-O would end the prompt
 
 
 class Attention:

@@ -225,16 +225,11 @@ class ChatSession:
         """Create a conversation with the directory, model, mode and other settings of this one."""
         now = await self.conversation.get()
         made = await self._client.create(
-            now.working_directory,
-            model=now.model.removeprefix("models/") or None,
-            mode=now.mode,
-            approval_policy=now.approval_policy or None,
-            instructions=now.instructions,
-            tools=None if now.tools is None else now.tools.tools,
-            generation=now.generation,
-            mcp_servers=now.mcp_servers,
-            auto_continue=now.auto_continue,
-        )
+            now.working_directory, model=now.model.removeprefix("models/") or None, mode=now.mode,
+            approval_policy=now.approval_policy or None, instructions=now.instructions,
+            tools=None if now.tools is None else now.tools.tools, generation=now.generation,
+            mcp_servers=now.mcp_servers, auto_continue=now.auto_continue,
+        )  # fmt: skip
         return await made.get()
 
     def show_output(self, number: int = 1) -> None:

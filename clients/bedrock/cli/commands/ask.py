@@ -324,15 +324,8 @@ def _answer(text: str, paint: Paint) -> None:
 def _result(conversation: Conversation, run: AsyncRun | None, outcome: Outcome) -> dict[str, Any]:
     latest, stop = conversation.get(), run.stop if run else None
     return {
-        "conversation": latest.name,
-        "slug": latest.slug,
-        "run": run.name if run else None,
-        "stop_reason": stop.reason if stop else None,
-        "stop_detail": stop.detail if stop else None,
-        "text": outcome.text,
-        "error": outcome.error or None,
-        "needs_approval": outcome.needs_approval or None,
-        "output": outcome.value,
-        "exit_code": outcome.exit_code,
-        "usage": latest.total_usage.to_dict(),
-    }
+        "conversation": latest.name, "slug": latest.slug, "run": run.name if run else None,
+        "stop_reason": stop.reason if stop else None, "stop_detail": stop.detail if stop else None,
+        "text": outcome.text, "error": outcome.error or None, "needs_approval": outcome.needs_approval or None,
+        "output": outcome.value, "exit_code": outcome.exit_code, "usage": latest.total_usage.to_dict(),
+    }  # fmt: skip

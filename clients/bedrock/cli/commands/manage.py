@@ -151,12 +151,9 @@ def update(
     if generation is not None and model_defaults:
         raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
     changed = conversation.update(
-        model=model,
-        approval_policy=approval_policy,
-        generation=Generation() if model_defaults else generation,
-        merge_generation=generation is not None,
-        auto_continue=auto_continue,
-    )
+        model=model, approval_policy=approval_policy, generation=Generation() if model_defaults else generation,
+        merge_generation=generation is not None, auto_continue=auto_continue,
+    )  # fmt: skip
     settings = f"{changed.model.removeprefix('models/')}{in_words(changed.generation)}"
     goes_on = ", continues automatically when its context is used up" if changed.auto_continue else ""
     print_text(f"{changed.slug}: {settings}, approvals: {changed.approval_policy}{goes_on}")

@@ -284,19 +284,13 @@ RULE_KEYS = {"command": "e", "command_prefix": "b", "path": "d", "tool": "t", "m
 # The kinds of approval rules, by their names in command-line options.
 RULE_KINDS = {"exact": "command", "prefix": "command_prefix", "path": "path", "tool": "tool", "server": "mcp_server"}
 _ALWAYS = {
-    "command": "this [e]xact command",
-    "command_prefix": "[b]eginning with {}",
-    "path": "[d]irectory {}",
-    "tool": "[t]ool {}",
-    "mcp_server": "[s]erver {}",
-}
+    "command": "this [e]xact command", "command_prefix": "[b]eginning with {}", "path": "[d]irectory {}",
+    "tool": "[t]ool {}", "mcp_server": "[s]erver {}",
+}  # fmt: skip
 _RULE_WORDS = {
-    "command": "the command",
-    "command_prefix": "commands that begin with",
-    "path": "files beneath",
-    "tool": "the tool",
+    "command": "the command", "command_prefix": "commands that begin with", "path": "files beneath", "tool": "the tool",
     "mcp_server": "the MCP server",
-}
+}  # fmt: skip
 # Maximum columns of a rule's subject in the line of possible replies.
 RULE_COLUMNS = 30
 # Maximum columns of a rule's title in an approval request.

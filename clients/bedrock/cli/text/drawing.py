@@ -43,21 +43,12 @@ _JOINT = "\U000e0001"
 # Matches what precedes the text of a line: a bar, a bullet, a number or spaces.
 _MARK = re.compile(r" *(?:[│●◦?·⋯↻■✓✗>•] )?(?: *\d+\. )? *")
 
-_THEME = Theme(
-    {
-        **{f"markdown.h{level}": "bold" for level in range(1, 7)},
-        "markdown.code": "cyan",
-        "markdown.code_block": "default",
-        "markdown.link": "underline",
-        "markdown.link_url": "dim",
-        "markdown.block_quote": "dim",
-        "markdown.hr": "dim",
-        "markdown.item.bullet": "default",
-        "markdown.item.number": "default",
-        "markdown.table.header": "bold",
-        "markdown.table.border": "dim",
-    }
-)
+_THEME = Theme({
+    **{f"markdown.h{level}": "bold" for level in range(1, 7)}, "markdown.code": "cyan",
+    **dict.fromkeys(("markdown.code_block", "markdown.item.bullet", "markdown.item.number"), "default"),
+    **dict.fromkeys(("markdown.link_url", "markdown.block_quote", "markdown.hr", "markdown.table.border"), "dim"),
+    "markdown.link": "underline", "markdown.table.header": "bold",
+})  # fmt: skip
 # Links stand with their addresses, and where one is defined it is text like any other, so that nothing is left out.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable(["reference"])
 
