@@ -178,30 +178,13 @@ def _plugged() -> dict[str, EntryPoint]:
     return {found.name: found for found in entry_points(group=GROUP)}
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 -- most commands do not need it
-
-    try:
-        return version("phoenix-bedrock-client")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        print_text(f"bedrock {_version()}")
-        ctx.exit()
-
-
 @click.command(
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--address", metavar="HOST:PORT", help="The server; https://… for TLS. [default: yours on this machine]")
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
-)
+@click.version_option(package_name="phoenix-bedrock-client", message="bedrock %(version)s", help="Print the version.")
 @click.pass_context
 def bedrock(ctx: click.Context, address: str | None) -> None:
     """Chat with LLM agents on a Bedrock server, and manage their conversations.

@@ -99,12 +99,9 @@ class ToolOutput:
             return []
         found = outputs[-number]
         paint, call = self._paint, found.call
-        first, *rest = paint.clean(telling(call.input, paint.clean, call.raw_input)).lines() if call else [SafeText()]
-        return [
-            paint.text(paint.name(f"● {call.tool if call else 'tool'}"), " ", first),
-            *(paint.text("    ", line) for line in rest),
-            *(paint.dim(f"  │ {line}") for line in _lines(found.text)),
-        ]
+        about = telling(call.input, paint.clean, call.raw_input) if call else ""
+        title = call_lines(call.tool if call else "tool", about, paint)
+        return [*title, *(paint.dim(f"  │ {line}") for line in _lines(found.text))]
 
     def _whole(self, text: SafeText) -> None:
         lines = _lines(text)
@@ -123,6 +120,11 @@ class ToolOutput:
         hidden = total - len(shown)
         above = [f"  │ … {labels.counted(hidden, 'line')} above{self._hint}"] if hidden > 0 else []
         return [self._paint.dim(line) for line in (*above, *(f"  │ {line}" for line in shown))]
+
+
+def call_lines(tool: str, about: str, paint: Paint) -> list[SafeText]:
+    first, *rest = paint.clean(about).lines()
+    return [paint.text(paint.name(f"● {tool}"), " ", first), *(paint.text("    ", line) for line in rest)]
 
 
 def _lines(text: SafeText) -> list[SafeText]:
@@ -281,11 +283,10 @@ class Transcript:
             about = (
                 headline(call.input, clean) if "patches" in call.input else telling(call.input, clean, call.raw_input)
             )
-            first, *rest = clean(about).lines()
-            self._write(self._paint.text(self._paint.name(f"● {call.tool}"), " ", first))
-            for line in rest[: OUTPUT_LINES - 1]:
-                self._write(self._paint.text("    ", line))
-            if (hidden := len(rest) - OUTPUT_LINES + 1) > 0:
+            lines = call_lines(call.tool, about, self._paint)
+            for line in lines[:OUTPUT_LINES]:
+                self._write(line)
+            if (hidden := len(lines) - OUTPUT_LINES) > 0:
                 hint = f" ({self._hint})" if self._hint else ""
                 self._write(self._paint.dim(f"    … {labels.counted(hidden, 'more line')}{hint}"))
 
