@@ -20,21 +20,7 @@ from actors.ports import SandboxUnavailableError, StoreError
 from actors.ports.tools import McpLoginsError
 from actors.runtime.quotas import COSTS, QuotaSettings
 from actors.runtime.services import SystemClock, Timers
-from server.app.adapter_choice import (
-    CannotStartError,
-    check_listener,
-    check_postgres,
-    check_workspaces,
-    issued_tokens,
-    mcp_settings,
-    model_catalog,
-    node_access,
-    operator_rules,
-    own_address,
-    pinned,
-    providers,
-    server_credentials,
-)
+from server.app import adapter_choice as adapters
 from server.app.sandbox_choice import probed, sandbox_line
 from server.auth.authentication import authorizer_class
 from server.auth.principals import Principal
@@ -103,7 +89,7 @@ def _full_disk(directory: Path) -> Iterator[DatabaseFinding]:
 
 def database_findings(config: Config) -> Iterator[DatabaseFinding]:
     """Check the configured database within a few seconds. Raises ConfigError without the extra `postgres`."""
-    check_postgres(config)
+    adapters.check_postgres(config)
     from actors.adapters.store.postgres.engine import database_report  # noqa: PLC0415 -- only if needed
 
     try:
@@ -154,7 +140,7 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
     if not report.nodes:
         return DatabaseFinding(OK, "nodes", "none is running")
     text = ", ".join(map(_told, report.nodes))
-    others = [node for node in report.nodes if node.address != own_address(config)]
+    others = [node for node in report.nodes if node.address != adapters.own_address(config)]
     if advice := next(filter(None, (_refusal(node, config.cluster) for node in others)), ""):
         return DatabaseFinding(FAIL, "nodes", text, advice)
     return DatabaseFinding(OK, "nodes", text)
@@ -184,32 +170,32 @@ def _told(node: LivingNode) -> str:
 def checked(config: Config) -> Iterator[str]:
     """Yield a line for each thing that a server would use; start nothing. Raises CannotStartError or ConfigError."""
     with ExitStack() as opened:
-        pinned(config, opened)
+        adapters.pinned(config, opened)
         yield from _checked_listeners(config)
         yield from _checked_database(config)
         if config.data_dir.exists():
             try:
                 check_closable(config.data_dir)
             except (NotPrivateError, OSError) as error:
-                raise CannotStartError(str(error)) from None
+                raise adapters.CannotStartError(str(error)) from None
         timers = Timers(SystemClock())
         opened.callback(timers.close)
-        opened.callback(model_catalog(config, timers).close)
-        for provider in providers(config):
+        opened.callback(adapters.model_catalog(config, timers).close)
+        for provider in adapters.providers(config):
             key = f", key from {provider.key_source}" if provider.key_source else ""
             yield f"provider {provider.name}: {provider.protocol}{key}"
         yield from (f"model {prefix}: {_set_of_model(row)}" for prefix, row in config.models.items())
-        servers, rules = mcp_settings(config)
+        servers, rules = adapters.mcp_settings(config)
         for server in servers:
             yield f"MCP server {server.name}: {server.url or server.command[0]}{_note_of_server(server, config)}"
-        for rule in operator_rules(config, prepared_rule):
+        for rule in adapters.operator_rules(config, prepared_rule):
             yield f"approval rule {rule.id}: {rule.action} {describe(rule)}{_note_of(rule)}"
         if allowed := [*(["programs"] if rules.programs else []), *sorted(rules.origins)]:
             yield f"MCP servers of clients: {', '.join(allowed)}"
         try:
             report = probed(config)
         except SandboxUnavailableError as error:
-            raise CannotStartError(str(error)) from None
+            raise adapters.CannotStartError(str(error)) from None
         yield from _checked_principals(config)
         yield from _told_quotas(config.quotas)
         if report.separation_reason:
@@ -249,7 +235,7 @@ def _note_of(rule: ApprovalRule) -> str:
 
 def _checked_listeners(config: Config) -> Iterator[str]:
     for listener in config.listeners:
-        if server_credentials(listener) is not None:
+        if adapters.server_credentials(listener) is not None:
             clients = f"; clients need one by {listener.client_ca}" if listener.client_ca else ""
             yield f"certificate: {listener.certificate} and its key can be used{clients}"
 
@@ -260,15 +246,15 @@ def _checked_database(config: Config) -> Iterator[str]:
         try:
             refuse_moved(config.data_dir)
         except StoreError as error:
-            raise CannotStartError(str(error)) from None
+            raise adapters.CannotStartError(str(error)) from None
     else:
         for finding in database_findings(config):
             if finding.level == FAIL:
-                raise CannotStartError(f"{finding.subject}: {finding.text}. {finding.advice}")
+                raise adapters.CannotStartError(f"{finding.subject}: {finding.text}. {finding.advice}")
             yield f"{finding.subject}: {finding.text}{f'. {finding.advice}' if finding.advice else ''}"
     if config.cluster is not None:
-        check_listener(config, node_access(config.cluster))
-        check_workspaces(config.cluster)
+        adapters.check_listener(config, adapters.node_access(config.cluster))
+        adapters.check_workspaces(config.cluster)
         yield f"node {config.cluster.name}: others reach it at {config.cluster.address}"
         yield from (f"workspace of this node: {each}" for each in config.cluster.workspaces)
 
@@ -287,7 +273,7 @@ def _checked_principals(config: Config) -> Iterator[str]:
             raise config.refusal(str(error)) from None
         yield f"authorizer: {config.authorizer.name}, within {config.authorizer.seconds:g} s"
     if config.issuers:
-        issued_tokens(config)
+        adapters.issued_tokens(config)
     for issuer in config.issuers.values():
         others = "a principal for each" if issuer.template else f"{len(issuer.principals)} principals"
         where = issuer.table.jwks_url or issuer.table.jwks_file

@@ -30,22 +30,7 @@ from actors.ports.tools import McpServers
 from actors.runtime.admission import FairSlots
 from actors.runtime.services import RandomIds, Services, SystemClock, Timers
 from server import operating_system
-from server.app.adapter_choice import (
-    CannotStartError,
-    OpenedStore,
-    authentication_of,
-    check_listener,
-    export,
-    mcp_servers,
-    model_catalog,
-    node_access,
-    opened_store,
-    operator_rules,
-    pinned,
-    quota_book,
-    retention,
-    tool_sandbox,
-)
+from server.app import adapter_choice as adapters
 from server.app.sandbox_choice import probing
 from server.auth.authentication import Authentication
 from server.auth.tokens import TokenUnusableError
@@ -96,7 +81,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
     `report` comes from `probing`, None to find it out now. Raises CannotStartError or ConfigError.
     """
     with ExitStack() as opened:
-        tool_cpus = pinned(config, opened)
+        tool_cpus = adapters.pinned(config, opened)
         supervisors: list[Supervisor] = []
 
         def active() -> int:
@@ -109,7 +94,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
         telemetry = observer if exported or log.isEnabledFor(logging.INFO) else Telemetry()
         timers = Timers(clock)
         opened.callback(timers.close)
-        models = model_catalog(config, timers)
+        models = adapters.model_catalog(config, timers)
         opened.callback(models.close)
         data = _data(config, opened, clock, active=active, written=telemetry.written if exported else None)
         tools = _tools(config, report or probing(config), opened, data, tool_cpus)
@@ -122,9 +107,9 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
         supervisors.append(supervisor)
         data.cluster.on_taken = functools.partial(_take_over, supervisor, telemetry)
         if exported:
-            export(config, observer, _gauges(supervisor, hub, data.store, services))
+            adapters.export(config, observer, _gauges(supervisor, hub, data.store, services))
         _trim_memory(opened)
-        housekeeper = Housekeeper(data.store, supervisor, clock, retention(config))
+        housekeeper = Housekeeper(data.store, supervisor, clock, adapters.retention(config))
         opened.callback(housekeeper.close)
         yield Wiring(
             services,
@@ -142,7 +127,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
 
 
 class _Data(NamedTuple):
-    store: OpenedStore
+    store: adapters.OpenedStore
     cluster: Cluster
     access: NodeAccess | None
     authentication: Authentication
@@ -157,13 +142,13 @@ def _data(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> _Data:
-    access = None if config.cluster is None else node_access(config.cluster)
+    access = None if config.cluster is None else adapters.node_access(config.cluster)
     if access is not None:
-        check_listener(config, access)
+        adapters.check_listener(config, access)
     with _refusing_start():
         claim_directory(config.data_dir)
-        store, cluster = opened_store(config, opened, clock, active=active, written=written)
-        authentication = authentication_of(config, opened)
+        store, cluster = adapters.opened_store(config, opened, clock, active=active, written=written)
+        authentication = adapters.authentication_of(config, opened)
         socket = socket_path(config.data_dir, config.environ)
     return _Data(store, cluster, access, authentication, socket)
 
@@ -178,9 +163,9 @@ def _tools(
     config: Config, report: Future[SandboxReport], opened: ExitStack, data: _Data, cpus: frozenset[int] | None
 ) -> _Tools:
     """Open sandbox and MCP servers; tools may use `cpus`, None for all. Raises CannotStartError or ConfigError."""
-    sandbox = tool_sandbox(config, report, data.socket, cpus=cpus, lease=data.cluster.lease)
+    sandbox = adapters.tool_sandbox(config, report, data.socket, cpus=cpus, lease=data.cluster.lease)
     opened.callback(sandbox.close)
-    mcp = mcp_servers(config, sandbox, data.authentication.permissions)
+    mcp = adapters.mcp_servers(config, sandbox, data.authentication.permissions)
     opened.callback(mcp.close)
     return _Tools(sandbox, StandardToolbox(), mcp)
 
@@ -210,14 +195,14 @@ def _services(
         timers=timers,
         images=SandboxedImages(data.store, sandbox, FairSlots(IMAGE_DECODERS).hold),
         idle_seconds=config.idle_seconds,
-        approval_rules=operator_rules(config, tools.toolbox.prepared_rule),
+        approval_rules=adapters.operator_rules(config, tools.toolbox.prepared_rule),
         titles=config.titles,
         mcp=tools.mcp,
         permissions=data.authentication.permissions,
         telemetry=telemetry,
         cluster=data.cluster,
         node=_name_of(data.cluster.me),
-        quotas=quota_book(config, data.store, clock, telemetry),
+        quotas=adapters.quota_book(config, data.store, clock, telemetry),
     )
 
 
@@ -227,9 +212,9 @@ def _refusing_start() -> Generator[None]:
     try:
         yield
     except (DataDirectoryBusyError, StoreError, TokenUnusableError, NotPrivateError) as error:
-        raise CannotStartError(str(error)) from None
+        raise adapters.CannotStartError(str(error)) from None
     except OSError as error:
-        raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
+        raise adapters.CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
 
 
 def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tuple[str, ...]) -> None:
@@ -243,7 +228,7 @@ def _name_of(node: Node) -> str:
 
 
 def _gauges(
-    supervisor: Supervisor, hub: EventHub, store: OpenedStore, services: Services
+    supervisor: Supervisor, hub: EventHub, store: adapters.OpenedStore, services: Services
 ) -> Mapping[metrics.Metric, Callable[[], float]]:
     return {
         metrics.CONVERSATIONS: supervisor.live_count,

@@ -14,25 +14,9 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
+from actors import messages, ports
 from actors.common.machine import exhausted_resource
 from actors.core.errors import REFUSAL_TEXTS, QuotaExceededError, Reason, Rejected
-from actors.messages import (
-    DeadlineExceededError,
-    EtagMismatchError,
-    InvalidFieldError,
-    UnknownApprovalRuleError,
-    UnknownConversationError,
-)
-from actors.ports import (
-    DatabaseAwayError,
-    ImagesUnavailableError,
-    NotOwnerError,
-    RevisionTooOldError,
-    SlugTakenError,
-    StoreDamagedError,
-    StoreError,
-    StoreUnusableError,
-)
 from server.contract import resource_names as names
 
 log = logging.getLogger(__name__)
@@ -122,7 +106,7 @@ class ConversationNotFoundError(Exception):
 
 
 class NestedFieldError(Exception):
-    def __init__(self, field: str, refusal: Rejected | InvalidFieldError) -> None:
+    def __init__(self, field: str, refusal: Rejected | messages.InvalidFieldError) -> None:
         super().__init__(str(refusal))
         self.field = field
         self.refusal = refusal
@@ -186,27 +170,27 @@ def status_of(error: BaseException, *, reading: bool = False) -> Status:
             return _rejected(error, reading=reading)
         case NestedFieldError(field=field, refusal=Rejected(reason=reason) as refusal):
             return _refusal(reason, str(error), f"{field}.", refusal.run)
-        case NestedFieldError(field=field, refusal=InvalidFieldError(field=inner)):
+        case NestedFieldError(field=field, refusal=messages.InvalidFieldError(field=inner)):
             place = f"{field}.{inner}" if inner else field
             return _malformed(((place, str(error)),), f"{place}: {error}")
         case MalformedRequestError(violations=violations, reason=reason):
             return _malformed(violations, str(error), reason)
-        case InvalidFieldError(field=field):
+        case messages.InvalidFieldError(field=field):
             return _malformed(((field, str(error)),), f"{field}: {error}")
         case ConversationNotFoundError(name=name):
             return _missing(name, str(error))
-        case UnknownConversationError() | UnknownApprovalRuleError():
+        case messages.UnknownConversationError() | messages.UnknownApprovalRuleError():
             return _missing("", str(error) or "the conversation does not exist")
-        case RevisionTooOldError(oldest=oldest):
+        case ports.RevisionTooOldError(oldest=oldest):
             lost = Reason.REVISION_TOO_OLD
             return make(CODES[lost], REFUSAL_TEXTS[lost], lost.value, {"oldest_revision": str(oldest)})
-        case SlugTakenError():
+        case ports.SlugTakenError():
             return _refusal(Reason.SLUG_TAKEN, "")
-        case StoreDamagedError() | StoreUnusableError():
+        case ports.StoreDamagedError() | ports.StoreUnusableError():
             log.error("stored data is damaged", exc_info=error)
             text = "the stored conversation is damaged; restore it from a backup; see the server log"
             return make(_Code.DATA_LOSS, text, "DATA_LOSS")
-        case StoreError():
+        case ports.StoreError():
             return _store_failed(error, reading=reading)
         case _:
             return _plain(error)
@@ -219,18 +203,18 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     ClientDisconnectedError: _Code.UNAVAILABLE,
     OwnerLostError: _Code.UNAVAILABLE,
     ListInterruptedError: _Code.UNAVAILABLE,
-    EtagMismatchError: _Code.ABORTED,
-    DeadlineExceededError: _Code.DEADLINE_EXCEEDED,
+    messages.EtagMismatchError: _Code.ABORTED,
+    messages.DeadlineExceededError: _Code.DEADLINE_EXCEEDED,
     RequestTimeoutError: _Code.DEADLINE_EXCEEDED,
     AnswerTimeoutError: _Code.DEADLINE_EXCEEDED,
-    ImagesUnavailableError: _Code.UNAVAILABLE,
+    ports.ImagesUnavailableError: _Code.UNAVAILABLE,
     CancelledError: _Code.CANCELLED,
     asyncio.CancelledError: _Code.CANCELLED,
 }
 
 _TEXTS: dict[type[BaseException], str] = {
-    EtagMismatchError: "the conversation has changed since it was read: read it again",
-    DeadlineExceededError: "the deadline passed before the call was carried out; nothing was changed",
+    messages.EtagMismatchError: "the conversation has changed since it was read: read it again",
+    messages.DeadlineExceededError: "the deadline passed before the call was carried out; nothing was changed",
     CancelledError: "cancelled",
     UnauthenticatedError: "a valid token is needed: send it as the metadata 'authorization: Bearer <token>'",
     OwnerLostError: (
@@ -257,12 +241,12 @@ def _ownerless() -> Status:
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
 
 
-def _store_failed(error: StoreError, *, reading: bool) -> Status:
-    if isinstance(error, NotOwnerError):
+def _store_failed(error: ports.StoreError, *, reading: bool) -> Status:
+    if isinstance(error, ports.NotOwnerError):
         return _ownerless()
     if lacked := exhausted_resource(error):
         return _exhausted(lacked)
-    if not isinstance(error, DatabaseAwayError):
+    if not isinstance(error, ports.DatabaseAwayError):
         log.error("the store failed: %s", type(error).__name__, exc_info=error)
     return _refusal(Reason.STORE_UNAVAILABLE, UNREAD if reading else "")
 

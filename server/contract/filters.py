@@ -14,34 +14,16 @@ from typing import NamedTuple, NoReturn, get_args
 
 from actors.core.context import Mode
 from actors.core.states import INACTIVE, State
-from actors.ports.store import (
-    LATEST_FIRST,
-    AnyOf,
-    Comparison,
-    Condition,
-    Every,
-    HasLabel,
-    IsArchived,
-    IsWithin,
-    Negation,
-    Order,
-    OrderKey,
-    StateIs,
-    TextContains,
-    TextEquals,
-    TextField,
-    TimeCompares,
-    TimeField,
-)
+from actors.ports import store
 from server.contract.resource_names import parse_conversation, parse_model
 
-_KEYS = {"update_time": OrderKey.UPDATED, "create_time": OrderKey.CREATED, "title": OrderKey.TITLE}
+_KEYS = {"update_time": store.OrderKey.UPDATED, "create_time": store.OrderKey.CREATED, "title": store.OrderKey.TITLE}
 
 
-def order_of(text: str) -> Order:
+def order_of(text: str) -> store.Order:
     """The order of a text such as `title` or `create_time desc`, which the contract has checked; the default for ""."""
     name, _, direction = text.strip().partition(" ")
-    return Order(_KEYS[name], direction.strip() == "desc") if name else LATEST_FIRST
+    return store.Order(_KEYS[name], direction.strip() == "desc") if name else store.LATEST_FIRST
 
 
 MAX_DEPTH = 32
@@ -76,11 +58,11 @@ class Restriction(NamedTuple):
     value: Value
 
 
-def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
+def parse(text: str, meaning: Callable[[Restriction], store.Condition]) -> store.Condition:
     """Parse a filter; `meaning` converts each restriction. An empty one is always true. Raises FilterError."""
     parser = _Parser(text, meaning)
     if parser.at_end():
-        return Every()
+        return store.Every()
     condition = parser.expression(0)
     if not parser.at_end():
         parser.fail("expected AND, OR or the end of the filter")
@@ -90,7 +72,7 @@ def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
 class _Parser:
     """A recursive descent parser over the characters of a filter. Its methods raise FilterError."""
 
-    def __init__(self, text: str, meaning: Callable[[Restriction], Condition]) -> None:
+    def __init__(self, text: str, meaning: Callable[[Restriction], store.Condition]) -> None:
         self._text = text
         self._meaning = meaning
         self._at = 0
@@ -103,20 +85,20 @@ class _Parser:
     def fail(self, text: str, at: int | None = None) -> NoReturn:
         raise FilterError(self._at if at is None else at, text)
 
-    def expression(self, depth: int) -> Condition:
+    def expression(self, depth: int) -> store.Condition:
         parts = [self._alternatives(depth)]
         while not self.at_end() and not self._sees(")"):
             self._word("AND")
             parts.append(self._alternatives(depth))
-        return parts[0] if len(parts) == 1 else Every(tuple(parts))
+        return parts[0] if len(parts) == 1 else store.Every(tuple(parts))
 
-    def _alternatives(self, depth: int) -> Condition:
+    def _alternatives(self, depth: int) -> store.Condition:
         parts = [self._term(depth)]
         while self._word("OR"):
             parts.append(self._term(depth))
-        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+        return parts[0] if len(parts) == 1 else store.AnyOf(tuple(parts))
 
-    def _term(self, depth: int) -> Condition:
+    def _term(self, depth: int) -> store.Condition:
         negated = self._word("NOT") or self._takes("-")
         if not self._takes("("):
             part = self._restriction()
@@ -126,9 +108,9 @@ class _Parser:
             part = self.expression(depth + 1)
             if not self._takes(")"):
                 self.fail("expected a closing parenthesis")
-        return Negation(part) if negated else part
+        return store.Negation(part) if negated else part
 
-    def _restriction(self) -> Condition:
+    def _restriction(self) -> store.Condition:
         self._restrictions += 1
         if self._restrictions > MAX_RESTRICTIONS:
             self.fail(f"a filter may have at most {MAX_RESTRICTIONS} restrictions")
@@ -208,7 +190,7 @@ _KINDS = tuple(map(_kind, get_args(State)))
 _BUSY = frozenset(_KINDS) - frozenset(map(_kind, INACTIVE))
 
 
-def meaning(restriction: Restriction) -> Condition:
+def meaning(restriction: Restriction) -> store.Condition:
     """Convert a restriction, such as `title:"draft"`. Raises FilterError: field, operator or value."""
     name, *keys = restriction.path
     if name == "labels":
@@ -232,8 +214,8 @@ def _operator(restriction: Restriction, *allowed: str) -> str:
     return restriction.operator
 
 
-def _wanted(condition: Condition, operator: str) -> Condition:
-    return Negation(condition) if operator == "!=" else condition
+def _wanted(condition: store.Condition, operator: str) -> store.Condition:
+    return store.Negation(condition) if operator == "!=" else condition
 
 
 def _is_any(value: Value) -> bool:
@@ -252,83 +234,87 @@ def _flag(restriction: Restriction) -> bool:
     return (_choice(value, ("true", "false"), "") == "true") == (operator == "=")
 
 
-def _state(restriction: Restriction) -> Condition:
+def _state(restriction: Restriction) -> store.Condition:
     operator = _operator(restriction, "=", "!=")
-    return _wanted(StateIs(frozenset({_choice(restriction.value, _KINDS, "state_kind_")})), operator)
+    return _wanted(store.StateIs(frozenset({_choice(restriction.value, _KINDS, "state_kind_")})), operator)
 
 
-def _busy(restriction: Restriction) -> Condition:
-    return StateIs(_BUSY if _flag(restriction) else frozenset(_KINDS) - _BUSY)
+def _busy(restriction: Restriction) -> store.Condition:
+    return store.StateIs(_BUSY if _flag(restriction) else frozenset(_KINDS) - _BUSY)
 
 
-def _archived(restriction: Restriction) -> Condition:
-    return IsArchived(_flag(restriction))
+def _archived(restriction: Restriction) -> store.Condition:
+    return store.IsArchived(_flag(restriction))
 
 
-def _mode(restriction: Restriction) -> Condition:
+def _mode(restriction: Restriction) -> store.Condition:
     operator = _operator(restriction, "=", "!=")
     mode = _choice(restriction.value, tuple(mode.value for mode in Mode), "mode_")
-    return _wanted(TextEquals(TextField.MODE, mode), operator)
+    return _wanted(store.TextEquals(store.TextField.MODE, mode), operator)
 
 
-def _text(field: TextField) -> Callable[[Restriction], Condition]:
+def _text(field: store.TextField) -> Callable[[Restriction], store.Condition]:
     """Restrictions on a text field; `:` means "contains, ignoring case"."""
 
-    def make(restriction: Restriction) -> Condition:
+    def make(restriction: Restriction) -> store.Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
         if operator != ":":
-            return _wanted(TextEquals(field, value.text), operator)
-        return _set(field) if _is_any(value) else TextContains(field, value.text.casefold())
+            return _wanted(store.TextEquals(field, value.text), operator)
+        return _set(field) if _is_any(value) else store.TextContains(field, value.text.casefold())
 
     return make
 
 
-def _set(field: TextField) -> Condition:
-    return Negation(TextEquals(field, ""))
+def _set(field: store.TextField) -> store.Condition:
+    return store.Negation(store.TextEquals(field, ""))
 
 
-def _model(restriction: Restriction) -> Condition:
+def _model(restriction: Restriction) -> store.Condition:
     value = restriction.value
     named = restriction._replace(value=value._replace(text=parse_model(value.text) or value.text))
-    return _text(TextField.MODEL)(named)
+    return _text(store.TextField.MODEL)(named)
 
 
-def _directory(restriction: Restriction) -> Condition:
+def _directory(restriction: Restriction) -> store.Condition:
     operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
     if not value.text.startswith("/"):
         raise FilterError(value.at, "must be an absolute path on the server")
-    return IsWithin(value.text) if operator == ":" else _wanted(TextEquals(TextField.DIRECTORY, value.text), operator)
+    return (
+        store.IsWithin(value.text)
+        if operator == ":"
+        else _wanted(store.TextEquals(store.TextField.DIRECTORY, value.text), operator)
+    )
 
 
-def _conversation(field: TextField) -> Callable[[Restriction], Condition]:
+def _conversation(field: store.TextField) -> Callable[[Restriction], store.Condition]:
     """Restrictions on a conversation's name, which must be valid, or else FilterError."""
 
-    def make(restriction: Restriction) -> Condition:
+    def make(restriction: Restriction) -> store.Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
         if operator == ":" and _is_any(value):
             return _set(field)
         conversation = parse_conversation(value.text)
         if conversation is None:
             raise FilterError(value.at, "must be conversations/{conversation}")
-        return _wanted(TextEquals(field, conversation), operator)
+        return _wanted(store.TextEquals(field, conversation), operator)
 
     return make
 
 
-def _time(field: TimeField) -> Callable[[Restriction], Condition]:
-    def make(restriction: Restriction) -> Condition:
+def _time(field: store.TimeField) -> Callable[[Restriction], store.Condition]:
+    def make(restriction: Restriction) -> store.Condition:
         operator = _operator(restriction, "=", "!=", "<", "<=", ">", ">=", ":")
         if operator == ":":
             if not _is_any(restriction.value):
                 raise FilterError(restriction.value.at, "after : a time can only be *, meaning that it is set")
-            return TimeCompares(field, Comparison.FROM, 0)
-        comparison = Comparison.EQUAL if operator == "!=" else Comparison(operator)
-        return _wanted(TimeCompares(field, comparison, _milliseconds(restriction.value, comparison)), operator)
+            return store.TimeCompares(field, store.Comparison.FROM, 0)
+        comparison = store.Comparison.EQUAL if operator == "!=" else store.Comparison(operator)
+        return _wanted(store.TimeCompares(field, comparison, _milliseconds(restriction.value, comparison)), operator)
 
     return make
 
 
-def _milliseconds(value: Value, comparison: Comparison) -> int:
+def _milliseconds(value: Value, comparison: store.Comparison) -> int:
     """A filter's time in whole milliseconds since 1970. Raises FilterError.
 
     A fraction is rounded so that the same stored times match; with `=` none does, and the result is _NEVER.
@@ -342,37 +328,37 @@ def _milliseconds(value: Value, comparison: Comparison) -> int:
     except ValueError:
         raise FilterError(value.at, "must be a time as in 2026-01-31T12:00:00Z, with Z or an offset") from None
     ms, rest = divmod(int((fraction or "").ljust(9, "0")), _NANOS_PER_MS)
-    if rest and comparison is Comparison.EQUAL:
+    if rest and comparison is store.Comparison.EQUAL:
         return _NEVER
-    up = rest and comparison in (Comparison.BEFORE, Comparison.FROM)
+    up = rest and comparison in (store.Comparison.BEFORE, store.Comparison.FROM)
     return seconds * 1000 + ms + bool(up)
 
 
-def _label(restriction: Restriction) -> Condition:
+def _label(restriction: Restriction) -> store.Condition:
     """`labels:key`, `labels.key:*`, `labels.key = "value"` or `labels.key != "value"`; else FilterError."""
     _, *keys = restriction.path
     operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
     if not keys and operator == ":" and not _is_any(value):
-        return HasLabel(value.text)
+        return store.HasLabel(value.text)
     if len(keys) != 1:
         raise FilterError(restriction.at, 'write labels:key or labels.key = "value"; quote a key with dots or spaces')
     if operator == ":" and _is_any(value):
-        return HasLabel(keys[0])
-    return _wanted(HasLabel(keys[0], value.text), operator)
+        return store.HasLabel(keys[0])
+    return _wanted(store.HasLabel(keys[0], value.text), operator)
 
 
-FIELDS: dict[str, Callable[[Restriction], Condition]] = {
+FIELDS: dict[str, Callable[[Restriction], store.Condition]] = {
     "state": _state,
     "busy": _busy,
     "mode": _mode,
     "model": _model,
-    "title": _text(TextField.TITLE),
-    "slug": _text(TextField.SLUG),
+    "title": _text(store.TextField.TITLE),
+    "slug": _text(store.TextField.SLUG),
     "working_directory": _directory,
-    "create_time": _time(TimeField.CREATED),
-    "update_time": _time(TimeField.UPDATED),
-    "archive_time": _time(TimeField.ARCHIVED),
+    "create_time": _time(store.TimeField.CREATED),
+    "update_time": _time(store.TimeField.UPDATED),
+    "archive_time": _time(store.TimeField.ARCHIVED),
     "archived": _archived,
-    "parent": _conversation(TextField.PARENT),
-    "forked_from": _conversation(TextField.FORKED_FROM),
+    "parent": _conversation(store.TextField.PARENT),
+    "forked_from": _conversation(store.TextField.FORKED_FROM),
 }

@@ -37,14 +37,7 @@ from server.auth.authentication import Authentication, caller, subject
 from server.auth.authorization import READING, CallRevokedError, LiveCalls, Refusals, check_role
 from server.auth.principals import LOCAL, Caller, Role
 from server.cluster.router import CallRouter, ForwardedMethod, PassedStatusError, RoutedMethod, Trailers
-from server.contract import limits
-from server.contract.errors import (
-    ClientDisconnectedError,
-    MalformedRequestError,
-    RequestTimeoutError,
-    UnauthenticatedError,
-    status_of,
-)
+from server.contract import errors, limits
 from server.contract.resource_names import name_in
 from server.contract.validation import check
 
@@ -61,9 +54,9 @@ async def read_request(context: Context, seconds: float | None) -> bytes:
         async with asyncio.timeout(seconds):
             raw: Any = await context.read()
     except TimeoutError:
-        raise RequestTimeoutError(seconds) from None
+        raise errors.RequestTimeoutError(seconds) from None
     if raw is grpc.aio.EOF:
-        raise MalformedRequestError(("", "the call has no request"))
+        raise errors.MalformedRequestError(("", "the call has no request"))
     request: bytes = raw
     return request
 
@@ -227,7 +220,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         """Refuse a call without reading the request; a `stranger` claims to be a node."""
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
-            status = status_of(UnauthenticatedError())
+            status = errors.status_of(errors.UnauthenticatedError())
             origin = CommandOrigin("", peer=address_of(self._client_of(context)), method=_name_of(method))
             if stranger:
                 self._strangers.failed(
@@ -365,10 +358,10 @@ def _behaviour_of(handler: Handler) -> Any:
 
 def _status_of(error: Exception, *, reading: bool) -> Status:
     if isinstance(error, CallRevokedError):
-        return status_of(UnauthenticatedError())
+        return errors.status_of(errors.UnauthenticatedError())
     if isinstance(error, grpc.aio.InternalError):  # the client has disconnected during a write
-        return status_of(ClientDisconnectedError())
-    return status_of(error, reading=reading)
+        return errors.status_of(errors.ClientDisconnectedError())
+    return errors.status_of(error, reading=reading)
 
 
 async def _within_time(aborting: Awaitable[NoReturn]) -> None:
@@ -388,7 +381,7 @@ async def looked_further(authentication: Authentication, context: Context) -> Ca
     connection = by_gateway or context.auth_context()
     who = await authentication.caller_on(caller.get(None), metadata, connection, peer_of(context))
     if who is None:
-        raise UnauthenticatedError
+        raise errors.UnauthenticatedError
     caller.set(who)
     return who
 
@@ -460,7 +453,7 @@ def _decoded(decode: Callable[[bytes], Message], raw: bytes) -> Message:
         request = decode(raw)
     except DecodeError:
         text = "malformed request, or nested too deeply; is the client of another version?"
-        raise MalformedRequestError(("", text)) from None
+        raise errors.MalformedRequestError(("", text)) from None
     return request
 
 

@@ -21,16 +21,7 @@ from bedrock.local_server import NotPrivateError, absolute_path, data_directory,
 from msgspec import Meta, Struct, field, inspect
 from msgspec.structs import force_setattr
 
-from actors.common.settings_checks import (
-    Named,
-    absolute_path_of,
-    described,
-    expanded,
-    host_and_port,
-    is_loopback,
-    one_of,
-    read,
-)
+from actors.common import settings_checks
 from actors.core.context import Action, ApprovalPolicy, Mode
 from actors.ports.cluster import directories_above
 from actors.ports.sandbox import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
@@ -47,25 +38,7 @@ from server.auth.principals import (
     principals_from_tables,
     quota_settings,
 )
-from server.settings.setting_values import (
-    LOG_LEVELS,
-    SANDBOXES,
-    AnyPath,
-    ConfigError,
-    Content,
-    Count,
-    Cpus,
-    Database,
-    Days,
-    Listen,
-    Listener,
-    NamesBelow,
-    PortListen,
-    Seconds,
-    Url,
-    check_listeners,
-    unencrypted,
-)
+from server.settings import setting_values
 
 MAX_PATH_CHARS = 1_024
 _Path = Annotated[str, Meta(description="must be an absolute path")]
@@ -90,7 +63,7 @@ class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Directories that this server has, but not every other node; conversations there are served here."""
 
     def __post_init__(self) -> None:
-        host, port = host_and_port(self.address) or ("", 0)
+        host, port = settings_checks.host_and_port(self.address) or ("", 0)
         if not port or any(each.isspace() for each in host):
             raise ValueError(f".address: {ADDRESS}")
         if not self.name.isprintable():
@@ -140,29 +113,29 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings that have one value each, which flags and environment variables can contain, too."""
 
     data_dir: Path
-    database: Database = ""
+    database: setting_values.Database = ""
     """The URL of a PostgreSQL database; "" for SQLite in `data_dir`."""
-    listen: Listen | None = Listen("127.0.0.1", 7421)
+    listen: setting_values.Listen | None = setting_values.Listen("127.0.0.1", 7421)
     """The address to listen on besides the Unix socket in the data directory; None for no other address."""
-    http_listen: PortListen | None = None
+    http_listen: setting_values.PortListen | None = None
     """The address at which a gateway serves JSON over HTTP; None for no gateway."""
-    log_level: Annotated[str, one_of(LOG_LEVELS)] = "info"
+    log_level: Annotated[str, settings_checks.one_of(setting_values.LOG_LEVELS)] = "info"
     default_model: str = ""
     """The default model of conversations; "" for the default model of the first provider."""
     small_model: str = ""
     """The model of side queries; "none" for no side queries, "" for one of the conversation's provider."""
     titles: bool = True
-    drain_seconds: Seconds = 10.0
+    drain_seconds: setting_values.Seconds = 10.0
     """How many seconds runs may continue during a graceful shutdown."""
-    idle_seconds: Seconds = 30.0
-    max_streams: Count = 10_000
-    retention_events_days: Days = 0.0
+    idle_seconds: setting_values.Seconds = 30.0
+    max_streams: setting_values.Count = 10_000
+    retention_events_days: setting_values.Days = 0.0
     """How many days events are kept; 0 for no limit. Messages are always kept."""
-    retention_events_min: Count = 10_000
+    retention_events_min: setting_values.Count = 10_000
     """How many of the latest events of each conversation are kept, regardless of their age."""
-    retention_archived_days: Days = 0.0
+    retention_archived_days: setting_values.Days = 0.0
     """How many days archived conversations are kept; 0 for no limit."""
-    retention_audit_days: Days = 90.0
+    retention_audit_days: setting_values.Days = 90.0
     """How many days refused calls and deletions stay in the audit trail, at most 100,000; 0 for no limit of time."""
     reflection: bool = False
     """Whether the server offers gRPC reflection, by which tools like grpcurl list its methods."""
@@ -171,20 +144,20 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls_key: Path | None = None
     insecure_behind_proxy: bool = False
     """Whether a proxy encrypts and restricts access, whose header has the client's address."""
-    metrics_listen: PortListen | None = None
+    metrics_listen: setting_values.PortListen | None = None
     """The address at which Prometheus gets metrics by HTTP; None if no metrics are served."""
-    otlp_endpoint: Url = ""
-    otlp_contents: tuple[Content, ...] = ()
+    otlp_endpoint: setting_values.Url = ""
+    otlp_contents: tuple[setting_values.Content, ...] = ()
     """The names of those span attributes with conversation contents that the operator allows the collector to get."""
-    sandbox: Annotated[str, one_of(SANDBOXES)] = "auto"
+    sandbox: Annotated[str, settings_checks.one_of(setting_values.SANDBOXES)] = "auto"
     """"A" demands namespaces, "B" only Landlock and seccomp; "auto" is the best that the machine can do."""
-    workspace_protected: tuple[NamesBelow, ...] = WORKSPACE_PROTECTED
+    workspace_protected: tuple[setting_values.NamesBelow, ...] = WORKSPACE_PROTECTED
     """The names of files and directories that tools in workspace mode cannot change, besides .git."""
-    deny_read: tuple[AnyPath, ...] = DENY_READ
+    deny_read: tuple[setting_values.AnyPath, ...] = DENY_READ
     """Files and directories that tools cannot read, in every mode in which the sandbox can hide them."""
-    system_paths: tuple[AnyPath, ...] = SYSTEM_PATHS
+    system_paths: tuple[setting_values.AnyPath, ...] = SYSTEM_PATHS
     """Files and directories of the system that the tools of every principal can read."""
-    cpus: Cpus | None = None
+    cpus: setting_values.Cpus | None = None
     """The CPUs that the server itself runs on; None for all. Its tools may use all CPUs in any case."""
 
 
@@ -231,9 +204,11 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, d
     approval_rules: Annotated[
         tuple[ApprovalRuleTable, ...], Meta(description="must be tables, [[approval_rules]]")
     ] = ()
-    principal_tables: Named[PrincipalTable] = field(name="principals", default_factory=Named)
+    principal_tables: settings_checks.Named[PrincipalTable] = field(
+        name="principals", default_factory=settings_checks.Named
+    )
     principal_defaults: PrincipalDefaults = PrincipalDefaults()
-    issuer_tables: Named[IssuerTable] = field(name="issuers", default_factory=Named)
+    issuer_tables: settings_checks.Named[IssuerTable] = field(name="issuers", default_factory=settings_checks.Named)
     certificate_names: dict[str, str] = field(name="client_certificates", default_factory=dict)
     authorizer: AuthorizerSettings | None = None
     """The operator's own class for authentication and authorization; None if there is none."""
@@ -263,7 +238,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, d
 class Config(Settings, frozen=True, kw_only=True):
     """The settings of a server, with their origins. Its text shows none of them, since some are secret."""
 
-    listen_tables: tuple[Listener, ...] = ()
+    listen_tables: tuple[setting_values.Listener, ...] = ()
     """The addresses of the tables [[listen]] in the settings file; they are used if `listen` is None."""
     file: Path | None = None
     """The settings file; None if there is none."""
@@ -274,11 +249,11 @@ class Config(Settings, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Config(file={self.file!r})"
 
-    def refusal(self, text: str) -> ConfigError:
+    def refusal(self, text: str) -> setting_values.ConfigError:
         """The error for a setting that was read, but cannot be used. `text` is "NAME: REASON"."""
         return refusal(text, self.origins)
 
-    def without_extra(self, setting: str, extra: str) -> ConfigError:
+    def without_extra(self, setting: str, extra: str) -> setting_values.ConfigError:
         """The error for a setting that needs an extra of the package that is not installed."""
         return self.refusal(f"{setting}: needs the extra `{extra}`: `pip install ./clients '.[{extra}]'` in a checkout")
 
@@ -298,18 +273,18 @@ class Config(Settings, frozen=True, kw_only=True):
         return bool(self.principals or self.issuers)
 
     @property
-    def listeners(self) -> tuple[Listener, ...]:
+    def listeners(self) -> tuple[setting_values.Listener, ...]:
         if self.listen is None:
             return self.listen_tables
         proxied = self.insecure_behind_proxy
         return (
-            Listener(
+            setting_values.Listener(
                 where=self.listen, certificate=self.tls_certificate, key=self.tls_key, insecure_behind_proxy=proxied
             ),
         )
 
     @property
-    def encrypted(self) -> Listener | None:
+    def encrypted(self) -> setting_values.Listener | None:
         """The first address with a certificate, which HTTP uses as well; None if there is none."""
         return next((each for each in self.listeners if each.certificate), None)
 
@@ -329,13 +304,13 @@ class Config(Settings, frozen=True, kw_only=True):
         return self.tls_certificate is not None
 
 
-def refusal(text: str, origins: Mapping[str, str]) -> ConfigError:
+def refusal(text: str, origins: Mapping[str, str]) -> setting_values.ConfigError:
     """The error for the text "NAME.path: why", with the origin of the setting instead of its name."""
     name = re.split(r"\W", text, maxsplit=1)[0]
-    return ConfigError(origins.get(name, name) + text[len(name) :])
+    return setting_values.ConfigError(origins.get(name, name) + text[len(name) :])
 
 
-def check_consistency(config: Config, tables: tuple[Listener, ...]) -> None:
+def check_consistency(config: Config, tables: tuple[setting_values.Listener, ...]) -> None:
     """Check that settings do not contradict each other, nor send tokens over a network without TLS.
 
     `tables` are the file's [[listen]], which a flag or a variable may replace. Raises ConfigError, or ValueError
@@ -348,19 +323,21 @@ def check_consistency(config: Config, tables: tuple[Listener, ...]) -> None:
         _check_cluster(config, config.cluster)
     listen, tls = config.listen, config.tls_certificate is not None
     if config.listen_tables and (tls or config.tls_key or config.insecure_behind_proxy):
-        raise ConfigError(
+        raise setting_values.ConfigError(
             "tls_certificate, tls_key and insecure_behind_proxy are about the one address of `listen`: each table "
             "[[listen]] has its own certificate, key or insecure_behind_proxy"
         )
     if tls != (config.tls_key is not None):
-        raise ConfigError("tls_certificate and tls_key are needed together")
+        raise setting_values.ConfigError("tls_certificate and tls_key are needed together")
     if config.insecure_behind_proxy and (tls or listen is None or listen.path):
         raise ValueError("insecure_behind_proxy: only for host:port without TLS")
     if (http := config.http_listen) and not (http.local or config.encrypted or config.behind_proxy):
-        raise ValueError(f"http_listen: {unencrypted(http)}Set tls_certificate and tls_key, or listen on 127.0.0.1")
+        raise ValueError(
+            f"http_listen: {setting_values.unencrypted(http)}Set tls_certificate and tls_key, or listen on 127.0.0.1"
+        )
     if listen is not None and not (listen.local or tls or config.insecure_behind_proxy):
-        raise ConfigError(
-            f"{unencrypted(listen)}"
+        raise setting_values.ConfigError(
+            f"{setting_values.unencrypted(listen)}"
             "Set tls_certificate and tls_key, or listen on 127.0.0.1 and put a TLS proxy or an SSH tunnel in front; "
             "insecure_behind_proxy is for networks in which a mesh encrypts everything"
         )
@@ -370,9 +347,9 @@ def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
     """Raise ValueError if there is no database to share, or if nodes would send their token to others without TLS."""
     if not config.database:
         raise ValueError("cluster: needs database: only servers that share one form a cluster")
-    host, _ = host_and_port(cluster.address) or ("", 0)
+    host, _ = settings_checks.host_and_port(cluster.address) or ("", 0)
     in_mesh = any(each.insecure_behind_proxy for each in config.listeners)
-    if cluster.ca is None and not is_loopback(host) and not in_mesh:
+    if cluster.ca is None and not settings_checks.is_loopback(host) and not in_mesh:
         raise ValueError(
             "cluster.ca: anyone on the network could read the nodes' token: name the authorities that sign the "
             "nodes' certificates; insecure_behind_proxy is for networks in which a mesh encrypts everything"
@@ -390,10 +367,10 @@ def shown_database(url: str) -> str:
 
 
 SETTINGS = Options.__struct_fields__
-TYPES = {each.name: described(each.type)[0] for each in inspect.type_info(Options).fields}  # type: ignore[attr-defined]
+TYPES = {each.name: settings_checks.described(each.type)[0] for each in inspect.type_info(Options).fields}  # type: ignore[attr-defined]
 NO_VALUE = {"listen": "none", "http_listen": "none", "metrics_listen": "none", "cpus": "all"}
 NO_TEXT = {"database": "none", "otlp_endpoint": "none"}
-CHOICES = {"log_level": LOG_LEVELS, "sandbox": SANDBOXES}
+CHOICES = {"log_level": setting_values.LOG_LEVELS, "sandbox": setting_values.SANDBOXES}
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -407,8 +384,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     origins = {name: f"{source}: {name}" for name in values}
     tables = values.pop("listen") if isinstance(values.get("listen"), list) else []
     try:
-        listeners = read(tuple[Listener, ...], "listen", tables)
-        check_listeners(listeners)
+        listeners = settings_checks.read(tuple[setting_values.Listener, ...], "listen", tables)
+        setting_values.check_listeners(listeners)
         for name in SETTINGS:
             variable = f"BEDROCK_{name.upper()}"
             if name in flags:
@@ -420,7 +397,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
             more = {}
         values.setdefault("data_dir", str(data_directory(environ)))
         plain = {name: _plain(name, value) for name, value in values.items() if value != NO_TEXT.get(name)}
-        settings = read(Settings, "", plain)
+        settings = settings_checks.read(Settings, "", plain)
         given = {name: getattr(settings, name) for name in settings.__struct_fields__} | more
         config = Config(**given, file=source, environ=environ, origins=origins)
         check_consistency(config, listeners)
@@ -436,7 +413,7 @@ def _plain(name: str, value: Any) -> Any:
         return None
     if name == "data_dir":
         try:
-            absolute_path_of(value)
+            settings_checks.absolute_path_of(value)
             return str(absolute_path(value))
         except ValueError as error:
             raise ValueError(f"data_dir: {error}") from None
@@ -463,9 +440,9 @@ def settings_file(chosen: Path | None, environ: Mapping[str, str]) -> Path | Non
         return chosen
     if text := environ.get("BEDROCK_CONFIG"):
         try:
-            return expanded(text)
+            return settings_checks.expanded(text)
         except ValueError as error:
-            raise ConfigError(f"BEDROCK_CONFIG: {error}") from None
+            raise setting_values.ConfigError(f"BEDROCK_CONFIG: {error}") from None
     root = xdg_directory("XDG_CONFIG_HOME", environ) or _home(environ) / ".config"
     usual = root / "bedrock" / "config.toml"
     return usual if usual.is_file() else None
@@ -478,11 +455,11 @@ def read_settings(path: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(read_believed(path, named=True).decode("utf-8-sig"))
     except NotPrivateError as error:  # the server runs commands from this file
-        raise ConfigError(str(error)) from None
+        raise setting_values.ConfigError(str(error)) from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise setting_values.ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        raise setting_values.ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -17,19 +17,9 @@ from dataclasses import dataclass
 
 from bedrock import v1
 
+from actors.core import states
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, StateChanged
-from actors.core.states import (
-    TERMINAL,
-    AwaitingContinuation,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    Error,
-    Idle,
-    LlmPhase,
-    LlmRequesting,
-    ToolExecuting,
-)
 from actors.core.summary import run_id
 from actors.events.hub import EventBatch, EventHub, TextChunk
 from actors.ports import ConversationReader, ConversationRecord, Snapshot, StoredEvent, StoreReader
@@ -40,20 +30,12 @@ from server.contract.pagination import Page
 from server.queries.listings import waiting, waiting_message
 from server.queries.read_pool import ReadPool
 from server.streams.base import EventEncoder, LastingCall, Stream, Streams, Wakeups, WatchSettings, start_of_last_commit
-from server.wire.conversation_messages import (
-    EncodedConversations,
-    pending_approvals,
-    pending_client_tool_calls,
-    pending_questions,
-    present,
-    standing,
-    summary_of,
-)
+from server.wire import conversation_messages
 from server.wire.events import text_delta
 from server.wire.messages import ConversionContext, message
 
-AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (Idle, Error, *TERMINAL))
-QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
+AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (states.Idle, states.Error, *states.TERMINAL))
+QUESTION = str(states.AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
@@ -64,7 +46,7 @@ class SettledTracker:
 
     def __init__(self, record: ConversationRecord) -> None:
         self._kind = str(type(record.state).__struct_config__.tag)
-        self._asks = isinstance(record.state, ToolExecuting) and bool(record.state.questions)
+        self._asks = isinstance(record.state, states.ToolExecuting) and bool(record.state.questions)
         self._since = record.last_seq
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
@@ -99,7 +81,10 @@ class InitialSnapshot:
     def slot(self) -> tuple[str, int] | None:
         """The id and the attempt of the model request that is streaming text; None if there is none."""
         state = self.record.state
-        if isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is LlmPhase.STREAMING:
+        if (
+            isinstance(state, states.LlmRequesting | states.AwaitingContinuation)
+            and state.phase is states.LlmPhase.STREAMING
+        ):
             return state.request_id, state.attempt
         return None
 
@@ -138,16 +123,16 @@ def open_stream(
 def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
     """The snapshot as an API message, without the oldest messages if they do not fit into a response."""
     record = seen.record
-    summary = summary_of(conversion, record.id, record.state)
+    summary = conversation_messages.summary_of(conversion, record.id, record.state)
     answer = v1.Event.Snapshot(
-        conversation=present(conversion, record),
-        pending_approvals=pending_approvals(conversion, record.id, summary),
-        pending_client_tool_calls=pending_client_tool_calls(conversion, summary),
-        pending_questions=pending_questions(record.id, summary),
+        conversation=conversation_messages.present(conversion, record),
+        pending_approvals=conversation_messages.pending_approvals(conversion, record.id, summary),
+        pending_client_tool_calls=conversation_messages.pending_client_tool_calls(conversion, summary),
+        pending_questions=conversation_messages.pending_questions(record.id, summary),
         queue=[waiting_message(record.id, *entry) for entry in waiting(record)],
     )
-    if isinstance(record.state, AwaitingSubAgents):
-        answer.sub_agents.CopyFrom(standing(record.state))
+    if isinstance(record.state, states.AwaitingSubAgents):
+        answer.sub_agents.CopyFrom(conversation_messages.standing(record.state))
     room = min(SNAPSHOT_MESSAGES_BYTES, PAGE_BYTES - answer.ByteSize())
     page = Page(len(seen.messages), room)
     recent: list[v1.Message] = []
@@ -167,7 +152,7 @@ class Sources:
     hub: EventHub
     store: StoreReader
     reads: ReadPool
-    encoded: EncodedConversations
+    encoded: conversation_messages.EncodedConversations
     frames: EventEncoder
     conversion: ConversionContext
     wakeups: Wakeups

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from bedrock import v1
 
+from actors.core import states
 from actors.core.context import (
     NOT_OFFERED,
     Action,
@@ -22,17 +23,6 @@ from actors.core.context import (
 )
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall, QuestionChanged
-from actors.core.states import (
-    AgentFailed,
-    AgentReport,
-    AgentSucceeded,
-    AgentTimedOut,
-    ApprovalKind,
-    AwaitingSubAgents,
-    ContextExhausted,
-    QuestionStatus,
-    State,
-)
 from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import AgentSummary, StateSummary, heading, summarize, summarize_agent
 from actors.messages import etag_of
@@ -40,29 +30,7 @@ from actors.ports import ConversationRecord
 from actors.ports.tools import McpServerStatus, McpState
 from server.contract import resource_names as names
 from server.contract.limits import REPORT_CHARS
-from server.wire.messages import (
-    ACTION,
-    APPROVAL_POLICY,
-    CALL_STATUS,
-    FOLLOW_UP_POLICY,
-    MCP_STATE,
-    MODE,
-    ORIGIN,
-    PHASE,
-    QUESTION_STATUS,
-    REASONING_EFFORT,
-    STATE_KIND,
-    TOOL_GROUP,
-    ConversionContext,
-    budget,
-    duration,
-    failure,
-    run_error,
-    struct,
-    timestamp,
-    tool_call,
-    usage,
-)
+from server.wire import messages
 
 
 def chosen_mcp_servers(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer, ...]:
@@ -83,7 +51,7 @@ def mcp_server(status: McpServerStatus) -> v1.McpServer:
     """Without environment and headers."""
     server = v1.McpServer(
         name=status.name,
-        state=MCP_STATE[status.state],
+        state=messages.MCP_STATE[status.state],
         error=status.error,
         tools=[names.tool(spec.name) for spec in status.tools],
         tools_left_out=[v1.McpServer.ToolLeftOut(name=each.name, reason=each.reason) for each in status.left_out],
@@ -111,17 +79,17 @@ def servers_of(servers: Sequence[ChosenMcpServer], statuses: Iterable[McpServerS
     return found
 
 
-_ACTIONS: dict[int, Action] = {number: action for action, number in ACTION.items()}
+_ACTIONS: dict[int, Action] = {number: action for action, number in messages.ACTION.items()}
 
 
 def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
     """A suggested rule has no id yet, so its name is ""."""
     answer = v1.ApprovalRule(
         name=names.approval_rule("" if rule.origin is Origin.OPERATOR else conversation_id, rule.id),
-        action=ACTION[rule.action],
-        create_time=timestamp(rule.created_at),
+        action=messages.ACTION[rule.action],
+        create_time=messages.timestamp(rule.created_at),
         creator=rule.creator,
-        origin=ORIGIN[rule.origin],
+        origin=messages.ORIGIN[rule.origin],
     )
     if rule.tool:
         answer.tool = names.tool(rule.tool)
@@ -149,48 +117,50 @@ def sub_agent(agent: AgentSummary) -> v1.SubAgent:
         conversation=names.conversation(agent.id),
         task=agent.heading,
         task_index=agent.index,
-        deadline=timestamp(agent.deadline),
+        deadline=messages.timestamp(agent.deadline),
     )
 
 
-def sub_agents_changed(pending: Iterable[AgentSummary], reports: Iterable[AgentReport]) -> v1.Event.SubAgentsChanged:
+def sub_agents_changed(
+    pending: Iterable[AgentSummary], reports: Iterable[states.AgentReport]
+) -> v1.Event.SubAgentsChanged:
     """The event about the sub-agents that one call has started: those that run, and reports of ended ones."""
     return v1.Event.SubAgentsChanged(pending=map(sub_agent, pending), reports=map(_report, reports))
 
 
-def standing(state: AwaitingSubAgents) -> v1.Event.SubAgentsChanged:
+def standing(state: states.AwaitingSubAgents) -> v1.Event.SubAgentsChanged:
     """The event about the sub-agents that a conversation is waiting for, made from the conversation's state."""
     return sub_agents_changed(map(summarize_agent, state.pending), state.completed_results)
 
 
-def _report(report: AgentReport) -> v1.Event.SubAgentsChanged.Report:
+def _report(report: states.AgentReport) -> v1.Event.SubAgentsChanged.Report:
     answer = v1.Event.SubAgentsChanged.Report(
         conversation=names.conversation(report.agent_id), task=heading(report.task), task_index=report.index
     )
     match report.outcome:
-        case AgentSucceeded(result=result):
+        case states.AgentSucceeded(result=result):
             answer.state = v1.STATE_KIND_COMPLETED
             answer.result = result[:REPORT_CHARS]
-        case AgentFailed(kind=kind, error=error, partial_result=partial):
+        case states.AgentFailed(kind=kind, error=error, partial_result=partial):
             answer.state = v1.STATE_KIND_FAILED
-            answer.error.CopyFrom(run_error(kind, error[:REPORT_CHARS]))
+            answer.error.CopyFrom(messages.run_error(kind, error[:REPORT_CHARS]))
             answer.partial_result = partial[:REPORT_CHARS]
-        case AgentTimedOut(partial_result=partial):
+        case states.AgentTimedOut(partial_result=partial):
             answer.state = v1.STATE_KIND_FAILED
-            answer.error.CopyFrom(run_error(ErrorKind.TIMED_OUT, "the sub-agent ran out of time"))
+            answer.error.CopyFrom(messages.run_error(ErrorKind.TIMED_OUT, "the sub-agent ran out of time"))
             answer.partial_result = partial[:REPORT_CHARS]
     return answer
 
 
 def conversation(
-    conversion: ConversionContext, record: ConversationRecord, known_state: v1.ConversationState | None = None
+    conversion: messages.ConversionContext, record: ConversationRecord, known_state: v1.ConversationState | None = None
 ) -> v1.Conversation:
     """A conversation as in lists and events: `in_full` adds instructions, client tools and MCP servers.
 
     `known_state` is its state's message, if already built.
     """
     ledger = record.state.ledger
-    summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
+    summary = record.state.summary if isinstance(record.state, states.ContextExhausted) else ""
     return v1.Conversation(
         name=names.conversation(record.id),
         slug=record.slug,
@@ -198,31 +168,31 @@ def conversation(
         working_directory=record.cwd,
         model=names.model(record.model),
         state=state_of(conversion, record) if known_state is None else known_state,
-        mode=MODE[record.mode],
+        mode=messages.MODE[record.mode],
         context_usage=v1.ContextUsage(
             used_tokens=ledger.used_tokens,
             usable_window_tokens=conversion.usable_window(record.model),
             warning=ledger.warned,
             assumed=conversion.window_assumed(record.model),
         ),
-        total_usage=usage(ledger.total_usage),
-        aside_usage=usage(ledger.aside_usage),
+        total_usage=messages.usage(ledger.total_usage),
+        aside_usage=messages.usage(ledger.aside_usage),
         parent=names.conversation(record.parent_conversation_id or ""),
         continued_from=names.conversation(record.continued_from),
         continued_by=names.conversation(record.continued_by),
         continuation_summary=summary,
         forked_from=names.conversation(record.profile.forked_from),
         forked_at=names.cycle(record.profile.forked_from, record.profile.forked_at),
-        create_time=timestamp(record.created_at),
-        update_time=timestamp(record.updated_at),
-        archive_time=timestamp(record.archived_at or 0),
+        create_time=messages.timestamp(record.created_at),
+        update_time=messages.timestamp(record.updated_at),
+        archive_time=messages.timestamp(record.archived_at or 0),
         revision=record.last_seq,
         etag=etag_of(record),
         labels=record.labels,
-        approval_policy=APPROVAL_POLICY[record.approval_policy],
+        approval_policy=messages.APPROVAL_POLICY[record.approval_policy],
         approval_rules=[approval_rule(record.id, rule) for rule in record.approval_rules],
-        follow_up_policy=FOLLOW_UP_POLICY[record.follow_up_policy],
-        budget=budget(record.budget),
+        follow_up_policy=messages.FOLLOW_UP_POLICY[record.follow_up_policy],
+        budget=messages.budget(record.budget),
         tools=_selection(record.profile),
         generation=_generation(record.profile.generation),
         auto_continue=record.profile.auto_continue,
@@ -242,14 +212,14 @@ def _generation(generation: Generation) -> v1.Generation | None:
         return None
     effort = generation.reasoning_effort
     return v1.Generation(
-        reasoning_effort=REASONING_EFFORT[effort] if effort else v1.REASONING_EFFORT_UNSPECIFIED,
+        reasoning_effort=messages.REASONING_EFFORT[effort] if effort else v1.REASONING_EFFORT_UNSPECIFIED,
         temperature=generation.temperature,
         max_output_tokens=generation.max_output_tokens or None,
     )
 
 
 def in_full(
-    conversion: ConversionContext, record: ConversationRecord, statuses: Sequence[McpServerStatus] = ()
+    conversion: messages.ConversionContext, record: ConversationRecord, statuses: Sequence[McpServerStatus] = ()
 ) -> v1.Conversation:
     """With instructions, client tools and MCP servers; one without a status counts as stopped."""
     answer = conversation(conversion, record)
@@ -265,15 +235,15 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
     return v1.ClientTool(
         name=tool.name,
         description=tool.description,
-        input_schema=struct(tool.input_schema),
-        group=TOOL_GROUP[tool.group],
-        timeout=duration(tool.timeout_ms),
+        input_schema=messages.struct(tool.input_schema),
+        group=messages.TOOL_GROUP[tool.group],
+        timeout=messages.duration(tool.timeout_ms),
         read_only=tool.read_only,
         requires_approval=tool.requires_approval,
     )
 
 
-def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
+def present(conversion: messages.ConversionContext, record: ConversationRecord) -> v1.Conversation:
     """With running jobs, MCP servers' present states, and the tokens of system prompt and tools. Any thread."""
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
@@ -281,21 +251,21 @@ def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Con
     return answer
 
 
-def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.ConversationState:
+def state_of(conversion: messages.ConversionContext, record: ConversationRecord) -> v1.ConversationState:
     return state(conversion, record.id, summary_of(conversion, record.id, record.state), record.state_updated_at)
 
 
-def summary_of(conversion: ConversionContext, conversation_id: str, stored: State) -> StateSummary:
+def summary_of(conversion: messages.ConversionContext, conversation_id: str, stored: states.State) -> StateSummary:
     context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=conversion.limits)
     return summarize(stored, context)
 
 
 def state(
-    conversion: ConversionContext, conversation_id: str, summary: StateSummary, entered: int
+    conversion: messages.ConversionContext, conversation_id: str, summary: StateSummary, entered: int
 ) -> v1.ConversationState:
     answer = v1.ConversationState(
-        kind=STATE_KIND[summary.kind],
-        enter_time=timestamp(entered),
+        kind=messages.STATE_KIND[summary.kind],
+        enter_time=messages.timestamp(entered),
         busy=summary.busy,
         run=names.cycle(conversation_id, summary.run),
     )
@@ -330,37 +300,37 @@ def _llm_requesting(summary: StateSummary) -> v1.ConversationState.LlmRequesting
         llm_request_id=summary.request_id,
         attempt=summary.attempt,
         max_attempts=summary.max_attempts,
-        phase=PHASE.get(summary.phase, v1.ConversationState.LlmRequesting.PHASE_UNSPECIFIED),  # type: ignore[call-overload]
-        retry_time=timestamp(summary.retry_at),
-        last_error=failure(summary.last_error),
+        phase=messages.PHASE.get(summary.phase, v1.ConversationState.LlmRequesting.PHASE_UNSPECIFIED),  # type: ignore[call-overload]
+        retry_time=messages.timestamp(summary.retry_at),
+        last_error=messages.failure(summary.last_error),
     )
 
 
 def _tool_executing(
-    conversion: ConversionContext, conversation_id: str, summary: StateSummary
+    conversion: messages.ConversionContext, conversation_id: str, summary: StateSummary
 ) -> v1.ConversationState.ToolExecuting:
     return v1.ConversationState.ToolExecuting(
-        current=None if summary.current_call is None else tool_call(conversion, summary.current_call),
+        current=None if summary.current_call is None else messages.tool_call(conversion, summary.current_call),
         attempt=summary.attempt,
         max_attempts=summary.max_attempts,
-        retry_time=timestamp(summary.retry_at),
+        retry_time=messages.timestamp(summary.retry_at),
         remaining_count=summary.remaining_count,
         completed_count=summary.completed_count,
-        deadline=timestamp(summary.deadline),
+        deadline=messages.timestamp(summary.deadline),
         questions=pending_questions(conversation_id, summary),
     )
 
 
-def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> v1.Event.ClientToolCallChanged:
+def client_tool_call(conversion: messages.ConversionContext, awaited: ClientToolCall) -> v1.Event.ClientToolCallChanged:
     return v1.Event.ClientToolCallChanged(
-        call=tool_call(conversion, awaited.call),
-        status=CALL_STATUS[awaited.status],
-        deadline=timestamp(awaited.deadline),
+        call=messages.tool_call(conversion, awaited.call),
+        status=messages.CALL_STATUS[awaited.status],
+        deadline=messages.timestamp(awaited.deadline),
     )
 
 
 def pending_client_tool_calls(
-    conversion: ConversionContext, summary: StateSummary
+    conversion: messages.ConversionContext, summary: StateSummary
 ) -> list[v1.Event.ClientToolCallChanged]:
     """The event about the running tool call whose result a client must provide; [] if there is none."""
     if summary.current_call is None or not summary.deadline:
@@ -377,13 +347,13 @@ def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
         tool=names.tool(changed.call.name),
         mcp_server=asked.asker,
         message=asked.message,
-        create_time=timestamp(asked.since),
-        deadline=timestamp(asked.deadline),
-        status=QUESTION_STATUS[changed.status],
+        create_time=messages.timestamp(asked.since),
+        deadline=messages.timestamp(asked.deadline),
+        status=messages.QUESTION_STATUS[changed.status],
     )
     if asked.url:
         answer.url = asked.url
-    elif form := struct(asked.schema):
+    elif form := messages.struct(asked.schema):
         answer.requested_schema.CopyFrom(form)
     return answer
 
@@ -392,16 +362,16 @@ def pending_questions(conversation_id: str, summary: StateSummary) -> list[v1.Qu
     call = summary.current_call
     if call is None:
         return []
-    waiting = (QuestionChanged(call, asked, QuestionStatus.PENDING) for asked in summary.questions)
+    waiting = (QuestionChanged(call, asked, states.QuestionStatus.PENDING) for asked in summary.questions)
     return [question(conversation_id, changed) for changed in waiting]
 
 
 def _error(summary: StateSummary) -> v1.RunError:
-    return run_error(summary.error_kind or ErrorKind.UNKNOWN, summary.error_message)
+    return messages.run_error(summary.error_kind or ErrorKind.UNKNOWN, summary.error_message)
 
 
 def pending_approvals(
-    conversion: ConversionContext, conversation_id: str, summary: StateSummary
+    conversion: messages.ConversionContext, conversation_id: str, summary: StateSummary
 ) -> list[v1.PendingApproval]:
     """In the order of the model's tool calls."""
     known = {each.tool_use_id: each for each in summary.suggestions}
@@ -417,26 +387,26 @@ def pending_approvals(
 
 
 def pending_approval(
-    conversion: ConversionContext, conversation_id: str, asked: ApprovalRequested
+    conversion: messages.ConversionContext, conversation_id: str, asked: ApprovalRequested
 ) -> v1.PendingApproval:
     call = asked.call
     question = v1.PendingApproval(
         name=names.approval(conversation_id, call.id),
-        create_time=timestamp(asked.since),
+        create_time=messages.timestamp(asked.since),
         suggestions=[approval_rule("", rule) for rule in asked.suggestions],
         rule=None if asked.asked_by is None else approval_rule(conversation_id, asked.asked_by),
     )
-    if asked.kind is ApprovalKind.MODE_UPGRADE:
+    if asked.kind is states.ApprovalKind.MODE_UPGRADE:
         question.mode_upgrade.CopyFrom(
             v1.PendingApproval.ModeUpgrade(
                 tool_use_id=call.id,
                 reason=_reason_in(call.input),
-                mode=MODE[requested_mode(call)],
+                mode=messages.MODE[requested_mode(call)],
                 workspace_available=asked.workspace,
             )
         )
     else:
-        question.tool_call.CopyFrom(tool_call(conversion, call))
+        question.tool_call.CopyFrom(messages.tool_call(conversion, call))
     return question
 
 
@@ -469,7 +439,7 @@ class _Encoded:
 class EncodedConversations:
     """Caches the API messages of the conversations that were converted last. Use in the event loop only."""
 
-    def __init__(self, conversion: ConversionContext) -> None:
+    def __init__(self, conversion: messages.ConversionContext) -> None:
         self._conversion = conversion
         self._latest: dict[str, _Encoded] = {}
 

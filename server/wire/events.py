@@ -4,73 +4,40 @@ from __future__ import annotations
 
 from bedrock import v1
 
+from actors.core import notifications
 from actors.core.errors import ErrorKind
-from actors.core.notifications import (
-    ApprovalRequested,
-    ApprovalResolved,
-    BackgroundJobChanged,
-    ClientToolCall,
-    ContextWarning,
-    ConversationUpdated,
-    Durable,
-    MessageAdded,
-    ModeChanged,
-    QuestionChanged,
-    QueueChanged,
-    Retrying,
-    RunStop,
-    StateChanged,
-    StopReason,
-    StreamDiscarded,
-    SubAgents,
-    ToolTreeReaped,
-    UsageChanged,
-)
 from actors.core.states import BackgroundJob
 from actors.ports import StoredEvent
 from server.contract import resource_names as names
+from server.wire import messages
 from server.wire.conversation_messages import client_tool_call, pending_approval, question, state, sub_agents_changed
-from server.wire.messages import (
-    CONTEXT_STATE,
-    DECISION,
-    JOB_STATUS,
-    MODE,
-    STOP_REASON,
-    ConversionContext,
-    duration,
-    failure,
-    json_value,
-    message,
-    queued,
-    run_error,
-    timestamp,
-    usage,
-)
 
 
-def needs_record(notification: Durable) -> bool:
+def needs_record(notification: notifications.Durable) -> bool:
     """Whether the API event for this notification contains the conversation, which must be read for it."""
-    return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
+    return isinstance(
+        notification, notifications.UsageChanged | notifications.ModeChanged | notifications.ConversationUpdated
+    )
 
 
-def event(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
+def event(conversion: messages.ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
     """If `needs_record`, it lacks the conversation, which `server.streams.base` adds."""
-    answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
+    answer = v1.Event(revision=stored.revision, time=messages.timestamp(stored.at))
     _fill(answer, conversion, conversation_id, stored)
     return answer
 
 
-def event_alone(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
+def event_alone(conversion: messages.ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
     """Without the record: an event about settings contains the changed ones, or only the name if the log lacks them."""
     answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
     match stored.notification:
-        case UsageChanged(used_tokens=used, window_tokens=window, total=total, warning=warning):
+        case notifications.UsageChanged(used_tokens=used, window_tokens=window, total=total, warning=warning):
             fills = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=warning)
-            updated = v1.Conversation(name=name, context_usage=fills, total_usage=usage(total))
-        case ModeChanged(mode=mode):
-            updated = v1.Conversation(name=name, mode=MODE[mode])
-        case ConversationUpdated():
+            updated = v1.Conversation(name=name, context_usage=fills, total_usage=messages.usage(total))
+        case notifications.ModeChanged(mode=mode):
+            updated = v1.Conversation(name=name, mode=messages.MODE[mode])
+        case notifications.ConversationUpdated():
             updated = v1.Conversation(name=name)
         case _:
             return answer
@@ -78,58 +45,61 @@ def event_alone(conversion: ConversionContext, conversation_id: str, stored: Sto
     return answer
 
 
-def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> None:
+def _fill(answer: v1.Event, conversion: messages.ConversionContext, conversation_id: str, stored: StoredEvent) -> None:
     match stored.notification:
-        case StateChanged(state=summary, fsm_path=path):
+        case notifications.StateChanged(state=summary, fsm_path=path):
             answer.state_changed.state.CopyFrom(state(conversion, conversation_id, summary, stored.at))
-            answer.state_changed.fsm_path.extend(CONTEXT_STATE[step] for step in path)
-        case MessageAdded(message=added):
-            answer.message_added.CopyFrom(message(conversion, conversation_id, added))
-        case StreamDiscarded(request_id=request_id, attempt=attempt):
+            answer.state_changed.fsm_path.extend(messages.CONTEXT_STATE[step] for step in path)
+        case notifications.MessageAdded(message=added):
+            answer.message_added.CopyFrom(messages.message(conversion, conversation_id, added))
+        case notifications.StreamDiscarded(request_id=request_id, attempt=attempt):
             answer.stream_discarded.CopyFrom(v1.Event.StreamDiscarded(llm_request_id=request_id, attempt=attempt))
-        case Retrying() as retrying:
+        case notifications.Retrying() as retrying:
             answer.retrying.CopyFrom(_retrying(retrying))
-        case QueueChanged() as change:
-            answer.queue_changed.CopyFrom(queued(conversation_id, change, at=stored.at))
-        case ApprovalRequested() | ApprovalResolved() as question:
+        case notifications.QueueChanged() as change:
+            answer.queue_changed.CopyFrom(messages.queued(conversation_id, change, at=stored.at))
+        case notifications.ApprovalRequested() | notifications.ApprovalResolved() as question:
             answer.approval_changed.CopyFrom(_approval(conversion, conversation_id, question))
-        case ClientToolCall() | QuestionChanged() as waits:
+        case notifications.ClientToolCall() | notifications.QuestionChanged() as waits:
             _fill_wait(answer, conversion, conversation_id, waits)
-        case UsageChanged() | ModeChanged() | ConversationUpdated():
+        case notifications.UsageChanged() | notifications.ModeChanged() | notifications.ConversationUpdated():
             pass
-        case ContextWarning(used_tokens=used, window_tokens=window):
+        case notifications.ContextWarning(used_tokens=used, window_tokens=window):
             warning = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=True)
             answer.context_warning.CopyFrom(warning)
-        case SubAgents(reports=reports, pending=pending):
+        case notifications.SubAgents(reports=reports, pending=pending):
             answer.sub_agents_changed.CopyFrom(sub_agents_changed(pending, reports))
-        case RunStop() as stop:
+        case notifications.RunStop() as stop:
             answer.run_stopped.CopyFrom(_run_stopped(conversation_id, stop))
-        case BackgroundJobChanged() | ToolTreeReaped() as ended:
+        case notifications.BackgroundJobChanged() | notifications.ToolTreeReaped() as ended:
             _fill_process(answer, ended)
 
 
 def _fill_wait(
-    answer: v1.Event, conversion: ConversionContext, conversation_id: str, waits: ClientToolCall | QuestionChanged
+    answer: v1.Event,
+    conversion: messages.ConversionContext,
+    conversation_id: str,
+    waits: notifications.ClientToolCall | notifications.QuestionChanged,
 ) -> None:
-    if isinstance(waits, ClientToolCall):
+    if isinstance(waits, notifications.ClientToolCall):
         answer.client_tool_call_changed.CopyFrom(client_tool_call(conversion, waits))
     else:
         answer.question_changed.question.CopyFrom(question(conversation_id, waits))
 
 
-def _fill_process(answer: v1.Event, ended: BackgroundJobChanged | ToolTreeReaped) -> None:
-    if isinstance(ended, BackgroundJobChanged):
+def _fill_process(answer: v1.Event, ended: notifications.BackgroundJobChanged | notifications.ToolTreeReaped) -> None:
+    if isinstance(ended, notifications.BackgroundJobChanged):
         answer.background_job_changed.CopyFrom(_job(ended.job))
     else:
         answer.tool_tree_reaped.CopyFrom(_reaped(ended))
 
 
-def _retrying(retrying: Retrying) -> v1.Event.Retrying:
+def _retrying(retrying: notifications.Retrying) -> v1.Event.Retrying:
     answer = v1.Event.Retrying(
         attempt=retrying.attempt,
         max_attempts=retrying.max_attempts,
-        retry_time=timestamp(retrying.retry_at),
-        error=failure(retrying.error),
+        retry_time=messages.timestamp(retrying.retry_at),
+        error=messages.failure(retrying.error),
     )
     if retrying.tool_use_id:
         answer.tool_use_id = retrying.tool_use_id
@@ -139,26 +109,30 @@ def _retrying(retrying: Retrying) -> v1.Event.Retrying:
 
 
 def _approval(
-    conversion: ConversionContext, conversation_id: str, question: ApprovalRequested | ApprovalResolved
+    conversion: messages.ConversionContext,
+    conversation_id: str,
+    question: notifications.ApprovalRequested | notifications.ApprovalResolved,
 ) -> v1.Event.ApprovalChanged:
-    if isinstance(question, ApprovalRequested):
+    if isinstance(question, notifications.ApprovalRequested):
         return v1.Event.ApprovalChanged(approval=pending_approval(conversion, conversation_id, question))
     return v1.Event.ApprovalChanged(
         approval=v1.PendingApproval(name=names.approval(conversation_id, question.tool_use_id)),
-        decision=DECISION[question.decision],
+        decision=messages.DECISION[question.decision],
         note=question.reason,
     )
 
 
-def _run_stopped(conversation_id: str, stop: RunStop) -> v1.Event.RunStopped:
+def _run_stopped(conversation_id: str, stop: notifications.RunStop) -> v1.Event.RunStopped:
     answer = v1.Event.RunStopped(
-        request_cycle=names.cycle(conversation_id, stop.run), reason=STOP_REASON[stop.reason], detail=stop.detail
+        request_cycle=names.cycle(conversation_id, stop.run),
+        reason=messages.STOP_REASON[stop.reason],
+        detail=stop.detail,
     )
-    if stop.reason is StopReason.ERROR:
+    if stop.reason is notifications.StopReason.ERROR:
         known = stop.detail in ErrorKind.__members__.values()
-        answer.error.CopyFrom(run_error(stop.detail if known else ErrorKind.UNKNOWN, stop.message))
+        answer.error.CopyFrom(messages.run_error(stop.detail if known else ErrorKind.UNKNOWN, stop.message))
     if stop.output:
-        answer.output.CopyFrom(json_value(stop.output))
+        answer.output.CopyFrom(messages.json_value(stop.output))
     return answer
 
 
@@ -167,14 +141,17 @@ def _job(job: BackgroundJob) -> v1.Event.BackgroundJobChanged:
         handle=job.handle,
         tool_use_id=job.tool_use_id,
         command=job.command,
-        status=JOB_STATUS[job.status],
+        status=messages.JOB_STATUS[job.status],
         exit_code=job.exit_code,
     )
 
 
-def _reaped(reaped: ToolTreeReaped) -> v1.Event.ToolTreeReaped:
+def _reaped(reaped: notifications.ToolTreeReaped) -> v1.Event.ToolTreeReaped:
     return v1.Event.ToolTreeReaped(
-        tool_use_id=reaped.tool_use_id, pids=reaped.pids, duration=duration(reaped.milliseconds), leaked=reaped.leaked
+        tool_use_id=reaped.tool_use_id,
+        pids=reaped.pids,
+        duration=messages.duration(reaped.milliseconds),
+        leaked=reaped.leaked,
     )
 
 

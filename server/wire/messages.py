@@ -18,34 +18,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from actors.common.json_schema import is_too_deep
-from actors.core.content import (
-    Content,
-    Image,
-    Message,
-    MessageType,
-    Reasoning,
-    SubAgentComplete,
-    SystemKind,
-    Text,
-    ToolCancelled,
-    ToolError,
-    ToolOutcome,
-    ToolResult,
-    ToolSuccess,
-    ToolUse,
-    Usage,
-)
-from actors.core.context import (
-    Action,
-    ApprovalPolicy,
-    Budget,
-    FollowUpPolicy,
-    Limits,
-    Mode,
-    Origin,
-    ReasoningEffort,
-    ToolGroup,
-)
+from actors.core import content, context
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.notifications import ApprovalDecision, CallStatus, Fate, QueueChanged, StopReason
 from actors.core.states import JobStatus, LlmPhase, QuestionStatus, QueuedInput, State
@@ -68,24 +41,24 @@ STATE_KIND: dict[str, Any] = {
     for tag in (str(state.__struct_config__.tag) for state in get_args(State))
 }
 CONTEXT_STATE = named_alike(ContextState, v1.ContextState)
-REASONING_EFFORT = named_alike(ReasoningEffort, v1.ReasoningEffort)
+REASONING_EFFORT = named_alike(context.ReasoningEffort, v1.ReasoningEffort)
 PHASE = named_alike(LlmPhase, v1.ConversationState.LlmRequesting.Phase)
 ERROR_KIND = named_alike(ErrorKind, v1.ErrorKind)
 STOP_REASON = named_alike(StopReason, v1.StopReason)
-MODE = named_alike(Mode, v1.Mode)
-APPROVAL_POLICY = named_alike(ApprovalPolicy, v1.ApprovalPolicy)
+MODE = named_alike(context.Mode, v1.Mode)
+APPROVAL_POLICY = named_alike(context.ApprovalPolicy, v1.ApprovalPolicy)
 JOB_STATUS = named_alike(JobStatus, v1.Event.BackgroundJobChanged.Status)
-FOLLOW_UP_POLICY = named_alike(FollowUpPolicy, v1.FollowUpPolicy)
-ROLE = named_alike(MessageType, v1.Role)
-SYSTEM_KIND = named_alike(SystemKind, v1.SystemMessageKind)
-TOOL_OUTCOME = named_alike(ToolOutcome, v1.ToolOutcome)
+FOLLOW_UP_POLICY = named_alike(context.FollowUpPolicy, v1.FollowUpPolicy)
+ROLE = named_alike(content.MessageType, v1.Role)
+SYSTEM_KIND = named_alike(content.SystemKind, v1.SystemMessageKind)
+TOOL_OUTCOME = named_alike(content.ToolOutcome, v1.ToolOutcome)
 CALL_STATUS = named_alike(CallStatus, v1.Event.ClientToolCallChanged.Status)
 QUESTION_STATUS = named_alike(QuestionStatus, v1.Question.Status)
-TOOL_GROUP = named_alike(ToolGroup, v1.ToolGroup)
+TOOL_GROUP = named_alike(context.ToolGroup, v1.ToolGroup)
 FATE = named_alike(Fate, v1.QueuedMessage.Fate)
 DECISION = named_alike(ApprovalDecision, v1.ApprovalDecision)
-ACTION = named_alike(Action, v1.ApprovalRule.Action)
-ORIGIN = named_alike(Origin, v1.ApprovalRule.Origin)
+ACTION = named_alike(context.Action, v1.ApprovalRule.Action)
+ORIGIN = named_alike(context.Origin, v1.ApprovalRule.Origin)
 MCP_STATE = named_alike(McpState, v1.McpServer.State)
 
 DELIVERY = {
@@ -106,7 +79,7 @@ DISPOSITION = {
 STRUCT_BYTES = 4096
 
 
-def message(conversion: ConversionContext, conversation_id: str, stored: Message) -> v1.Message:
+def message(conversion: ConversionContext, conversation_id: str, stored: content.Message) -> v1.Message:
     return v1.Message(
         name=names.message(conversation_id, stored.id),
         sequence=stored.sequence,
@@ -147,26 +120,26 @@ def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int
     )
 
 
-def _is_visible(part: Content) -> bool:
+def _is_visible(part: content.Content) -> bool:
     """Reasoning without text, which the provider hides, is not shown."""
-    return not isinstance(part, Reasoning) or bool(part.text)
+    return not isinstance(part, content.Reasoning) or bool(part.text)
 
 
-def block(conversion: ConversionContext, conversation_id: str, part: Content) -> v1.ContentBlock:
+def block(conversion: ConversionContext, conversation_id: str, part: content.Content) -> v1.ContentBlock:
     match part:
-        case Text(text=text):
+        case content.Text(text=text):
             return v1.ContentBlock(text=text)
-        case Reasoning(text=text):
+        case content.Reasoning(text=text):
             return v1.ContentBlock(reasoning=text)
-        case Image():
+        case content.Image():
             return v1.ContentBlock(image=image(conversation_id, part))
-        case ToolUse():
+        case content.ToolUse():
             return v1.ContentBlock(tool_call=tool_call(conversion, part))
-        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
+        case content.ToolSuccess() | content.ToolError() | content.ToolCancelled() | content.SubAgentComplete():
             return v1.ContentBlock(tool_result=tool_result(conversation_id, part))
 
 
-def image(conversation_id: str, stored: Image) -> v1.Image:
+def image(conversation_id: str, stored: content.Image) -> v1.Image:
     return v1.Image(
         media_type=stored.media_type,
         attachment=names.attachment(conversation_id, stored.attachment),
@@ -175,7 +148,7 @@ def image(conversation_id: str, stored: Image) -> v1.Image:
     )
 
 
-def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
+def tool_call(conversion: ConversionContext, call: content.ToolUse) -> v1.ToolCall:
     """An input that would be much larger as a Struct, such as lists of numbers, is sent as JSON text."""
     arguments = struct(call.input)
     if arguments is not None and arguments.ByteSize() > max(STRUCT_BYTES, 2 * len(call.input)):
@@ -189,11 +162,11 @@ def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
     )
 
 
-def tool_result(conversation_id: str, result: ToolResult) -> v1.ToolResult:
+def tool_result(conversation_id: str, result: content.ToolResult) -> v1.ToolResult:
     answer = v1.ToolResult(tool_use_id=result.tool_use_id, outcome=TOOL_OUTCOME[result.outcome], output=result.output)
-    if isinstance(result, ToolSuccess):
+    if isinstance(result, content.ToolSuccess):
         answer.images.extend(image(conversation_id, picture) for picture in result.images)
-    if isinstance(result, ToolSuccess | ToolError):
+    if isinstance(result, content.ToolSuccess | content.ToolError):
         if result.display and (display := struct(result.display)) is not None:
             answer.display.CopyFrom(display)
         if result.duration_ms:
@@ -221,11 +194,11 @@ def _no_servers(_record: ConversationRecord) -> Sequence[McpServerStatus]:
 class ConversionContext:
     """What conversions to API messages need to know. Functions may be called on any thread, and must not block."""
 
-    groups: Mapping[str, ToolGroup]
+    groups: Mapping[str, context.ToolGroup]
     """The group of each built-in tool (such as READ or WRITE), by the tool's name."""
     usable_window: Callable[[str], int]
     """How many tokens of history a model accepts."""
-    limits: Limits
+    limits: context.Limits
     background_jobs: Callable[[str], Sequence[str]] = _no_jobs
     """The handles of a conversation's running jobs."""
     mcp_servers: Callable[[ConversationRecord], Sequence[McpServerStatus]] = _no_servers
@@ -236,9 +209,9 @@ class ConversionContext:
 
     window_assumed: Callable[[str], bool] = _known
 
-    def group_of(self, call: ToolUse) -> ToolGroup:
+    def group_of(self, call: content.ToolUse) -> context.ToolGroup:
         """The group (such as READ or WRITE) of the tool that a call is for; OTHER if the tool is unknown."""
-        return call.group or self.groups.get(call.name, ToolGroup.OTHER)
+        return call.group or self.groups.get(call.name, context.ToolGroup.OTHER)
 
 
 # Readers of protobuf accept 100 nested messages, and a level of JSON takes up to three.
@@ -299,7 +272,7 @@ def struct_of(value: dict[str, Any]) -> Struct | None:
     return result
 
 
-def usage(value: Usage | None) -> v1.Usage | None:
+def usage(value: content.Usage | None) -> v1.Usage | None:
     if value is None:
         return None
     return v1.Usage(
@@ -311,8 +284,8 @@ def usage(value: Usage | None) -> v1.Usage | None:
     )
 
 
-def budget(value: Budget) -> v1.Budget | None:
-    if value == Budget():
+def budget(value: context.Budget) -> v1.Budget | None:
+    if value == context.Budget():
         return None
     return v1.Budget(
         run_tokens=value.run_tokens,

@@ -8,29 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ag_ui.core import (
-    Interrupt,
-    ReasoningEndEvent,
-    ReasoningMessageContentEvent,
-    ReasoningMessageEndEvent,
-    ReasoningMessageStartEvent,
-    ReasoningStartEvent,
-    RunErrorEvent,
-    RunFinishedCancelledOutcome,
-    RunFinishedEvent,
-    RunFinishedInterruptOutcome,
-    RunFinishedSuccessOutcome,
-    StateSnapshotEvent,
-    StepFinishedEvent,
-    StepStartedEvent,
-    TextMessageContentEvent,
-    TextMessageEndEvent,
-    TextMessageStartEvent,
-    ToolCallArgsEvent,
-    ToolCallEndEvent,
-    ToolCallResultEvent,
-    ToolCallStartEvent,
-)
+from ag_ui import core
 from bedrock import v1
 
 from server.gateway.ag_ui import thread_messages as messages
@@ -144,24 +122,24 @@ class RunEvents:
     def _write(self, where: str, text: str, *, reasoning: bool) -> Iterator[BaseEvent]:
         if not text:
             return
-        kind = ReasoningMessageEndEvent if reasoning else TextMessageEndEvent
+        kind = core.ReasoningMessageEndEvent if reasoning else core.TextMessageEndEvent
         if not (self._open and isinstance(self._open[0], kind) and self._open[0].message_id == where):
             yield from self._close()
             yield from self._opening(where, reasoning=reasoning)
         self._streamed.setdefault(where, []).append(text)
         if reasoning:
-            yield ReasoningMessageContentEvent(message_id=where, delta=text)
+            yield core.ReasoningMessageContentEvent(message_id=where, delta=text)
         else:
-            yield TextMessageContentEvent(message_id=where, delta=text)
+            yield core.TextMessageContentEvent(message_id=where, delta=text)
 
     def _opening(self, where: str, *, reasoning: bool) -> Iterator[BaseEvent]:
         if reasoning:
-            self._open = [ReasoningMessageEndEvent(message_id=where), ReasoningEndEvent(message_id=where)]
-            yield ReasoningStartEvent(message_id=where)
-            yield ReasoningMessageStartEvent(message_id=where)
+            self._open = [core.ReasoningMessageEndEvent(message_id=where), core.ReasoningEndEvent(message_id=where)]
+            yield core.ReasoningStartEvent(message_id=where)
+            yield core.ReasoningMessageStartEvent(message_id=where)
         else:
-            self._open = [TextMessageEndEvent(message_id=where)]
-            yield TextMessageStartEvent(message_id=where, role="assistant")
+            self._open = [core.TextMessageEndEvent(message_id=where)]
+            yield core.TextMessageStartEvent(message_id=where, role="assistant")
 
     def _close(self) -> Iterator[BaseEvent]:
         opened, self._open = self._open, []
@@ -180,11 +158,11 @@ class RunEvents:
                     yield from self._result(message, block.tool_result)
             case v1.ROLE_USER:  # a steer, or what another client has said
                 yield from self._close()
-                yield TextMessageStartEvent(message_id=message_id, role="user")
-                yield TextMessageContentEvent(
+                yield core.TextMessageStartEvent(message_id=message_id, role="user")
+                yield core.TextMessageContentEvent(
                     message_id=message_id, delta=messages.without_context(messages.text_of(message))
                 )
-                yield TextMessageEndEvent(message_id=message_id)
+                yield core.TextMessageEndEvent(message_id=message_id)
             case _:
                 pass
 
@@ -204,7 +182,7 @@ class RunEvents:
     def _result(self, message: v1.Message, result: v1.ToolResult) -> Iterator[BaseEvent]:
         yield from self._called(result.tool_use_id)
         outcome = messages.outcome_of(result)
-        yield ToolCallResultEvent(
+        yield core.ToolCallResultEvent(
             message_id=messages.result_id(message, result),
             tool_call_id=result.tool_use_id,
             content=messages.content_of(result),
@@ -217,9 +195,9 @@ class RunEvents:
         if call is None or tool_use_id in self._known:
             return
         self._known.add(tool_use_id)
-        yield ToolCallStartEvent(tool_call_id=tool_use_id, tool_call_name=call.tool, parent_message_id=parent)
-        yield ToolCallArgsEvent(tool_call_id=tool_use_id, delta=messages.arguments_of(call))
-        yield ToolCallEndEvent(tool_call_id=tool_use_id)
+        yield core.ToolCallStartEvent(tool_call_id=tool_use_id, tool_call_name=call.tool, parent_message_id=parent)
+        yield core.ToolCallArgsEvent(tool_call_id=tool_use_id, delta=messages.arguments_of(call))
+        yield core.ToolCallEndEvent(tool_call_id=tool_use_id)
 
     def _discarded(self, discarded: v1.Event.StreamDiscarded) -> Iterator[BaseEvent]:
         yield from self._close()
@@ -232,9 +210,9 @@ class RunEvents:
         kind = v1.StateKind.Name(self._state.kind).removeprefix("STATE_KIND_").lower() if self._state.busy else ""
         if kind != self._step:
             if self._step:
-                yield StepFinishedEvent(step_name=self._step)
+                yield core.StepFinishedEvent(step_name=self._step)
             if kind:
-                yield StepStartedEvent(step_name=kind)
+                yield core.StepStartedEvent(step_name=kind)
             self._step = kind
         if self._state.HasField("tool_executing"):
             yield from self._called(self._state.tool_executing.current.tool_use_id)
@@ -253,15 +231,15 @@ class RunEvents:
             interrupts = list(map(_approval, pending))
             for each in interrupts:
                 yield from self._called(each.tool_call_id or "")
-            yield from self._finished(RunFinishedInterruptOutcome(interrupts=interrupts))
+            yield from self._finished(core.RunFinishedInterruptOutcome(interrupts=interrupts))
         elif executing.questions:
             asked = [_question(each) for each in executing.questions]
-            yield from self._finished(RunFinishedInterruptOutcome(interrupts=asked))
+            yield from self._finished(core.RunFinishedInterruptOutcome(interrupts=asked))
         elif executing.HasField("deadline"):
             waiting = [executing.current.tool_use_id]
-            yield from self._finished(RunFinishedSuccessOutcome(pending_tool_call_ids=waiting))
+            yield from self._finished(core.RunFinishedSuccessOutcome(pending_tool_call_ids=waiting))
         elif not self.run:
-            yield from self._finished(RunFinishedSuccessOutcome())
+            yield from self._finished(core.RunFinishedSuccessOutcome())
 
     @property
     def missed(self) -> bool:
@@ -276,9 +254,9 @@ class RunEvents:
     def _stopped(self, stop: v1.Event.RunStopped) -> Iterator[BaseEvent]:
         if stop.reason == v1.STOP_REASON_COMPLETED:
             result = as_json(stop.output) if stop.HasField("output") else None
-            yield from self._finished(RunFinishedSuccessOutcome(), result)
+            yield from self._finished(core.RunFinishedSuccessOutcome(), result)
         elif stop.reason == v1.STOP_REASON_INTERRUPTED and stop.detail != "restart":
-            yield from self._finished(RunFinishedCancelledOutcome())
+            yield from self._finished(core.RunFinishedCancelledOutcome())
         else:
             why = "the server was restarted during the run" if stop.detail == "restart" else stop.detail
             yield from self._failed(stop.error.message or why, stop.detail)
@@ -286,15 +264,15 @@ class RunEvents:
     def _finished(self, outcome: Any, result: Any = None) -> Iterator[BaseEvent]:
         yield from self._close()
         if self._step:
-            yield StepFinishedEvent(step_name=self._step)
+            yield core.StepFinishedEvent(step_name=self._step)
         yield from self._state_snapshot()
         self.over = True
         thread, run = self._input.thread_id, self._input.run_id
-        yield RunFinishedEvent(thread_id=thread, run_id=run, outcome=outcome, result=result)
+        yield core.RunFinishedEvent(thread_id=thread, run_id=run, outcome=outcome, result=result)
 
     def _failed(self, text: str, code: str) -> Iterator[BaseEvent]:
         self.over = True
-        yield RunErrorEvent(message=text, code=code or None)
+        yield core.RunErrorEvent(message=text, code=code or None)
 
     def _state_snapshot(self) -> Iterator[BaseEvent]:
         given = self._input.state if isinstance(self._input.state, dict) else {}
@@ -311,14 +289,14 @@ class RunEvents:
         }
         if told != self._told:
             self._told = told
-            yield StateSnapshotEvent(snapshot={**given, STATE: told})
+            yield core.StateSnapshotEvent(snapshot={**given, STATE: told})
 
 
-def _approval(pending: v1.PendingApproval) -> Interrupt:
+def _approval(pending: v1.PendingApproval) -> core.Interrupt:
     upgrade = pending.mode_upgrade if pending.HasField("mode_upgrade") else None
     call = upgrade.tool_use_id if upgrade else pending.tool_call.tool_use_id
     text = f"Change to {v1.Mode.Name(upgrade.mode)}? {upgrade.reason}" if upgrade else f"Run {pending.tool_call.tool}?"
-    return Interrupt(
+    return core.Interrupt(
         id=pending.name,
         reason="confirmation" if upgrade else "tool_call",
         message=text,
@@ -328,8 +306,8 @@ def _approval(pending: v1.PendingApproval) -> Interrupt:
     )
 
 
-def _question(question: v1.Question) -> Interrupt:
-    return Interrupt(
+def _question(question: v1.Question) -> core.Interrupt:
+    return core.Interrupt(
         id=question.name,
         reason="input_required",
         message=question.message,

@@ -9,19 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from ag_ui.core import (
-    AssistantMessage,
-    DataSource,
-    FunctionCall,
-    ImagePart,
-    ReasoningMessage,
-    RunAgentInput,
-    TextPart,
-    ToolCall,
-    ToolMessage,
-    UrlSource,
-    UserMessage,
-)
+from ag_ui import core
 from bedrock import v1
 from pydantic import ValidationError
 
@@ -69,7 +57,7 @@ def converted(history: Iterable[v1.Message], known: Collection[str]) -> Iterator
     for message in messages:
         match message.role:
             case v1.ROLE_USER:
-                yield UserMessage(
+                yield core.UserMessage(
                     id=id_of(message), content=_parts(without_context(text_of(message)), _images(message))
                 )
             case v1.ROLE_AGENT:
@@ -84,20 +72,20 @@ def converted(history: Iterable[v1.Message], known: Collection[str]) -> Iterator
 
 def _agents(message: v1.Message, begun: Collection[str]) -> Iterator[Message]:
     if reasoning := text_of(message, reasoning=True):
-        yield ReasoningMessage(id=reasoning_id(id_of(message)), content=reasoning)
+        yield core.ReasoningMessage(id=reasoning_id(id_of(message)), content=reasoning)
     calls = [
-        ToolCall(id=call.tool_use_id, function=FunctionCall(name=call.tool, arguments=arguments_of(call)))
+        core.ToolCall(id=call.tool_use_id, function=core.FunctionCall(name=call.tool, arguments=arguments_of(call)))
         for call in calls_in(message)
         if call.tool_use_id in begun
     ]
     text = text_of(message)
     if text or calls:
-        yield AssistantMessage(id=id_of(message), content=text or None, tool_calls=calls or None)
+        yield core.AssistantMessage(id=id_of(message), content=text or None, tool_calls=calls or None)
 
 
-def _result(message: v1.Message, result: v1.ToolResult) -> ToolMessage:
+def _result(message: v1.Message, result: v1.ToolResult) -> core.ToolMessage:
     outcome = outcome_of(result)
-    return ToolMessage(
+    return core.ToolMessage(
         id=result_id(message, result),
         tool_call_id=result.tool_use_id,
         content=content_of(result),
@@ -145,11 +133,11 @@ def _images(message: v1.Message) -> list[v1.Image]:
 def _parts(text: str, images: Sequence[v1.Image]) -> Content:
     if not images:
         return text
-    linked = (UrlSource(value=f"/v1/{each.attachment}:download", mime_type=each.media_type) for each in images)
-    return [*([TextPart(text=text)] if text else []), *(ImagePart(source=source) for source in linked)]
+    linked = (core.UrlSource(value=f"/v1/{each.attachment}:download", mime_type=each.media_type) for each in images)
+    return [*([core.TextPart(text=text)] if text else []), *(core.ImagePart(source=source) for source in linked)]
 
 
-def said_by(message: UserMessage | ToolMessage, place: str) -> tuple[str, list[v1.Image], list[str]]:
+def said_by(message: core.UserMessage | core.ToolMessage, place: str) -> tuple[str, list[v1.Image], list[str]]:
     """Text and images of a message, and the kinds of unusable parts. Raises MalformedRequestError, about `place`."""
     if isinstance(message.content, str):
         return message.content, [], []
@@ -158,9 +146,9 @@ def said_by(message: UserMessage | ToolMessage, place: str) -> tuple[str, list[v
     unused: list[str] = []
     for index, part in enumerate(message.content):
         match part:
-            case TextPart(text=text):
+            case core.TextPart(text=text):
                 texts.append(text)
-            case ImagePart(source=DataSource(value=value, mime_type=kind)):
+            case core.ImagePart(source=core.DataSource(value=value, mime_type=kind)):
                 images.append(v1.Image(media_type=kind, data=_bytes(value, f"{place}.content[{index}].source.value")))
             case _:
                 source = getattr(part, "source", None)
@@ -188,11 +176,11 @@ _THREAD = re.compile(r"[A-Za-z0-9_.~:@+-]{1,128}")
 MAX_ID_CHARS = 256
 
 
-def input_from(body: bytes) -> RunAgentInput:
+def input_from(body: bytes) -> core.RunAgentInput:
     """Raises MalformedRequestError, which names the field. Unknown ones are left alone, as AG-UI demands."""
     given = decoded(body)
     try:
-        found = RunAgentInput.model_validate(given, strict=True)
+        found = core.RunAgentInput.model_validate(given, strict=True)
     except ValidationError as error:
         # Of a text or a list that is neither, two errors tell: what comes last is about the kind that was tried.
         wrong = {_place(given, each["loc"]): _words(each["type"], each["msg"]) for each in error.errors()}
@@ -238,14 +226,14 @@ def _words(kind: str, text: str) -> str:
 
 @dataclass
 class News:
-    said: list[tuple[int, UserMessage]] = field(default_factory=list)
+    said: list[tuple[int, core.UserMessage]] = field(default_factory=list)
     """Messages of the user, with their places in the input."""
-    results: list[tuple[int, ToolMessage]] = field(default_factory=list)
+    results: list[tuple[int, core.ToolMessage]] = field(default_factory=list)
     instructions: list[str] = field(default_factory=list)
     """What the application tells the agent, wherever in the input it stands."""
 
 
-def news_in(given: RunAgentInput, known: Collection[str], conversation_id: str) -> News:
+def news_in(given: core.RunAgentInput, known: Collection[str], conversation_id: str) -> News:
     """What follows the last message that the conversation has (`known`).
 
     Raises MalformedRequestError for a message of the agent that it has never written; not for a discarded one, which a
@@ -255,11 +243,11 @@ def news_in(given: RunAgentInput, known: Collection[str], conversation_id: str) 
     news = News()
     for index, message in enumerate(given.messages):
         match message:
-            case UserMessage() if index > last:
+            case core.UserMessage() if index > last:
                 news.said.append((index, message))
-            case ToolMessage() if index > last and not _ours(message.id, conversation_id):
+            case core.ToolMessage() if index > last and not _ours(message.id, conversation_id):
                 news.results.append((index, message))
-            case AssistantMessage() if index > last and not _ours(message.id, conversation_id):
+            case core.AssistantMessage() if index > last and not _ours(message.id, conversation_id):
                 _refuse(
                     f"messages[{index}]",
                     "the agent has not written this message: after the last one that this thread has, only "
