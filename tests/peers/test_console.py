@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.peers.browser import Page, call, chromium, link
+from tests.support.patience import eventually
 from tests.support.server_process import ServerProcess, Servers, clean_environment, http_url
 from tests.support.terminals import Terminal
 
@@ -100,6 +101,7 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
     at.keyboard.press("Escape")  # out of the field, as a question is open
     at.keyboard.press("Escape")
     at.wait_for_selector(".note.cancel")
+    at.wait_for_selector("section.ask", state="detached")
     at.keyboard.press("c")
     at.keyboard.type("run echo it works")
     at.keyboard.press("Enter")
@@ -110,6 +112,7 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
     at.keyboard.press("?")
     at.wait_for_selector("dialog >> text=approve what is asked")
     at.keyboard.press("Escape")
+    at.wait_for_selector("dialog", state="detached")
     at.keyboard.press("c")
     at.keyboard.type("count")
     at.keyboard.press("Enter")
@@ -127,7 +130,8 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
 def test_a_field_takes_no_focus_from_a_person_who_moves_by_keys(page: Page, conversation: Callable[..., str]) -> None:
     at = page.page
     first, second = conversation(title="First"), conversation(title="Second")
-    at.wait_for_selector(".conversation-row >> text=Second")
+    for title in ("First", "Second"):
+        at.wait_for_selector(f".conversation-row >> text={title}")
     at.keyboard.press("j")
     moved(page, "Second", second)
     at.keyboard.press("j")
@@ -137,6 +141,7 @@ def test_a_field_takes_no_focus_from_a_person_who_moves_by_keys(page: Page, conv
     held: list[Any] = []
     at.route(f"**/v1/conversations/{first}", lambda route: held.append(route))  # noqa: PLW0108 -- Playwright takes no built-in one
     at.keyboard.press("j")
+    eventually(lambda: held or at.wait_for_timeout(10), "the page asks for the first")
     at.keyboard.press("n")
     at.wait_for_selector("dialog #directory:focus")
     at.keyboard.press("Escape")

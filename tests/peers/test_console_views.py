@@ -154,9 +154,9 @@ def test_a_server_that_is_killed_and_started_again_under_an_open_page(browser: A
     page = Page(browser, first)
     created = call(first, "POST", "/v1/conversations", {"workingDirectory": str(tmp_path)})["conversation"]["name"]
     page.go(f"c/{created.partition('/')[2]}")
-    page.page.fill("textarea", "count")
+    page.page.fill("textarea", "sleep")
     page.page.press("textarea", "Enter")
-    page.page.wait_for_selector(".live-text >> text=5")
+    page.page.wait_for_selector(".outcome >> text=running")
     page.page.click(".brand >> text=New")
     page.page.fill("#instructions", "a text that is not lost")
     first.kill()

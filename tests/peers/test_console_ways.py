@@ -100,10 +100,12 @@ def test_what_asks_a_person_is_beside_its_timeline(page: Page) -> None:
     page.page.wait_for_selector("section.ask", state="detached")
 
 
-def test_a_steer_is_read_by_the_run_and_said_to_be_one(page: Page) -> None:
-    sent(page, "run sleep 0.5")
+def test_a_steer_is_read_by_the_run_and_said_to_be_one(page: Page, tmp_path: Path) -> None:
+    sent(page, "run until [ -e go ]; do sleep 0.05; done")
     page.page.wait_for_selector("button.send >> text=Steer")
     sent(page, "And say why.")
+    page.page.wait_for_selector(".queued >> text=And say why.")
+    (tmp_path / "go").touch()
     page.page.wait_for_selector("li.user:has-text('And say why.') .badge >> text=steer")
 
 
@@ -186,7 +188,7 @@ def test_model_effort_and_mode_are_changed_where_a_person_writes(browser: Any, t
         settled(page, "Mode", "MODE_UNRESTRICTED")
         page.page.wait_for_selector("select.careful[aria-label=Mode]")
         part = model.part(says("One."), says("Two."))
-        sent(page, part.key)
+        answered(page, part.key)
         page.page.wait_for_selector("li.agent >> text=One.")
         settled(page, "Effort", "")
         sent(page, "Again.")
@@ -222,6 +224,7 @@ def test_a_rule_that_an_approval_makes_counts_until_it_is_deleted(
     page.page.click("dialog >> text=/^Delete$/")
     page.page.wait_for_selector("dialog >> text=There is no rule yet")
     page.page.keyboard.press("Escape")
+    page.page.wait_for_selector("dialog", state="detached")
     sent(page, "run echo three")
     page.page.wait_for_selector("section.ask >> text=May the agent run bash?")
 
