@@ -338,12 +338,12 @@ def test_the_limit_of_the_headers_is_not_one_of_the_body() -> None:
         connection.read_request()
         connection.send(b"HTTP/1.1 100 Continue\r\n\r\n" + STREAM_HEAD)
         for _ in range(4):
-            connection.reached.wait(0.3)
+            connection.reached.wait(1)
             connection.send(chunked(b"."))
         connection.send(b"0\r\n\r\n")
 
     with ScriptedServer(slow) as server:
-        assert post(server.url, timeouts=replace(PATIENT, first_byte=1)) == (200, b"....")
+        assert post(server.url, timeouts=replace(PATIENT, first_byte=3)) == (200, b"....")
 
 
 def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
