@@ -9,8 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification, JSONRPCResponse
 
 from actors.adapters.mcp import bounded_messages
 from actors.adapters.mcp.bounded_messages import (
@@ -67,6 +65,9 @@ def test_only_notifications_are_read_slowly(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def _tells_often() -> None:
+    from mcp.shared.message import SessionMessage
+    from mcp_types import JSONRPCNotification, JSONRPCResponse
+
     told: list[Any] = [JSONRPCNotification(jsonrpc="2.0", method="notifications/message")] * 3
     answers: list[Any] = [JSONRPCResponse(jsonrpc="2.0", id=number, result={}) for number in range(100)]
     arriving, received = anyio.create_memory_object_stream[Any](200)
