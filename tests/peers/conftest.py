@@ -5,11 +5,13 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import client, fake_provider, restart_elsewhere, start_server, watch
 from tests.peers import installed
+from tests.peers.browser import chromium
 from tests.support.fake_provider import FakeProvider
 from tests.support.patience import PATIENCE
 from tests.support.server_process import ServerProcess, Servers, provider
@@ -49,11 +51,20 @@ def node() -> Node:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server that lives as long as the module's tests, with the demo model; modules with a peer have their own."""
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that lives as long as the module's tests, with the demo model; modules with a peer have their own.
+
+    It gets the arguments that its module calls `SERVED`.
+    """
     servers = Servers()
-    yield servers(tmp_path_factory.mktemp("server"))
+    yield servers(tmp_path_factory.mktemp("server"), *getattr(request.module, "SERVED", ()))
     servers.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

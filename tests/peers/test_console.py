@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.peers.browser import Page, call, chromium, link
+from tests.peers.browser import Page, call, link
 from tests.support.patience import eventually
 from tests.support.server_process import ServerProcess, Servers, clean_environment, http_url
 from tests.support.terminals import Terminal
@@ -19,21 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+SERVED = ("--http", "127.0.0.1:0")
 ORDER = "all => all.map(one => one.id)"
 TEXTS = "all => all.map(one => one.innerText.trim())"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    servers = Servers()
-    yield servers(tmp_path_factory.mktemp("server"), "--http", "127.0.0.1:0")
-    servers.close()
 
 
 @pytest.fixture

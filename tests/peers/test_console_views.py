@@ -12,15 +12,14 @@ import pytest
 
 from tests.generate import console_machine
 from tests.peers import installed
-from tests.peers.browser import Page, call, chromium
+from tests.peers.browser import Page, call
 from tests.support.patience import eventually
 from tests.support.server_process import ServerProcess, Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.peers.conftest import Node
 
+SERVED = ("--http", "127.0.0.1:0")
 CONSOLE = installed.ROOT / "clients" / "console"
 PICTURES = installed.ROOT / "reports" / "console"
 SIZES: dict[str, dict[str, Any]] = {
@@ -35,19 +34,6 @@ SEEDS = json.loads((Path(__file__).parent / "hostile.json").read_text())
 BEFORE, AFTER = ("", "> ", "- ", "# ", "**x** "), ("", "\n", " **", "\n\n| a |")
 PAYLOADS = [f"{before}{seed}{after}" for seed in SEEDS for before in BEFORE for after in AFTER]
 DRAW = (Path(__file__).parent / "hostile.js").read_text().partition("\n")[2]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    servers = Servers()
-    yield servers(tmp_path_factory.mktemp("server"), "--http", "127.0.0.1:0")
-    servers.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.peers import installed
-from tests.peers.browser import Page, call, chromium
+from tests.peers.browser import Page, call
 from tests.support.fake_provider import FakeProvider, calls, held, says
 from tests.support.patience import eventually
 from tests.support.pictures import png
@@ -19,20 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+SERVED = ("--http", "127.0.0.1:0")
 MCP_PROGRAM = installed.ROOT / "tests" / "integration" / "mcp" / "program.py"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    servers = Servers()
-    yield servers(tmp_path_factory.mktemp("server"), "--http", "127.0.0.1:0")
-    servers.close()
 
 
 @pytest.fixture
