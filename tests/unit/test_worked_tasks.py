@@ -1,16 +1,16 @@
-"""The worked tasks of docs/contributing.md: in a copy of the repository, each is applied, checked and tested."""
+"""The worked tasks of docs/contributing.md: in a copy of the repository, they are applied, checked and tested."""
 
 from __future__ import annotations
 
-import filecmp
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -23,6 +23,9 @@ TASKS = {
     "### A new model protocol": "new-model-protocol",
     "### A new store": "new-store",
 }
+pytestmark = pytest.mark.timeout(1_800)
+Carried: TypeAlias = tuple[Path, dict[str, set[str]]]
+"""A copy of the repository in which all tasks were carried out, and the files that each task has changed there."""
 EVERY_TASK = pytest.mark.parametrize("heading", TASKS, ids=TASKS.values())
 
 # Tests beside those that a patch touches: they look at every tool, message, protocol, page or store.
@@ -42,8 +45,9 @@ OVERARCHING = {
     "### A new store": ("tests/integration/store/test_store_contract.py",),
 }
 
-# Of what has a case for each method, message or field only those of the task (pytest's -k; "[" is in a case's name).
-KEYWORDS = {"### A new command and RPC": "label or not (test_calls or [)", "### A new store": "journaled"}
+# Of what has a case for each method, message, field or store only those of the tasks (pytest's -k; "[" is in a case's
+# name); of the rest all.
+CASES = "label or journaled or llm or tools or test_seeds or test_documents or not (test_calls or [)"
 
 
 def patch_of(heading: str) -> Path:
@@ -100,35 +104,36 @@ def copy_repository(to: Path) -> None:
         shutil.copy2(ROOT / path, to / path)
 
 
-@dataclass(frozen=True)
-class Applied:
-    """A copy of the repository in which the patch of a task was applied."""
-
-    heading: str
-    directory: Path
-
-    def files(self, pattern: str) -> list[str]:
-        """Return the touched paths that match a regular expression."""
-        return sorted(path for path in set.union(*touched(patch_of(self.heading))) if re.fullmatch(pattern, path))
+def programs() -> list[str]:
+    """Return the paths of the Python files that the patches touch."""
+    paths = {path for heading in TASKS for path in set.union(*touched(patch_of(heading)))}
+    return sorted(path for path in paths if path.endswith(".py"))
 
 
-@pytest.fixture(scope="module", params=list(TASKS), ids=list(TASKS.values()))
-def applied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Applied:
-    directory = tmp_path_factory.mktemp(TASKS[request.param])
-    copy_repository(directory)
-    run(directory, "git", "apply", str(patch_of(request.param)))
-    return Applied(request.param, directory)
+def digests(directory: Path) -> dict[str, bytes]:
+    """Return the hash of each file that git tracks here, or that a patch adds, in a copy."""
+    added = set[str]().union(*(touched(patch_of(heading))[0] for heading in TASKS))
+    paths = [path for path in added.union(tracked()) if (directory / path).is_file()]
+    return {path: hashlib.sha256((directory / path).read_bytes()).digest() for path in paths}
 
 
 @pytest.fixture(scope="module")
-def generated(applied: Applied) -> Applied:
-    """The copy after the `make` commands of the task but for its tests, with this environment in place of .venv."""
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Carried:
+    """Apply each patch and run the `make` commands of its task but for its tests, with this environment as .venv."""
+    directory = tmp_path_factory.mktemp("tasks")
+    copy_repository(directory)
     environment = (f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.ready")
-    for program, *arguments in commands_of(applied.heading):
-        assert program == "make"
-        if arguments[0] != "test":
-            run(applied.directory, "make", *environment, *arguments)
-    return applied
+    before, written = digests(directory), dict[str, set[str]]()
+    for heading in TASKS:
+        run(directory, "git", "apply", str(patch_of(heading)))
+        for program, *arguments in commands_of(heading):
+            assert program == "make"
+            if arguments[0] != "test":
+                run(directory, "make", *environment, *arguments)
+        after = digests(directory)
+        written[heading] = {path for path, digest in after.items() if before.get(path) != digest}
+        before = after
+    return directory, written
 
 
 def test_every_patch_is_of_a_task() -> None:
@@ -154,24 +159,28 @@ def test_the_named_tests_include_those_of_the_patch(heading: str) -> None:
         assert {path, *map(str, Path(path).parents)}.intersection(named), path
 
 
-def test_what_a_task_writes_passes_the_linter(applied: Applied) -> None:
-    files = applied.files(r".*\.py")
-    run(applied.directory, "ruff", "check", "--no-cache", *files)
-    run(applied.directory, "ruff", "format", "--no-cache", "--check", *files)
+@EVERY_TASK
+def test_every_patch_applies_to_what_is_here(heading: str) -> None:
+    run(ROOT, "git", "apply", "--check", str(patch_of(heading)))
 
 
-def test_what_a_task_writes_passes_the_type_checker(generated: Applied) -> None:
-    run(generated.directory, "pyright", *generated.files(r".*\.py"))
+def test_what_the_tasks_write_passes_the_linter(carried: Carried) -> None:
+    run(carried[0], "ruff", "check", "--no-cache", *programs())
+    run(carried[0], "ruff", "format", "--no-cache", "--check", *programs())
 
 
-def test_the_tests_of_a_task_pass(generated: Applied) -> None:
-    tests = {*selected_tests(generated.heading), *OVERARCHING[generated.heading]}
-    options = ("-q", "-x", "-p", "no:cacheprovider", "-k", KEYWORDS.get(generated.heading, ""))
-    run(generated.directory, sys.executable, "-m", "pytest", *options, *sorted(tests))
+def test_what_the_tasks_write_passes_the_type_checker(carried: Carried) -> None:
+    run(carried[0], "pyright", *programs())
 
 
-def test_what_make_writes_is_counted(generated: Applied) -> None:
-    by_patch = set.union(*touched(patch_of(generated.heading)))
-    written = {path for path in tracked() if not filecmp.cmp(ROOT / path, generated.directory / path, shallow=False)}
-    counted = re.search(r"writes\s+(\d+)\s+more", section(PAGE, generated.heading))
-    assert len(written - by_patch) == (int(counted[1]) if counted else 0), sorted(written - by_patch)
+def test_the_tests_of_the_tasks_pass(carried: Carried) -> None:
+    tests = {test for heading in TASKS for test in (*selected_tests(heading), *OVERARCHING[heading])}
+    run(carried[0], sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CASES, *sorted(tests))
+
+
+@EVERY_TASK
+def test_what_make_writes_is_counted(carried: Carried, heading: str) -> None:
+    by_patch = set.union(*touched(patch_of(heading)))
+    made = carried[1][heading] - by_patch
+    counted = re.search(r"writes\s+(\d+)\s+more", section(PAGE, heading))
+    assert len(made) == (int(counted[1]) if counted else 0), sorted(made)

@@ -24,6 +24,7 @@ from actors.messages import (
     UpdateConversationCommand,
 )
 from actors.ports import StoreDamagedError, ToolOutput
+from tests.integration.actors.test_lifetimes import all_gone
 from tests.support.patience import PATIENCE
 
 World = Any
@@ -38,12 +39,6 @@ def refused(reason: Reason) -> Any:
 def refusal(world: World) -> None:
     """Wait until the store has refused a commit."""
     assert world.store.refusals.acquire(timeout=PATIENCE)
-
-
-def all_gone(world: World) -> None:
-    """Wait until no conversation is alive."""
-    with world.supervisor._changed:
-        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
 
 
 def test_a_command_that_cannot_be_stored_is_refused_and_changes_nothing(shaky: World) -> None:

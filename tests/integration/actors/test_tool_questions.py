@@ -18,6 +18,7 @@ from actors.core.states import Idle, QuestionStatus, ToolExecuting
 from actors.messages import AnswerQuestionCommand, InvalidFieldError, SetModeCommand
 from actors.ports import PersonAnswer, PersonQuestion, ToolOutput, TooManyQuestionsError
 from actors.runners.tool_runner import MAX_OPEN, MAX_PER_CALL
+from tests.integration.actors.test_client_tools import refused
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store
@@ -57,12 +58,6 @@ def answer(talk: Any, number: int = 1, content: str = '{"name": "Ann"}', **field
     fields.setdefault("accept", True)
     told: QuestionChanged = talk.ask(AnswerQuestionCommand(number, content=content, **fields))
     return told
-
-
-def refused(cause: str) -> Any:
-    return pytest.raises(
-        Rejected, check=lambda error: (error.reason, error.cause) == (Reason.UNKNOWN_OR_DECIDED, cause)
-    )
 
 
 def end(talk: Any, tool: Any) -> None:

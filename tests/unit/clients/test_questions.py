@@ -6,7 +6,7 @@ import json
 import logging
 import pickle
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,17 +44,10 @@ from tests.support.fake_server import (
     text,
     uses_tool,
 )
+from tests.unit.clients.test_aio import run as aio
 
 RUN = f"{NAME}/requestCycles/1"
 ASKS = uses_tool("rm x", "gone", "Done.", ask=True)
-
-
-def aio(address: str, story: Callable[[AsyncClient], Awaitable[None]]) -> None:
-    async def play() -> None:
-        async with AsyncClient(address, token="secret") as client, asyncio.timeout(30):
-            await story(client)
-
-    asyncio.run(play())
 
 
 def decisions(events: list[Event]) -> list[str]:

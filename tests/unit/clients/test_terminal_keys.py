@@ -19,6 +19,7 @@ from tests.support.fake_server import NAME, FakeBedrock, Gate, Step, call, says,
 from tests.support.terminals import Terminal
 from tests.unit.clients.test_question_form import asked, asks
 from tests.unit.clients.test_session import sent
+from tests.unit.clients.test_terminal import waits
 
 # What no single sequence stands for, or what is no key that a person presses.
 NO_KEYS = {
@@ -57,12 +58,6 @@ def bindings() -> list[tuple[Keys | str, ...]]:
     return sorted((keys for keys in typed if keys[0] not in MEANT and keys != (Keys.Escape,)), key=str)
 
 
-def works(run: str) -> list[Step]:
-    """A run that goes on until it is cancelled."""
-    asked = stored("agent", call("bash", {"command": "sleep 9"}))
-    return [state("llm_requesting", run), asked, state("tool_executing", run), Gate()]
-
-
 @pytest.fixture
 def terminal(address: str) -> Iterator[Terminal]:
     with Terminal("chat", "--no-notify", environ={"BEDROCK_ADDRESS": address}) as terminal:
@@ -81,7 +76,7 @@ def test_every_key_leaves_a_prompt_that_works(terminal: Terminal, fake: FakeBedr
     every = bindings()
     assert len(every) > 100
     if busy:
-        fake.answers.append(works)
+        fake.answers.append(waits)
         sends(terminal, fake, "work")
         terminal.until(lambda screen: any(row.startswith("tool executing · ") for row in screen))
     for begin in range(0, len(every), TOGETHER):
@@ -122,7 +117,7 @@ def test_a_new_line(terminal: Terminal, fake: FakeBedrock) -> None:
 
 def test_enter_while_lines_are_printed_sends(terminal: Terminal, fake: FakeBedrock) -> None:
     """The terminal stays in raw mode meanwhile: it neither translates keys nor echoes them."""
-    fake.answers.append(works)
+    fake.answers.append(waits)
     terminal.keys("Go\r")
     terminal.wait(lambda: fake.conversation.state.busy, "a run")
     for number in range(30):
