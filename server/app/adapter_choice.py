@@ -37,18 +37,8 @@ from actors.ports.telemetry import Telemetry
 from actors.ports.tools import McpServers, NoMcpServers
 from actors.runtime.quotas import QuotaBook, first_day_of_month
 from actors.runtime.services import SystemClock, Timers
+from server.auth import tokens as secret_files
 from server.auth.authentication import Authentication, AuthorizerCalls, ClientCertificates, made_authorizer
-from server.auth.tokens import (
-    MCP_LOGINS,
-    PRINCIPALS_TOKENS,
-    McpLoginFile,
-    PrincipalTokens,
-    SharedTokens,
-    TokenFile,
-    TokenUnusableError,
-    read_or_create_token,
-    read_token,
-)
 from server.certificates import CertificateFiles, CertificateUnusableError, authorities_in, why_untrusted
 from server.cluster.peers import NodeMarks
 from server.cluster.router import NodeAccess
@@ -115,7 +105,7 @@ def mcp_servers(config: Config, sandbox: ToolHostSandbox, permissions: Permissio
         tool_environment(config.environ),
         rules,
         permissions=permissions,
-        logins=McpLoginFile(config.data_dir / MCP_LOGINS),
+        logins=secret_files.McpLoginFile(config.data_dir / secret_files.MCP_LOGINS),
     )
 
 
@@ -213,7 +203,7 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
     """
     tokens = _tokens_of_principals(config, opened) if config.principals else None
     issuers = config.issuers
-    own = read_or_create_token(config.data_dir / TOKEN_FILE)
+    own = secret_files.read_or_create_token(config.data_dir / TOKEN_FILE)
     asked = any(each.client_ca for each in config.listeners)
     if config.client_certificates:
         config.check_extra("client_certificates", "mtls", "cryptography")
@@ -230,21 +220,21 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
     )
 
 
-def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenFile | SharedTokens:
+def _tokens_of_principals(config: Config, opened: ExitStack) -> secret_files.TokenFile | secret_files.SharedTokens:
     """The tokens of principals, from the shared database or the data directory.
 
     Raises TokenUnusableError or StoreUnavailableError.
     """
     if not config.database:
-        file = TokenFile(config.data_dir / PRINCIPALS_TOKENS)
+        file = secret_files.TokenFile(config.data_dir / secret_files.PRINCIPALS_TOKENS)
         file.read()
         return file
     # Imported here, because the package is installed only on servers that use a PostgreSQL database.
     from actors.adapters.store.postgres.nodes.node_session import Document  # noqa: PLC0415
 
-    document = Document(config.database, PRINCIPALS_TOKENS)
+    document = Document(config.database, secret_files.PRINCIPALS_TOKENS)
     opened.callback(document.close)
-    shared = SharedTokens(PrincipalTokens(document))
+    shared = secret_files.SharedTokens(secret_files.PrincipalTokens(document))
     opened.callback(shared.close)
     return shared
 
@@ -379,10 +369,10 @@ def own_address(config: Config) -> str:
 def node_access(settings: ClusterSettings) -> NodeAccess:
     """Token and TLS credentials for calls between nodes. Raises CannotStartError."""
     try:
-        token = read_token(settings.token_file)
+        token = secret_files.read_token(settings.token_file)
         NodeMarks(token)
         authorities = authorities_in(settings.ca) if settings.ca is not None else None
-    except (TokenUnusableError, ValueError) as error:
+    except (secret_files.TokenUnusableError, ValueError) as error:
         raise CannotStartError(f"cluster.token_file: {error}") from None
     except CertificateUnusableError as error:
         raise CannotStartError(f"cluster.ca: {error}") from None

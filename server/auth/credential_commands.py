@@ -20,18 +20,8 @@ from bedrock.local_server import NotPrivateError
 from actors.adapters.mcp.server_settings import servers_from_tables
 from actors.ports import StoreError
 from actors.ports.tools import McpLoginsError, McpRegistration
+from server.auth import tokens as secret_files
 from server.auth.principals import Role
-from server.auth.tokens import (
-    MCP_LOGINS,
-    MCP_REGISTRATIONS,
-    PRINCIPALS_TOKENS,
-    McpLoginFile,
-    McpRegistrationFile,
-    PrincipalTokens,
-    Token,
-    TokenFile,
-    TokenUnusableError,
-)
 from server.cli import CANNOT_START, CONFIG, DATA_DIR, USAGE, fail, loaded
 from server.local_endpoint import close_to_others
 from server.settings.config import Config
@@ -92,7 +82,7 @@ def create(  # noqa: PLR0917 -- one for each option
 def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
     """List the tokens, without their secrets."""
     config = loaded(file, data_dir=data_dir)
-    tokens = _done(config, PrincipalTokens.read)
+    tokens = _done(config, secret_files.PrincipalTokens.read)
     if as_json:
         shown = [
             {
@@ -137,7 +127,7 @@ def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
     print_text(f"revoked {token_id}")
 
 
-def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
+def _done(config: Config, work: Callable[[secret_files.PrincipalTokens], T]) -> T:
     """The result of `work` on the tokens of the settings' database or data directory; prints an error and exits."""
     try:
         if config.database:
@@ -145,19 +135,19 @@ def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
         if not config.data_dir.is_dir():
             fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
         close_to_others(config.data_dir)
-        return work(TokenFile(config.data_dir / PRINCIPALS_TOKENS))
-    except (TokenUnusableError, StoreError, NotPrivateError) as error:
+        return work(secret_files.TokenFile(config.data_dir / secret_files.PRINCIPALS_TOKENS))
+    except (secret_files.TokenUnusableError, StoreError, NotPrivateError) as error:
         fail(str(error), CANNOT_START)
 
 
-def _in_database(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
+def _in_database(config: Config, work: Callable[[secret_files.PrincipalTokens], T]) -> T:
     if importlib.util.find_spec("psycopg") is None:
         fail(str(config.without_extra("database", "postgres")), USAGE)
     from actors.adapters.store.postgres.nodes.node_session import Document  # noqa: PLC0415 -- not for --help
 
-    document = Document(config.database, PRINCIPALS_TOKENS)
+    document = Document(config.database, secret_files.PRINCIPALS_TOKENS)
     try:
-        return work(PrincipalTokens(document))
+        return work(secret_files.PrincipalTokens(document))
     finally:
         document.close()
 
@@ -172,7 +162,7 @@ def _expiry(text: str | None, now: int) -> int:
     return now + int(found[1]) * (DAY_MS if found[2] == "d" else DAY_MS // 24)
 
 
-def _described(each: Token) -> str:
+def _described(each: secret_files.Token) -> str:
     ends = f"until {_time(each.expires_at)}" if each.expires_at else "no expiry"
     return f"{each.role}, since {_time(each.created_at)}, {ends}"
 
@@ -204,7 +194,8 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
         if importlib.util.find_spec("mcp") is None:
             fail(str(config.without_extra("mcp_servers", "mcp")), CANNOT_START)
         from actors.adapters.mcp.login_flow import SECONDS, ClientRefusedError, LoginError, log_in  # noqa: PLC0415
-    logins, registrations = _logins(config), McpRegistrationFile(config.data_dir / MCP_REGISTRATIONS)
+    logins = _logins(config)
+    registrations = secret_files.McpRegistrationFile(config.data_dir / secret_files.MCP_REGISTRATIONS)
 
     def show(address: str) -> None:
         print_text(f"Open this address in a browser, and log in:\n\n  {address}\n", err=True)
@@ -278,11 +269,11 @@ def _server(config: Config, name: str) -> McpServer:
     return found
 
 
-def _logins(config: Config) -> McpLoginFile:
+def _logins(config: Config) -> secret_files.McpLoginFile:
     if not config.data_dir.is_dir():
         fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
     try:
         close_to_others(config.data_dir)
     except NotPrivateError as error:
         fail(str(error), CANNOT_START)
-    return McpLoginFile(config.data_dir / MCP_LOGINS)
+    return secret_files.McpLoginFile(config.data_dir / secret_files.MCP_LOGINS)

@@ -25,21 +25,7 @@ from actors.core.states import AwaitingToolApproval, QueuedInput, ToolExecuting
 from actors.core.summary import run_id
 from actors.messages import UnknownApprovalRuleError
 from actors.ports import ConversationReader, ConversationRecord, SettledInput, StoreReader, Workspace
-from actors.ports.store import (
-    Condition,
-    IsWithin,
-    ListPosition,
-    Order,
-    OrderKey,
-    Selection,
-    StateIs,
-    TextEquals,
-    TextField,
-    conjuncts,
-    leaves,
-    place_of,
-    rewritten,
-)
+from actors.ports import store as conditions
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
@@ -53,38 +39,44 @@ from server.wire.messages import ConversionContext, queued
 
 def selection_of(
     store: ConversationReader, principal: str, text: str, order_by: str, *, parent: str | None = None
-) -> Selection:
+) -> conditions.Selection:
     """The selection for a valid filter and order; with `parent`, of its sub-agents only.
 
     Paths and names are resolved now: a path may have a link, a name a slug.
     """
-    where = rewritten(parse(text, meaning), partial(_looked_up, store, principal))
+    where = conditions.rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)
     if parent is not None:
-        return Selection(principal, where, order, parent)
-    parent = next(filter(None, map(_parent, conjuncts(where))), None)
-    mixed = parent is None and any(map(_about_parent, leaves(where)))
-    return Selection(principal, where, order, parent, sub_agents=mixed)
+        return conditions.Selection(principal, where, order, parent)
+    parent = next(filter(None, map(_parent, conditions.conjuncts(where))), None)
+    mixed = parent is None and any(map(_about_parent, conditions.leaves(where)))
+    return conditions.Selection(principal, where, order, parent, sub_agents=mixed)
 
 
-def _looked_up(store: ConversationReader, principal: str, condition: Condition) -> Condition:
+def _looked_up(store: ConversationReader, principal: str, condition: conditions.Condition) -> conditions.Condition:
     match condition:
-        case TextEquals(TextField.DIRECTORY, path):
-            return TextEquals(TextField.DIRECTORY, os.path.realpath(path))
-        case IsWithin(path):
-            return IsWithin(os.path.realpath(path))
-        case TextEquals(TextField.PARENT | TextField.FORKED_FROM as field, name) if name:
-            return TextEquals(field, store.find_slug(principal, name) or name)
+        case conditions.TextEquals(conditions.TextField.DIRECTORY, path):
+            return conditions.TextEquals(conditions.TextField.DIRECTORY, os.path.realpath(path))
+        case conditions.IsWithin(path):
+            return conditions.IsWithin(os.path.realpath(path))
+        case conditions.TextEquals(conditions.TextField.PARENT | conditions.TextField.FORKED_FROM as field, name) if (
+            name
+        ):
+            return conditions.TextEquals(field, store.find_slug(principal, name) or name)
         case _:
             return condition
 
 
-def _about_parent(condition: Condition) -> bool:
-    return isinstance(condition, TextEquals) and condition.field is TextField.PARENT
+def _about_parent(condition: conditions.Condition) -> bool:
+    return isinstance(condition, conditions.TextEquals) and condition.field is conditions.TextField.PARENT
 
 
-def _parent(condition: Condition) -> str:
-    return condition.value if isinstance(condition, TextEquals) and condition.field is TextField.PARENT else ""
+def _parent(condition: conditions.Condition) -> str:
+    return (
+        condition.value
+        if isinstance(condition, conditions.TextEquals) and condition.field is conditions.TextField.PARENT
+        else ""
+    )
 
 
 class NotBrowsableError(MalformedRequestError):
@@ -147,7 +139,7 @@ class Listings:
     ) -> v1.ListConversationsResponse:
         """A page of conversations, or of the sub-agents of `parent`. Raises MalformedRequestError (page token)."""
         listing = ("conversations", principal, parent, request.filter, request.order_by)
-        place = position_of(request.page_token, ListPosition, *listing)
+        place = position_of(request.page_token, conditions.ListPosition, *listing)
         selection = selection_of(self._store, principal, request.filter, request.order_by, parent=parent)
         page = Page(size_of(request.page_size, limits.CONVERSATIONS_PAGE), limits.PAGE_BYTES)
         answer = v1.ListConversationsResponse()
@@ -165,7 +157,7 @@ class Listings:
                     answer.next_page_token = token_of(place, *listing)
                     return answer
                 answer.conversations.append(shown)
-                place = place_of(record, selection.order)
+                place = conditions.place_of(record, selection.order)
             if found.more is None:
                 answer.next_page_token = ""
                 return answer
@@ -239,9 +231,9 @@ class Listings:
 
 Shown = TypeVar("Shown", v1.PendingApproval, v1.Question)
 
-LONGEST_WAITING_FIRST = Order(OrderKey.STATE_ENTERED, descending=False)
-APPROVALS_IN = StateIs(frozenset({str(AwaitingToolApproval.__struct_config__.tag)}))
-QUESTIONS_IN = StateIs(frozenset({str(ToolExecuting.__struct_config__.tag)}))
+LONGEST_WAITING_FIRST = conditions.Order(conditions.OrderKey.STATE_ENTERED, descending=False)
+APPROVALS_IN = conditions.StateIs(frozenset({str(AwaitingToolApproval.__struct_config__.tag)}))
+QUESTIONS_IN = conditions.StateIs(frozenset({str(ToolExecuting.__struct_config__.tag)}))
 
 
 class _Position(Struct):
@@ -260,7 +252,7 @@ class _List:
     """One list of pending approvals or questions: which items are on it, and where they are found."""
 
     kind: str
-    states: StateIs
+    states: conditions.StateIs
     """The states in which a conversation may have pending approvals or questions."""
     principal: str
     conversation_id: str | None
@@ -341,8 +333,8 @@ def _waiting(
         yield record
     if only:
         return
-    selection = Selection(wanted.principal, wanted.states, LONGEST_WAITING_FIRST)
-    position = ListPosition(last.entered, last.id) if last else None
+    selection = conditions.Selection(wanted.principal, wanted.states, LONGEST_WAITING_FIRST)
+    position = conditions.ListPosition(last.entered, last.id) if last else None
     while True:
         found = store.list(
             selection, after=position, limit=CHUNK, skipped=lambda id_: unreadable.append(names.conversation(id_))
