@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 import grpc
@@ -16,7 +15,7 @@ import grpc.aio
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -203,12 +202,9 @@ def _secure(http: Request) -> bool:
 
 
 def _cookie(http: Request) -> str:
-    try:
-        found = SimpleCookie(http.headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    name = _name(http)
-    return next((found[each].value for each in (f"__Host-{name}", name) if each in found), "")
+    # Python's own parser stops at the first cookie of another program on this machine that it does not understand.
+    found, name = cookie_parser(http.headers.get("cookie", "")), _name(http)
+    return next((found[each] for each in (f"__Host-{name}", name) if each in found), "")
 
 
 def _set(http: Request, value: str, more: str = "") -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, cast
 from urllib.parse import parse_qsl
@@ -96,8 +97,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if key != _sendable(key):
             _refuse(key, "contains a lone surrogate")
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        _refuse(next(key for key in keys if keys.count(key) > 1), "is given twice")
+        _refuse(Counter(key for key, _ in pairs).most_common(1)[0][0], "is given twice")
     return found
 
 

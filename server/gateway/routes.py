@@ -159,6 +159,8 @@ OPTIONS = (
     ("grpc.primary_user_agent", "bedrock-gateway"),
 )
 PASSED_ON = ("authorization", "traceparent")
+# The longest value of theirs: gRPC refuses more than 8 KiB of metadata itself, at random.
+MAX_VALUE_CHARS = 7 * 1024
 TIMEOUT = "x-server-timeout"
 # The key in the ASGI scope's state of the certificate that a client has shown, in DER, which TLS has verified.
 CERTIFICATE = "certificate"
@@ -245,6 +247,8 @@ class Upstream:
         for name, value in found:
             if not (value.isascii() and value.isprintable()):
                 raise MalformedRequestError((name, "must be printable ASCII"))
+            if len(value) > MAX_VALUE_CHARS:
+                raise MalformedRequestError((name, f"must have at most {MAX_VALUE_CHARS} characters"))
         if self._local and http.client is not None:
             found.append(("x-forwarded-for", http.client.host))
             if self._secret and (shown := http.scope["state"].get(CERTIFICATE)):

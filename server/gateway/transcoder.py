@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 from bedrock import v1
 from google.protobuf.message import Message
+from grpc_status import rpc_status
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -46,7 +47,7 @@ MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
 STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
 # How long the server may take to say so; then the call is refused.
 CHECK_SECONDS = 5.0
-# The errors of that check after which the caller is still a stranger; any other one is about a known caller.
+# The errors of that check after which the caller is still a stranger, as after those that are not the server's own.
 UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 AG_UI = "/ag-ui/v1/run"
 NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
@@ -135,7 +136,7 @@ class Transcoder:
             async with asyncio.timeout(CHECK_SECONDS):
                 await self.check_token(http)
         except grpc.aio.AioRpcError as error:
-            if error.code() in UNCHECKED:
+            if error.code() in UNCHECKED or rpc_status.from_call(cast("grpc.Call", error)) is None:
                 raise
         except TimeoutError:
             text = "the server cannot be reached: try again later"

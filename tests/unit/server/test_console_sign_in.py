@@ -140,6 +140,13 @@ def test_the_cookie_becomes_the_token_until_the_browser_signs_out() -> None:
     assert browser.passed == [f"Bearer {TOKEN}"] * 2 + ["Bearer own", ""]
 
 
+@pytest.mark.parametrize("other", ['prefs={"a":1,"b":2}', "a=hello world", "a=\xe4", "nameless", "a[]=1", "=;;="])
+def test_cookies_of_other_programs_on_this_machine_do_not_matter(other: str) -> None:
+    browser = Browser()
+    browser.call("GET", "/v1/conversations", cookie=f"{other}; {browser.signed_in()}")
+    assert browser.passed == [f"Bearer {TOKEN}"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

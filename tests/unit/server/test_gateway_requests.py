@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -248,6 +249,13 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
 def test_a_body_that_is_no_request_names_what_is_wrong(body: bytes, field: str, text: str) -> None:
     found, told = refusal("POST", SEND, body)
     assert (found, text in told) == (field, True), (found, told)
+
+
+def test_many_keys_are_compared_in_no_time() -> None:
+    body = json.dumps({f"k{number}": 0 for number in range(20_000)})
+    began = time.process_time()
+    assert refusal("POST", SEND, f'{body[:-1]}, "last": 0, "last": 0}}'.encode()) == ("last", "is given twice")
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(
