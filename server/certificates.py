@@ -104,7 +104,7 @@ class CertificateFiles:
         if authorities is not None:
             context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
-            context.options |= ssl.OP_NO_TICKET  # a session that goes on would outlive its authority
+            context.options |= ssl.OP_NO_TICKET  # a continuing session would outlive its authority
             context.num_tickets = 0
         self._context = context
         return grpc.ssl_server_certificate_configuration([pair], authorities)

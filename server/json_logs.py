@@ -132,7 +132,7 @@ class LateLines(logging.StreamHandler[TextIO]):
             return
         try:
             lines = [self._line(self._records.popleft()) for _ in range(len(self._records))]
-            with suppress(OSError, ValueError):  # nobody reads stderr any more, or it is closed
+            with suppress(OSError, ValueError):  # stderr has no reader any more, or is closed
                 self.stream.write("".join(lines))
                 self.stream.flush()
         finally:

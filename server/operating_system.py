@@ -1,4 +1,4 @@
-"""What the server asks of the operating system: limits, memory, CPUs, sockets, and its service manager.
+"""The server's use of the operating system: limits, memory, CPUs, sockets, and its service manager.
 
 Process-wide settings are made once at start, most of them before any thread is started.
 """
@@ -206,9 +206,9 @@ def listener(port: int) -> str:
 
 
 class CannotListenError(Exception):
-    """The program cannot listen on an address: the one line says why, and what helps.
+    """The program cannot listen on an address: one line with the reason and remedy.
 
-    `purpose` is such as " for metrics", but for the first service.
+    `purpose` is such as " for metrics", except for the first service.
     """
 
     def __init__(self, where: Listen, why: str, purpose: str = "") -> None:

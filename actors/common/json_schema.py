@@ -56,7 +56,7 @@ MAX_WORK = 20_000_000
 # The maximum number of pairs of a subschema and a level of a value for which the work is counted.
 MAX_STEPS = 50_000
 
-TOO_MUCH = "it is too large to be compared with the schema"
+TOO_MUCH = "it is too large to check against the schema"
 
 
 class InvalidSchemaError(ValueError):
@@ -91,7 +91,7 @@ class JsonSchema:
         except graphlib.CycleError:
             raise InvalidSchemaError("a part of it refers to itself without going deeper into the value") from None
         except RecursionError:
-            raise InvalidSchemaError("its references lead through too many others") from None
+            raise InvalidSchemaError("its references are nested too deeply") from None
 
     def problem(self, value: Any) -> str:
         """Why a JSON value does not match the schema, with the place of each fault; "" if it matches."""
@@ -142,7 +142,7 @@ class _Work:
                 waiting += [*here, *one_of, *every]
         graphlib.TopologicalSorter(same_place).prepare()
         if any(self._evaluations(schema, 0) > MAX_SCHEMAS + _weight(schema) for schema in found):
-            raise InvalidSchemaError(f"it compares one place of a value with more than {MAX_SCHEMAS} schemas")
+            raise InvalidSchemaError(f"it checks one part of a value against more than {MAX_SCHEMAS} schemas")
 
     def is_too_much(self, value: Any) -> bool:
         """Whether validating a value, which is not nested too deeply, may be more work than MAX_WORK."""
@@ -223,7 +223,7 @@ def parse_json(text: str) -> Any:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_double, parse_int=_whole_number)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("half a surrogate pair: write the character itself") from None
+        raise ValueError("a lone surrogate: write the character itself") from None
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     if is_too_deep(value):

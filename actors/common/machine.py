@@ -1,4 +1,4 @@
-"""What the machine gives: threads, resources, trusted certificates; and how an outage is logged."""
+"""The machine's resources: threads, memory, files, trusted certificates; and how an outage is logged."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Named(dict[str, Table]):
             raise ValueError("must be tables, each with a name")
         for name in value:
             if not NAME.fullmatch(name):
-                raise ValueError(f".{name}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @")
+                raise ValueError(f".{name}: a name is up to 64 lower-case letters, digits, and characters of .-_@")
         return cls({name: read(kind, f".{name}", table) for name, table in value.items()})
 
 
@@ -159,7 +159,7 @@ def read_named(path: Path) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("is not a regular file")
         if others := {link.st_uid, found.st_uid} - {0, os.geteuid()}:
-            raise ValueError(f"belongs to user {min(others)}, and this is user {os.geteuid()}")
+            raise ValueError(f"belongs to user {min(others)}, but this is user {os.geteuid()}")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ValueError("can be changed by others: chmod go-w")
         return file.read()
@@ -169,4 +169,4 @@ def expanded(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ValueError(f"there is no user {text.partition('/')[0]!r}") from None
+        raise ValueError(f"user not found: {text.partition('/')[0]!r}") from None

@@ -76,7 +76,7 @@ class TerminalText:
         text = text.replace("\r\n", "\n")
         self.altered = self.altered or _SPECIAL.search(text) is not None
         if "\x1b" in text:
-            # A mark is left in their place: what is around them must not become another sequence.
+            # A mark is left in their place, so that the surrounding text does not become another sequence.
             marked = _WITHOUT_EFFECT.sub("\x0e", text)
             text = marked if "\x1b" in marked or "\x9b" in marked else re.sub("[\a\x0e\x0f]", "", marked)
         position = 0

@@ -396,7 +396,7 @@ def _refuse_archived(loaded: LoadedConversation) -> None:
 
 def _check_etag(loaded: LoadedConversation, etag: str) -> None:
     if etag and etag != messages.etag_of(loaded.record):
-        raise messages.EtagMismatchError("the conversation was changed since it was read: read it again")
+        raise messages.EtagMismatchError("the conversation has changed since it was read: read it again")
 
 
 def _check_archived(loaded: LoadedConversation, before: int | None) -> None:

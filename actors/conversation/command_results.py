@@ -66,7 +66,7 @@ def spawn_result(unit: UnitOfWork, message_id: str) -> messages.SpawnSubAgentsRe
 def cancel_result(
     unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
 ) -> messages.CancelConversationResult:
-    """The result of a cancel: what was stopped, which background jobs survived, and whether it was stored."""
+    """The result of a cancel: the stopped work, the surviving background jobs, and whether it was stored."""
     now = unit.record if recorded else unit.before
     summary = summarize(now.state, unit.context)
     if unit.empty:
@@ -107,9 +107,9 @@ def cancel_result(
 _LATE_ANSWER_REFUSALS = {
     ToolOutcome.OK: ("answered", "a client has answered this call"),
     ToolOutcome.ERROR: ("answered", "this call has its result"),
-    ToolOutcome.TIMED_OUT: ("timed_out", "the time to answer this call is over"),
+    ToolOutcome.TIMED_OUT: ("timed_out", "the time to answer this call has passed"),
     ToolOutcome.CANCELLED: ("withdrawn", "this call was withdrawn"),
-    ToolOutcome.SKIPPED: ("withdrawn", "this call was never made"),
+    ToolOutcome.SKIPPED: ("withdrawn", "this call does not exist"),
     ToolOutcome.DENIED: ("withdrawn", "this call was denied"),
 }
 
@@ -134,7 +134,7 @@ def late_answer(
 
 
 def _unknown() -> Rejected:
-    return Rejected(Reason.UNKNOWN_OR_DECIDED, "no call of this id waits for an answer of a client", "unknown")
+    return Rejected(Reason.UNKNOWN_OR_DECIDED, "no call with this id is waiting for a client's answer", "unknown")
 
 
 def _is_client_tool_call(history: Sequence[Message], tool_use_id: str) -> bool:
@@ -164,7 +164,7 @@ def checked_form(question: Question, request: messages.AnswerQuestionCommand) ->
     if len(content.encode()) > MAX_CONTENT_BYTES:
         raise messages.InvalidFieldError(CONTENT, f"must have at most {MAX_CONTENT_BYTES} bytes as JSON")
     if problem := JsonSchema(parse_json(question.schema)).problem(parse_json(content)):
-        raise messages.InvalidFieldError(CONTENT, f"does not fit what the question asks for: {problem}")
+        raise messages.InvalidFieldError(CONTENT, f"does not match the question's form: {problem}")
     return content
 
 

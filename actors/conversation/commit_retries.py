@@ -1,6 +1,6 @@
 """The retry queue: events of a conversation that could not be committed yet because the store is unavailable.
 
-The actor does not wait for the store: commands are refused at once, a cancel is tried at once, and a shutdown is not
+The actor does not wait for the store: commands are refused, a cancel is tried immediately, and a shutdown is not
 delayed. The entries are retried after increasing pauses, the oldest first, and before any new command.
 """
 
@@ -43,7 +43,7 @@ class ReloadFromStore:
     epoch: int
 
 
-# What a conversation's retry queue contains: changes to commit for which no caller waits.
+# An entry of a conversation's retry queue: changes to commit for which no caller waits.
 Uncommitted: TypeAlias = EffectOutcome | KillReceipt | VerifyUncertainCommit | ReloadFromStore
 
 
@@ -55,7 +55,7 @@ class Prepared:
 
 
 class CommitRetries(Generic[Entry]):
-    """Entries that are to be committed in order. Actor's thread only.
+    """Entries to be committed in order. Actor's thread only.
 
     `name` is the conversation's id, for the log. `prepare` returns the next commit of one or more entries; it raises
     StoreUnavailableError if the store cannot be read now, and anything else for a bug in the first entry. `later` calls

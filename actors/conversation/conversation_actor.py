@@ -8,7 +8,7 @@ The mailbox has two lanes. Cancels, changes of mode, the creation of a sub-agent
 the shutdown go into the urgent lane, which is handled before the normal one. A cancel also stops the work in flight on
 the caller's thread, before the actor handles the cancel; the outcome of the stopped work arrives after the cancel.
 
-If the store is unavailable, commands are refused at once. Outcomes and cancels cannot be refused, because they have
+If the store is unavailable, commands are refused immediately. Outcomes and cancels cannot be refused, because they have
 already happened: they wait in the retry queue, which is flushed before any further command.
 
 Where several servers share the store, loading a conversation claims its ownership. When the store reports that another
@@ -315,9 +315,7 @@ class ConversationActor(Actor):
         Callers get this error and can ask the owner. The actor ends once its tools have ended.
         """
         if self._pipeline.loaded is not None:
-            log.warning(
-                "another server owns it: all its work is stopped here", extra={"conversation": self.conversation_id}
-            )
+            log.warning("another node owns it: all its work stops here", extra={"conversation": self.conversation_id})
         self._lifecycle.lost = lost
         self._deletion.fail(lost)
         self._commit_retries.clear()

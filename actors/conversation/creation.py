@@ -202,7 +202,7 @@ def new_sub_agent(
 
 
 def _share(parent: ConversationRecord) -> Budget:
-    """What the parent has left, divided among the sub-agents started together. Raises Rejected if nothing is left."""
+    """The parent's remaining budget, divided among the new sub-agents. Raises Rejected if nothing is left."""
     ledger, state = parent.state.ledger, parent.state
     if spent := thresholds.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")
@@ -374,7 +374,7 @@ def perform_outcomes(
     try:
         pipeline.perform(loaded, unit, *successor, urgent=urgent)
     except SlugTakenError:
-        raise StoreUnavailableError("the slug of the successor is taken: the next attempt has another one") from None
+        raise StoreUnavailableError("the successor's slug is taken: the next attempt uses another one") from None
     with suppress(StoreUnavailableError):  # the commit is made: this must not look like its failure
         created = services.store.load(loaded.record.continued_by) if successor else None
         if created is not None:

@@ -22,7 +22,7 @@ from actors.runtime.services import Services
 # How many runs or messages are read from the store at a time.
 PAGE = 200
 
-USED_UP = "the context was used up in this request cycle: fork at an earlier one"
+USED_UP = "the context filled up in this request cycle: fork at an earlier one"
 
 
 def forked_conversation(
@@ -36,7 +36,7 @@ def forked_conversation(
     if origin is None:
         raise UnknownConversationError("the conversation to fork does not exist")
     if not origin.user_initiated:
-        raise Rejected(Reason.SUB_AGENT, "this is a sub-agent: fork the conversation that it works for")
+        raise Rejected(Reason.SUB_AGENT, "this is a sub-agent: fork its parent conversation")
     runs = _runs(services, origin, request.run)
     last = runs[-1]
     history = services.store.history(origin.id, last.last_sequence)
@@ -108,7 +108,7 @@ def _check_room(services: Services, origin: ports.ConversationRecord, messages: 
     if services.models.get(origin.model) is None:
         return
     if thresholds.full(chain.used_tokens(messages), services.context_of(origin)):
-        raise Rejected(Reason.NOT_FORKABLE, "the history up to there fills the model's context: fork at an earlier one")
+        raise Rejected(Reason.NOT_FORKABLE, "the history so far fills the model's context: fork at an earlier cycle")
 
 
 def _later(services: Services, origin: ports.ConversationRecord, last: ports.StoppedRun) -> Iterator[Message | Notice]:

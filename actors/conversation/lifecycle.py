@@ -157,7 +157,7 @@ DELETE_WAIT_MS = QUIESCE_MS
 
 LEFTOVER_PROCESSES = (
     f"Some processes of its tools could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
-    "the log of the server names what it knows of them."
+    "see the server log for their ids."
 )
 
 

@@ -118,7 +118,7 @@ class LoadedConversation:
             raise
         if spending is not None:
             quotas.spend(spending)
-        # The end of a run is counted before clients learn of it, because they may begin another run at once.
+        # The end of a run is counted before clients learn of it, because they may begin another run immediately.
         if isinstance(record.state, INACTIVE):
             quotas.end_run(record.id)
 
@@ -135,7 +135,7 @@ class LoadedConversation:
             # The stored attempt may have created another successor than this one.
             unit.record = msgspec.structs.replace(unit.record, continued_by=stored.continued_by)
             log.warning(
-                "the store had taken a commit that it reported as failed", extra={"conversation": self.record.id}
+                "the store had accepted a commit that it reported as failed", extra={"conversation": self.record.id}
             )
 
     def _stored(self, unit: UnitOfWork) -> ports.ConversationRecord | None:
@@ -198,7 +198,7 @@ class ConversationPipeline:
         if self.loaded is None:
             record = self._claim()
             if record is None:
-                raise UnknownConversationError("there is no such conversation")
+                raise UnknownConversationError("the conversation does not exist")
             loaded = LoadedConversation(self.services, taken_over(record, self.services.node))
             alive = self.services.toolbox.jobs(self.conversation_id)
             if (unit := recovering(loaded, self.now(), alive)) is not None:
@@ -368,7 +368,7 @@ class Recovery:
     def __init__(self, pipeline: ConversationPipeline, later: Callable[[int], None]) -> None:
         self._pipeline = pipeline
         self.commit_retries: CommitRetries[Uncommitted] = CommitRetries(pipeline.conversation_id, self._prepare, later)
-        """What is not committed yet: results of effects, and repairs of the copy in memory."""
+        """Data that is not committed yet: results of effects, and repairs of the copy in memory."""
 
     def record_fault(self) -> None:
         """After a bug, fail the run; if that fails as well, reload the conversation.

@@ -75,7 +75,7 @@ def _wanted(record: ConversationRecord, request: UpdateConversationCommand, name
         merged = record.labels | request.some_labels
         labels = {key: text for key, text in merged.items() if text is not None}
         if len(labels) > MAX_LABELS:
-            raise InvalidFieldError("labels", f"must have at most {MAX_LABELS} entries, those that stay included")
+            raise InvalidFieldError("labels", f"must have at most {MAX_LABELS} entries, unchanged ones included")
         return labels
     return getattr(request, name)
 
@@ -165,10 +165,10 @@ def check_mcp_servers(services: Services, chosen: tuple[context.ChosenMcpServer,
 
 def _name_fault(name: str, ours: set[str], seen: set[str]) -> str:
     if name in ours:
-        return f"{name!r} is a tool of this server: choose another name"
+        return f"{name!r} is the name of a built-in tool: choose another name"
     if name.startswith(MCP_PREFIX):
-        return f"names that begin with {MCP_PREFIX} are those of tools of MCP servers: choose another one"
-    return f"{name!r} is there twice" if name in seen else ""
+        return f"names that begin with {MCP_PREFIX} are reserved for tools of MCP servers: choose another one"
+    return f"{name!r} is given twice" if name in seen else ""
 
 
 def _schema_fault(schema: str) -> str:

@@ -144,7 +144,7 @@ class Supervisor:
                 endings.append(done)
         late = wait(endings, timeout=SHUTDOWN_SECONDS).not_done
         if late:
-            log.error("%d conversations did not stop in time; the next start recovers them", len(late))
+            log.error("%d conversations did not stop in time; the next start will recover them", len(late))
 
     def skip_drain(self) -> None:
         """End the wait of `stop` for runs to finish, now or when `stop` is called. Safe to call from any thread."""

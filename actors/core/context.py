@@ -236,8 +236,8 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
 
 # Why a tool is one of those that `unoffered` returns, and what to change.
 NOT_OFFERED = (
-    "restricted mode offers only those tools of clients that are read-only: declare it so if it changes nothing, or "
-    "choose the mode workspace or unrestricted"
+    "restricted mode offers only read-only client tools: declare it as read-only if it changes nothing, or "
+    "choose workspace or unrestricted mode"
 )
 
 

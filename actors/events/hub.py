@@ -496,4 +496,4 @@ def _call(watch: Watch, wake: Callable[[], None]) -> None:
     try:
         wake()
     except Exception:  # a failing watcher must affect neither the other watchers nor the publishing conversation
-        log.exception("a watcher could not be woken", extra={"conversation": watch.conversation_id})
+        log.exception("a watcher could not be notified", extra={"conversation": watch.conversation_id})

@@ -144,9 +144,9 @@ class Housekeeper:
             except (UnknownConversationError, EtagMismatchError, NotOwnerError):
                 continue  # already deleted, no longer archived, or owned by another server, which deletes it
             except (Rejected, TimeoutError) as refusal:
-                log.info("archived long ago, and not deleted yet: %s", refusal, extra={"conversation": id_})
+                log.info("retention expired, but not deleted yet: %s", refusal, extra={"conversation": id_})
             else:
-                log.info("deleted: it has been archived for long", extra={"conversation": id_})
+                log.info("deleted: its retention as archived has expired", extra={"conversation": id_})
             yield
 
 

@@ -158,7 +158,7 @@ class Replay:
             return
         due, self._at = self._settle_due(), row.at
         if due is not None and entry != due:
-            yield f"{_name(due)} was due, not {_name(entry)}"
+            yield f"expected {_name(due)}, not {_name(entry)}"
         if entry.at != row.at:
             yield "its time differs from its input's"
         match entry:
@@ -190,7 +190,7 @@ class Replay:
 
     def _create(self, row: ports.StoredTransition, ledger: Ledger) -> Iterator[str]:
         if row.step != 1:
-            yield "a conversation is created only once"
+            yield "a conversation can be created only once"
         self._state = Idle(ledger)
         if not all(isinstance(each, MessageAdded) for each in row.notifications):
             yield "its events are not all messages, as they must be for a creation"

@@ -234,7 +234,7 @@ class Permissions(Struct, frozen=True):
     def refusal(self, mode: Mode) -> str:
         """Why the principal's conversations may not have this mode, as human-readable text; "" if they may."""
         if mode not in self.modes:
-            return "this principal may not use it"
+            return "this principal is not allowed to use it"
         if self.roots is not None and mode is not Mode.RESTRICTED:
             return "it cannot isolate the files of principals; run a separate server for each"
         return ""

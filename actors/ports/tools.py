@@ -24,7 +24,7 @@ from actors.ports.workspace import ImagesUnavailableError
 
 def no_image(_data: bytes) -> Image:
     """Refuse to store an image, because this server accepts none."""
-    raise ImagesUnavailableError("this server takes no images")
+    raise ImagesUnavailableError("this server does not accept images")
 
 
 class SubAgentsRefusedError(Exception):
@@ -170,7 +170,7 @@ def object_schema(required: Sequence[str], /, **properties: Any) -> dict[str, An
 
 def input_misfit(name: str, problem: str) -> str:
     """The error text that answers a call of the tool `name` whose input does not match the schema."""
-    return f"The input of {name} does not fit its schema: {problem}. Nothing was run."
+    return f"The input of {name} does not match its schema: {problem}. Nothing was run."
 
 
 class InvalidApprovalRuleError(Exception):

@@ -149,7 +149,7 @@ class Images(Protocol):
 
 class NoImages:
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
-        raise ImagesUnavailableError("this server takes no images")
+        raise ImagesUnavailableError("this server does not accept images")
 
     def stored(self, conversation_id: str, data: bytes) -> Image | None:
         return None

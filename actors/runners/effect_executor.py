@@ -137,7 +137,7 @@ class EffectExecutor:
                 self._children.start(effect, record)
             case CancelSubAgents(agent_ids=agent_ids):
                 stopped = isinstance(record.state, (Cancelling, Error))
-                self._children.cancel(agent_ids, "its parent was stopped" if stopped else "its time was over")
+                self._children.cancel(agent_ids, "its parent was stopped" if stopped else "its time was up")
             case NotifyParent(result=result):
                 self._children.notify_parent(record, result)
                 self.parent_notified = True
@@ -176,7 +176,7 @@ class EffectExecutor:
         self.on_idle()
 
     def stop_runners(self) -> None:
-        """Stop everything, and the two runners, whose threads end when they are back."""
+        """Stop everything, and the two runners, whose threads end when their work returns."""
         self.stop_everything()
         self._requests.stop()
         if self._tool_runner is not None:

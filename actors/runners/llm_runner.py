@@ -157,7 +157,7 @@ class Attempt:
         except ports.StoreError as failed:
             if text := exhausted_resource(failed):
                 return self._error(resource_failure(text))
-            text = "The stored history could not be read: the server's log tells why."
+            text = "The stored history could not be read: see the server log."
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
         except ports.ImagesUnavailableError as unavailable:
             if request.cancel.cancelled:  # the error may come from an image decoder that the cancel killed

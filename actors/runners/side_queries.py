@@ -170,7 +170,7 @@ def _answered(answer: ModelAnswer) -> SideQueryAnswer:
     """The answer's text. Raises SideQueryFailedError if the text is empty or the model refused."""
     text = text_of(answer.content).strip()
     if answer.refusal or not text:
-        raise SideQueryFailedError("the small model had no answer", answer.usage)
+        raise SideQueryFailedError("the small model gave no answer", answer.usage)
     return SideQueryAnswer(text, answer.usage)
 
 

@@ -80,7 +80,7 @@ class SubAgentRunner:
         """Cancel these sub-agents, because their parent no longer waits for them; skip those that have no actor."""
         for agent_id in agent_ids:
             actor = self._directory.live(agent_id)
-            if actor is not None and actor.deliver(_cancel("its parent no longer waits for it")):
+            if actor is not None and actor.deliver(_cancel("its parent is no longer waiting for it")):
                 self._cancel_run_now(agent_id)
 
     def report_end(self, parent_id: str, agent_id: str, outcome: AgentOutcome, usage: Usage) -> None:
@@ -130,7 +130,7 @@ class SubAgentRunner:
             return
         reason = error.reason if isinstance(error, Rejected) else None
         kind = ErrorKind.BUDGET if reason is Reason.BUDGET_REACHED else ErrorKind.SUB_AGENT_ERROR
-        text = str(error) if reason is not None else "the server itself failed; see its log"
+        text = str(error) if reason is not None else "internal error; see the server log"
         self.report_end(parent_id, agent_id, AgentFailed(kind, f"it could not be started: {text}"), Usage())
 
     def _cancel_run_now(self, agent_id: str) -> None:
@@ -201,7 +201,7 @@ def outcome_of(state: State) -> AgentOutcome:
         case Failed(kind=kind, error=error, partial_result=partial):
             return AgentFailed(kind, error, partial)
         case _:
-            return AgentFailed(ErrorKind.UNKNOWN, "the server itself failed; see its log")
+            return AgentFailed(ErrorKind.UNKNOWN, "internal error; see the server log")
 
 
 def _cancel(reason: str) -> Request:
@@ -269,7 +269,7 @@ def prepared(
         return request
     record = services.store.load(conversation_id)
     if record is None:
-        raise messages.UnknownConversationError("there is no such conversation")
+        raise messages.UnknownConversationError("the conversation does not exist")
     wanted = tuple(map(agent_task, request.tasks))
     try:
         tasks = planned(services, wanted, record.model, _tool_context(services, record, cancel))

@@ -443,9 +443,9 @@ class OpenQuestions:
                 future.set_result(WITHDRAWN)
                 return future
             if self._asked == MAX_PER_CALL:
-                raise ports.TooManyQuestionsError(f"a call can ask {MAX_PER_CALL} questions at most")
+                raise ports.TooManyQuestionsError(f"a call can ask at most {MAX_PER_CALL} questions")
             if len(self._waiting) == MAX_OPEN:
-                raise ports.TooManyQuestionsError(f"{MAX_OPEN} questions of this call wait already")
+                raise ports.TooManyQuestionsError(f"{MAX_OPEN} questions of this call are already open")
             self._asked += 1
             place = self._asked
             self._waiting[place] = future

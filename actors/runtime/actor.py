@@ -187,7 +187,7 @@ class Actor(pykka.ThreadingActor):
 
     def on_fault(self, message: Any, error: BaseException) -> BaseException:
         """Handle an exception of `receive`, and return the error for the sender. Called on the actor's thread."""
-        log.error("fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
+        log.error("unexpected fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
         return error
 
     def on_receive(self, message: Any) -> Any:
@@ -201,7 +201,7 @@ class Actor(pykka.ThreadingActor):
         try:
             return self.on_fault(message, error)
         except BaseException:
-            log.critical("%s failed to handle its own fault and stops", type(self).__name__, exc_info=True)
+            log.critical("%s failed to handle its own fault; stopping it", type(self).__name__, exc_info=True)
             for envelope in self.mailbox.close():
                 if envelope.reply_to is not None:
                     envelope.reply_to.set(failed(ActorDeadError("the actor has stopped")))

@@ -53,8 +53,8 @@ class FileRoom:
     def refusal(self) -> str:
         """The reason why `reserve` returned False, with the limit, as a part of a sentence."""
         return (
-            f"this server may have {self._limit():,} files open (ulimit -n) and keeps {self.reserved} of them for"
-            " cancels and for what is running: there is none left"
+            f"this server has no open files left (limit {self._limit():,} by ulimit -n, {self.reserved} of them "
+            "reserved for cancels and running work)"
         )
 
 
@@ -75,7 +75,7 @@ class Admission:
         """Admit one request until `release`. The reason for a refusal, without a period; "" if admitted."""
         with self._lock:
             if self._in_flight == self.limit:
-                return f"{self.limit:,} model requests are in flight on this server, which is its limit"
+                return f"{self.limit:,} model requests are in flight on this server, its limit"
             if not self._room.reserve(FILES_PER_REQUEST):
                 return f"{self._room.refusal} for another model request"
             self._in_flight += 1

@@ -98,7 +98,7 @@ def checked_calls(
 ) -> tuple[Content, ...]:
     """An answer's content with calls that can be carried out.
 
-    What has only one meaning with the offered tools is corrected: a name with a namespace or blanks, and texts that
+    Unambiguous mistakes are corrected: a name with a namespace or blanks, and texts that
     spell a number or a boolean. Calls of client tools (`tools`) get `group`, and `bad_input` if their input is invalid.
     """
     specs, by_name = {spec.name: spec for spec in offered}, {tool.name: tool for tool in tools}
@@ -198,7 +198,7 @@ def _problems(wanted: Generation, model: ModelInfo) -> Iterator[str]:
         there_are = ", ".join(model.reasoning_efforts)
         yield f"generation.reasoning_effort: {model.name} offers {there_are or 'no choice'}"
     if wanted.temperature is not None and not model.temperature:
-        yield f"generation.temperature: {model.name} takes none"
+        yield f"generation.temperature: {model.name} does not support it"
     if wanted.max_output_tokens > model.answer_limit:
         most = f"{model.answer_limit} tokens at most" if model.answer_limit else "no limit"
         yield f"generation.max_output_tokens: {model.name} takes {most}"

@@ -283,7 +283,7 @@ class QuotaBook:
         try:
             self._put_spending(spending)
         except StoreError as error:
-            log.warning("what a request of a deleted conversation used counts until the server ends only: %s", error)
+            log.warning("usage of a deleted conversation counts only until the server stops: %s", error)
         self.spend(spending)
 
     def spent(self, principal: str, more: tuple[int, int] = (0, 0)) -> str:

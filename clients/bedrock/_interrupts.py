@@ -1,4 +1,4 @@
-"""Handles Ctrl-C while a program starts or exits: prints one line and ends the process at once.
+"""Handles Ctrl-C while a program starts or exits: prints one line and ends the process immediately.
 
 A KeyboardInterrupt during an import would print a traceback, or the imported module might swallow it.
 """

@@ -78,7 +78,7 @@ class BedrockError(Exception):
     """Base class of all errors: a call failed on the server, or on the way to it."""
 
     hint: ClassVar[str] = ""
-    """What a user can do about the error. Empty if there is nothing to add to the message."""
+    """The advice for a user about the error. Empty if there is nothing to add to the message."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class AlreadyExists(BedrockError):
 class RequestIdReused(AlreadyExists):
     """The request id was used before, for a request with different content."""
 
-    hint = "Make up a new id for a new request."
+    hint = "Use a new id for a new request."
 
 
 class SlugTaken(AlreadyExists):
@@ -193,7 +193,7 @@ class ContextExhausted(FailedPrecondition):
 class ContinuationInProgress(FailedPrecondition):
     """The server is writing the summary that ends this conversation, because its context is full."""
 
-    hint = "Wait for the end of it and continue the conversation, or cancel."
+    hint = "Wait until it ends and continue the conversation, or cancel."
 
 
 class ModeUnavailable(FailedPrecondition):
@@ -235,7 +235,7 @@ class SubAgent(FailedPrecondition):
 
 
 class Terminal(FailedPrecondition):
-    """The conversation has ended for good, e.g. because its sub-agent has finished, and accepts no more commands."""
+    """The conversation has ended permanently, e.g. because its sub-agent has finished, and accepts no more commands."""
 
 
 class ToolNotOffered(FailedPrecondition):
@@ -245,7 +245,7 @@ class ToolNotOffered(FailedPrecondition):
 
 
 class Internal(BedrockError):
-    """The server failed. Its log says more."""
+    """The server failed; see its log."""
 
 
 class InvalidArgument(BedrockError):
@@ -255,7 +255,7 @@ class InvalidArgument(BedrockError):
 class GenerationUnsupported(InvalidArgument):
     """The model does not support a setting of `generation`; the error message names each unsupported one."""
 
-    hint = "Leave the setting out, or choose another model; `bedrock models NAME` says what one can do."
+    hint = "Leave the setting out, or choose another model; see `bedrock models NAME`."
 
 
 class ImageInvalid(InvalidArgument):
@@ -335,8 +335,8 @@ class Unauthenticated(BedrockError):
 
     hint = (
         "Set BEDROCK_TOKEN to the token that the operator of the server gave you; it may have expired or been revoked, "
-        "as `bedrock token list` on the server's machine tells. "
-        "For a server of your own it is what the file `token` in its data directory holds, which clients find by "
+        "see `bedrock token list` on the server's machine. "
+        "For your own server, it is in the file `token` of its data directory, which clients find by "
         "themselves only if no address is given; restart the server if that file was replaced since it started."
     )
 

@@ -55,7 +55,7 @@ def absolute_path(text: str) -> Path:
     """A path with `~` expanded. Raises ValueError for a relative one: the server may run in another directory."""
     try:
         path = Path(text).expanduser()
-    except RuntimeError:  # the path begins with ``~name``, and there is no such user
+    except RuntimeError:  # the path begins with ``~name``, and that user does not exist
         path = Path(text)
     if not path.is_absolute():
         raise ValueError(f"must be an absolute path, or begin with ~ (it is {text!r})")

@@ -1,6 +1,6 @@
 """Streams of responses of the server: iterators that can be closed at any time.
 
-Closing a stream ends the call at once, and so does leaving the ``with`` block around it::
+Closing a stream ends the call immediately, and so does leaving the ``with`` block around it::
 
     with conversation.events() as events:
         for event in events:

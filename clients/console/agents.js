@@ -1,5 +1,5 @@
 // @ts-check
-// The sub-agents of a conversation as a tree, live, with what each did and cost.
+// A live tree of a conversation's sub-agents, with the work and cost of each.
 
 import { get } from './api.js';
 import { fill, h, nextFrame } from './dom.js';
@@ -9,7 +9,7 @@ import { ago, duration, lastPart, money, ms, stateWords, tokens } from './format
 /** @type {import('./views.js').Draw} */
 export function drawAgents(scope, into, conversation) {
   const body = h('div.inspector-body');
-  fill(into, h('div.inspector-head', {}, h('div.grow', {}, h('b', {}, 'Sub-agents'), h('p.small', {}, 'Each is a conversation of its own: open it to see what it does.'))), body);
+  fill(into, h('div.inspector-head', {}, h('div.grow', {}, h('b', {}, 'Sub-agents'), h('p.small', {}, 'Each is a separate conversation: open it to see what it does.'))), body);
   /** Children, by parent. @type {Map<string, any[]>} */
   const children = new Map();
   const read = async (/** @type {string} */ parent) => {
@@ -22,7 +22,7 @@ export function drawAgents(scope, into, conversation) {
   };
   const draw = () => {
     const found = children.get(conversation.name) ?? [];
-    fill(body, found.length ? tree(conversation.info, 0) : h('div.blank', {}, h('h2', {}, 'No sub-agents'), h('p', {}, 'An agent starts some for tasks that do not depend on each other; the menu above starts some for you.')));
+    fill(body, found.length ? tree(conversation.info, 0) : h('div.blank', {}, h('h2', {}, 'No sub-agents'), h('p', {}, 'An agent starts them for independent tasks; you can start some from the menu above.')));
   };
   const tree = (/** @type {any} */ each, /** @type {number} */ depth) => {
     const { text, tone } = stateWords(each.state), below = children.get(each.name) ?? [], over = ['done', 'error', 'idle'].includes(tone);

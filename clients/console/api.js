@@ -1,7 +1,7 @@
 // @ts-check
 // Calls of the public HTTP API. The browser sends the session's cookie by itself; nothing here knows a token.
 
-/** A refusal, or a server that cannot be reached: then `status` is 0. */
+/** A refused call, or an unreachable server: then `status` is 0. */
 export class ApiError extends Error {
   /** @param {number} status @param {string} text @param {string} reason */
   constructor(status, text, reason = '') {
@@ -96,5 +96,5 @@ export async function lines(response, take) {
   }
 }
 
-/** What a name is in a path. @param {string} name */
+/** Escape a name for a path. @param {string} name */
 export const path = (name) => name.split('/').map(encodeURIComponent).join('/');

@@ -1,12 +1,12 @@
 // @ts-check
-// Where a person writes: a message, a steer into the run, or a follow-up after it; with images.
+// The input field: a message, a steer into the run, or a follow-up after it; with images.
 
 import { path, post } from './api.js';
 import { fill, h, icon, ICONS } from './dom.js';
 import { toast, tried } from './keys.js';
 import { server } from './server.js';
 
-/** Drafts of this browser, by conversation; gone with the tab. @type {Map<string, string>} */
+/** Drafts of this tab, by conversation. @type {Map<string, string>} */
 const drafts = new Map();
 
 /** @param {string} name @param {string} text */
@@ -46,8 +46,8 @@ export class Composer {
     const word = busy ? 'Steer' : 'Send';
     if (this.word !== word) fill(this.send, icon(ICONS.send), `${word} `, h('kbd', {}, '↵'));
     this.word = word;
-    this.field.placeholder = used ? 'The context is used up: continue in a new conversation (in the menu above)'
-      : busy ? 'The agent reads this with its next step. Tab queues it for afterwards.' : 'Message the agent…  Shift ↵ for a new line';
+    this.field.placeholder = used ? 'The context is full: continue in a new conversation (in the menu above)'
+      : busy ? 'The agent reads this at its next step. Tab queues it for the next run.' : 'Message the agent…  Shift ↵ for a new line';
     this.field.disabled = used;
   }
 
@@ -96,7 +96,7 @@ export class Composer {
     const answer = await tried(() => post(`${path(name)}:cancel`, state.run ? { run: state.run } : {}));
     for (const each of answer?.returnedSteers ?? []) {
       this.field.value = [this.field.value, ...(each.message.content ?? []).map((/** @type {any} */ block) => block.text ?? '')].filter(Boolean).join('\n');
-      toast('What the agent had not read yet is back in the field.');
+      toast('Messages that the agent had not read are back in the field.');
     }
     this.typed();
   }

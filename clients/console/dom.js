@@ -1,6 +1,6 @@
 // @ts-check
-// Builds the page. Every string becomes a text node or an attribute of a known name, never markup: there is no way from
-// what a model or a tool says to an element, and the policy of the page has none either.
+// Builds the page. Every string becomes a text node or a known attribute, never markup: text of a model or a tool
+// cannot become an element, and the page's content policy forbids it, too.
 
 /** @typedef {Node | string | number | false | null | undefined} Part */
 /** @typedef {Part | Part[] | Part[][]} Child */
@@ -8,14 +8,14 @@
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 
 /**
- * Text as it is shown: marks that reorder or hide text are named, so that nothing looks like what it is not.
+ * Text for display: characters that reorder or hide text are made visible, so that text cannot deceive.
  * @param {unknown} text
  */
 export const shown = (text) =>
   String(text).replace(HIDDEN, (found) => `⟨${found.codePointAt(0)?.toString(16).toUpperCase().padStart(4, '0')}⟩`);
 
 /**
- * Make an element: `h('button.primary', {onclick}, 'Send')`.
+ * Create an element: `h('button.primary', {onclick}, 'Send')`.
  * @param {string} spec tag and classes
  * @param {Record<string, any>} [props] `on…` are listeners, `style` an object, true and false set and remove
  * @param {...Child} children
@@ -27,7 +27,7 @@ export function h(spec, props = {}, ...children) {
 }
 
 /**
- * The same for drawings.
+ * The same for SVG.
  * @param {string} spec
  * @param {Record<string, any>} [props]
  * @param {...Child} children
@@ -67,7 +67,7 @@ function append(parent, children) {
 }
 
 /**
- * Replace what is in an element.
+ * Replace an element's children.
  * @template {Element} T
  * @param {T} parent
  * @param {...Child} children
@@ -82,7 +82,7 @@ export function fill(parent, ...children) {
 let due = new Set();
 
 /**
- * Call a function once with the next frame, however often it is asked for until then.
+ * Call a function once in the next frame, however often it is requested before.
  * @param {() => void} draw
  */
 export function nextFrame(draw) {
@@ -98,10 +98,10 @@ export function nextFrame(draw) {
   due.add(draw);
 }
 
-/** Whether there is room for two things side by side. */
+/** Whether two panes fit side by side. */
 export const ROOM = matchMedia('(min-width: 2400px)');
 
-/** What a view holds until it is left. */
+/** The resources that a view uses until it closes. */
 export class Scope {
   constructor() {
     /** @type {(() => void)[]} */

@@ -1,5 +1,5 @@
 // @ts-check
-// The durable events of a conversation, for the views that look back: those before the page was opened are read once.
+// A conversation's durable events, for views of the past; events before the page was opened are read once.
 
 import { get, lines, path } from './api.js';
 import { ms } from './format.js';
@@ -10,7 +10,7 @@ const MOST = 4_000, MOST_PAGES = 20;
 const read = new WeakMap();
 
 /**
- * All events that are known, in order; `cut` if there are earlier ones.
+ * All known events, in order; `cut` if there are earlier ones.
  * @param {import('./model.js').Conversation} conversation
  */
 export async function history(conversation) {
@@ -41,7 +41,7 @@ export async function passed(name, after) {
   /** @type {any[]} */
   const found = [];
   const response = await fetch(`/v1/${path(name)}:subscribe?afterRevision=${after}&omitDeltas=true`, { headers: { Accept: 'application/x-ndjson' }, signal: stop.signal });
-  if (!response.ok) throw new Error('these events are not kept');
+  if (!response.ok) throw new Error('these events are no longer stored');
   try {
     await lines(response, (event) => {
       if (event.revision) found.push(event);
@@ -55,7 +55,7 @@ export async function passed(name, after) {
 
 /**
  * How long each attempt of a model request waited for a slot, in ms, by the request and the number of the attempt. Only the
- * log says it, which is read back to the time `since`.
+ * log has this; it is read back to the time `since`.
  * @param {string} name @param {number} since @returns {Promise<Map<string, number>>}
  */
 export async function slotWaits(name, since) {

@@ -1,5 +1,5 @@
 // @ts-check
-// A tab's end of the stream that all tabs share.
+// A tab's side of the stream that all tabs share.
 
 import { Hub } from './hub.js';
 
@@ -18,7 +18,7 @@ class Feed {
     this.port = undefined;
   }
 
-  /** Begin; call once, when signed in. */
+  /** Start following; call once, after signing in. */
   open() {
     if (this.port) {
       this.port.postMessage({ retry: true });
@@ -53,7 +53,7 @@ class Feed {
   }
 
   /**
-   * Follow a conversation from a revision on; events can come that were seen already.
+   * Follow a conversation from a revision on; events may be repeated.
    * @param {string} name @param {number} revision @param {Take} take
    * @returns {() => void} end it
    */

@@ -1,7 +1,7 @@
 // @ts-check
-// How times, sizes and the contract's words are said to people.
+// Formats times, sizes and the contract's terms for people.
 
-/** A table without a prototype: a model can name anything, also `__proto__`. @template T @param {Record<string, T>} entries @returns {Record<string, T>} */
+/** A table without a prototype, because a model can use any name, including `__proto__`. @template T @param {Record<string, T>} entries @returns {Record<string, T>} */
 export const words = (entries) => Object.assign(Object.create(null), entries);
 
 /** @param {string | undefined} time */
@@ -67,7 +67,7 @@ export function short(text, most = 80) {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
-/** What a state is called, and the colour class that it has everywhere. @type {Record<string, [string, string]>} */
+/** The label of a state, and its colour class in all views. @type {Record<string, [string, string]>} */
 const STATES = words({
   STATE_KIND_IDLE: ['idle', 'idle'],
   STATE_KIND_AWAITING_LLM: ['starting a request', 'model'],
@@ -117,7 +117,7 @@ export function stopWords(stop) {
   return { text: 'running', tone: 'model' };
 }
 
-/** What a tool call does, in one line. @param {any} call a ToolCall */
+/** A one-line summary of a tool call. @param {any} call a ToolCall */
 export function callSummary(call) {
   const input = call?.input ?? {};
   for (const key of ['cmd', 'path', 'command', 'query', 'pattern', 'search_terms', 'task', 'url', 'reason', 'thoughts', 'peek', 'wait', 'kill']) {

@@ -1,5 +1,5 @@
 // @ts-check
-// The start page: what waits for a person, what runs, and for a new user what this is and what to try.
+// The start page: waiting questions, running conversations, and an introduction for new users.
 
 import { get, path, post } from './api.js';
 import { fill, h, ROOM } from './dom.js';
@@ -9,12 +9,12 @@ import { tried } from './keys.js';
 import { newConversation } from './new.js';
 import { server } from './server.js';
 
-/** What the demo model shows, and the view to see it in. @type {[string, string, string, string][]} */
+/** Demos of the demo model, and the view for each. @type {[string, string, string, string][]} */
 const TRIES = [
   ['run sleep 2; echo it works', 'A tool that runs', 'It asks you first. Then watch the waterfall grow.', 'timeline'],
-  ['count', 'A long answer', 'It streams for a minute: steer it, queue something, cancel it.', ''],
-  ['retry', 'A failure', 'The first attempt fails and is tried again.', 'timeline'],
-  ['agents', 'Sub-agents', 'Three of them work side by side.', 'agents'],
+  ['count', 'A long answer', 'It streams for a minute: steer it, queue a message, cancel it.', ''],
+  ['retry', 'A failure', 'The first attempt fails and is retried.', 'timeline'],
+  ['agents', 'Sub-agents', 'Three of them work in parallel.', 'agents'],
 ];
 
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into @param {import('./list.js').ConversationList} list */
@@ -25,7 +25,7 @@ export function drawHome(scope, into, list) {
     live,
     !server.readOnly && server.scripted && tries(),
     h('section', {}, h('h2', {}, 'What this shows'), h('ul.what', {},
-      h('li', {}, h('b', {}, 'Chat'), ' – write, steer, queue, approve and cancel, as in the terminal; both see the same.'),
+      h('li', {}, h('b', {}, 'Chat'), ' – write, steer, queue, approve and cancel, as in the terminal; both show the same conversation.'),
       h('li', {}, h('b', {}, 'Timeline'), ' – where the time of a run went: waiting, first token, tools, retries, and how fast a cancel killed what ran.'),
       h('li', {}, h('b', {}, 'Machine'), ' – the state machine itself, with the path that this run took.'),
       h('li', {}, h('b', {}, 'Log'), ' – every step as it was stored, with the verdict of verify and replay.'),
@@ -35,7 +35,7 @@ export function drawHome(scope, into, list) {
     const works = (/** @type {any} */ each) => each.state?.busy || stateWords(each.state).tone === 'ask';
     const busy = list.order.filter(works).slice(0, 24), lately = ROOM.matches ? list.order.filter((each) => !works(each)).slice(0, 24) : [];
     fill(live, busy.length ? h('div.cards', {}, busy.map(card))
-      : h('div.calm', {}, h('p', {}, list.bare ? 'There is no conversation yet.' : 'Nothing runs, and nothing waits for you.'),
+      : h('div.calm', {}, h('p', {}, list.bare ? 'No conversations yet.' : 'Nothing is running or waiting for you.'),
         !server.readOnly && h('button.primary', { type: 'button', onclick: newConversation }, 'Start a conversation')),
       lately.length > 0 && [h('h2', {}, 'Lately'), h('div.cards', {}, lately.map(card))]);
   };

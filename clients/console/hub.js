@@ -1,6 +1,6 @@
 // @ts-check
-// One stream for all tabs of a browser, which opens six connections to a server at most. It has the changes of the list
-// and the events of each conversation that a tab shows; what is followed changes by a new stream beside the old one.
+// One stream for all tabs, because a browser opens at most six connections to a server. It carries the list's changes
+// and the events of each visible conversation. To follow others, a new stream is opened beside the old one.
 
 import { failure, lines } from './api.js';
 
@@ -14,7 +14,7 @@ export class Hub {
   constructor() {
     /** @type {Map<MessagePort, Tab>} */
     this.tabs = new Map();
-    /** The last revision that has come of each conversation. @type {Map<string, number>} */
+    /** The last received revision of each conversation. @type {Map<string, number>} */
     this.seen = new Map();
     this.status = 'connecting';
     /** @type {AbortController | undefined} */

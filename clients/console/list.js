@@ -1,5 +1,5 @@
 // @ts-check
-// The live list of conversations: pages of the API, changes of the watch, and rows only for what is in sight.
+// The live list of conversations: pages of the API, changes from the watch, and rows only for visible entries.
 
 import { get } from './api.js';
 import { fill, h, icon, ICONS, nextFrame } from './dom.js';
@@ -8,7 +8,7 @@ import { ago, lastPart, money, remember, remembered, slugOf, stateWords } from '
 
 const ROW = 62, PAGE = 100, SPARE = 6;
 
-/** Quick filters, in the language of the contract. @type {[string, string][]} */
+/** Quick filters, in the contract's filter language. @type {[string, string][]} */
 const FILTERS = [['All', 'archived = false'], ['Waiting', 'archived = false AND state = awaiting_tool_approval'], ['Busy', 'archived = false AND busy = true'], ['Archived', 'archived = true']];
 
 export class ConversationList {
@@ -23,7 +23,7 @@ export class ConversationList {
     this.token = '';
     this.reading = false;
     this.generation = 0;
-    /** What the watch says while the list is read: the answer may be older. @type {any[] | undefined} */
+    /** Changes that arrive while the list is read: the response may be older. @type {any[] | undefined} */
     this.meanwhile = undefined;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.typing = undefined;
@@ -53,7 +53,7 @@ export class ConversationList {
     this.readWaiting();
   }
 
-  /** The filter in force. */
+  /** The current filter. */
   get wanted() {
     const text = this.text.trim();
     if (!text) return this.filter;
@@ -62,7 +62,7 @@ export class ConversationList {
     return `${this.filter} AND (title:${quoted} OR slug:${quoted} OR working_directory:${quoted})`;
   }
 
-  /** Whether there is no conversation at all. */
+  /** Whether no conversation exists. */
   get bare() {
     return !this.order.length && this.wanted === FILTERS[0][1];
   }
@@ -94,7 +94,7 @@ export class ConversationList {
     }, name, name === 'Waiting' && this.waiting.size > 0 && h('span.count', {}, this.waiting.size))));
   }
 
-  /** Read the list anew: what is busy, then the latest. */
+  /** Reload the list: busy conversations, then the latest. */
   async read() {
     const generation = ++this.generation;
     /** @type {any[]} */
@@ -170,7 +170,7 @@ export class ConversationList {
     }
   }
 
-  /** Whether a conversation that has changed belongs into the list; only the server knows of every filter. @param {any} now */
+  /** Whether a changed conversation belongs in the list; only the server can evaluate every filter. @param {any} now */
   matches(now) {
     if (this.text.trim()) return this.all.has(now.name);
     if (Boolean(now.archiveTime) !== (this.filter === FILTERS[3][1])) return false;
@@ -239,7 +239,7 @@ export class ConversationList {
       this.rows.delete(name);
     }
     document.body.classList.toggle('bare', this.bare);
-    if (!this.order.length) this.space.replaceChildren(h('p.empty', { role: 'listitem' }, this.text ? 'Nothing matches.' : 'No conversation here yet.'));
+    if (!this.order.length) this.space.replaceChildren(h('p.empty', { role: 'listitem' }, this.text ? 'Nothing matches.' : 'No conversations here yet.'));
     else this.space.querySelector('.empty')?.remove();
   }
 

@@ -1,6 +1,6 @@
 // @ts-check
-// The log: each step with its event, context and effects as they were stored, and beside it the verdicts of verify and of
-// replay, which runs the log through the machine again.
+// The log: each step with its stored event, context and effects, and the results of verify and
+// replay, which runs the log through the state machine again.
 
 import { failure, get, lines, path } from './api.js';
 import { fill, h } from './dom.js';
@@ -18,7 +18,7 @@ export function drawLog(scope, into, conversation, rest, base) {
     h('button', { type: 'button', title: 'Check what is stored', onclick: () => verify() }, 'Verify'), h('button', { type: 'button', title: 'Run the log through the machine again', onclick: () => replay() }, 'Replay')), h('div.inspector-body', {}, body, more));
   /** @type {Map<string, any>} */
   const steps = new Map();
-  /** What replay says of each step. @type {Map<string, any>} */
+  /** Replay's result for each step. @type {Map<string, any>} */
   const replayed = new Map();
   let token = '', wanted = rest[0] ?? '', kinds = '';
   async function read(anew = false) {
@@ -35,7 +35,7 @@ export function drawLog(scope, into, conversation, rest, base) {
     more.hidden = !token;
     draw();
   }
-  /** The steps as replay has them, which knows no effects. @returns {Promise<any[]>} */
+  /** The steps as replay returns them, without effects. @returns {Promise<any[]>} */
   async function fromReplay() {
     /** @type {any[]} */
     const found = [];
@@ -54,7 +54,7 @@ export function drawLog(scope, into, conversation, rest, base) {
       filter.value = types.includes(before) ? before : '';
     }
     const shown = all.filter((each) => !filter.value || each.eventType === filter.value), open = new Set([...body.querySelectorAll('details[open]')].map((each) => each.id));
-    fill(body, shown.length ? shown.map((each) => row(each, open)) : h('li.empty', {}, 'No step yet: the first message makes one.'));
+    fill(body, shown.length ? shown.map((each) => row(each, open)) : h('li.empty', {}, 'No steps yet: the first message creates one.'));
     if (wanted) {
       const found = document.getElementById(`step-${wanted}`);
       found?.setAttribute('open', '');
@@ -74,7 +74,7 @@ export function drawLog(scope, into, conversation, rest, base) {
   /** @param {any} each @param {HTMLElement} content */
   function unfold(each, content) {
     const said = replayed.get(each.step), after = h('div');
-    fill(content, part('event', each.eventJson), part('effects', each.effectsJson), part('context', each.contextJson), said?.difference && part('difference', said.difference), said && part('state after it, by replay', said.stateJson),
+    fill(content, part('event', each.eventJson), part('effects', each.effectsJson), part('context', each.contextJson), said?.difference && part('difference', said.difference), said && part('state after it (replayed)', said.stateJson),
       h('div.row', {}, h('a', { href: `${base}/log/${each.step}` }, 'Link to this step'), each.digest && h('code.small', { title: 'The digest that chains the log' }, each.digest.slice(0, 16)),
         Number(each.revision) > 0 && h('button.small', { type: 'button', onclick: () => until(each, after) }, 'Replay up to here')), after);
   }
@@ -84,7 +84,7 @@ export function drawLog(scope, into, conversation, rest, base) {
     let last;
     await tried(async () => {
       await stream(`untilRevision=${each.revision}`, (line) => { last = line; });
-      fill(after, last && part(`state after step ${last.step}, as the machine makes it from the log`, last.stateJson));
+      fill(after, last && part(`state after step ${last.step}, as replayed from the log`, last.stateJson));
     });
   }
   /** @param {string} query @param {(line: any) => void} take */
@@ -98,14 +98,14 @@ export function drawLog(scope, into, conversation, rest, base) {
     let wrong = 0;
     replayed.clear();
     const done = await tried(async () => { await stream('', (line) => { replayed.set(line.step, line); wrong += line.difference ? 1 : 0; }); return true; });
-    fill(verdict, !done ? '' : h(`span.state.${wrong ? 'error' : 'done'}`, {}, h('span.dot'), wrong ? `${wrong} of ${replayed.size} steps differ from what was stored` : `The machine makes all ${replayed.size} steps again, exactly as they were stored.`));
+    fill(verdict, !done ? '' : h(`span.state.${wrong ? 'error' : 'done'}`, {}, h('span.dot'), wrong ? `${wrong} of ${replayed.size} steps differ from what was stored` : `All ${replayed.size} steps replay exactly as they were stored.`));
     draw();
   }
   async function verify() {
     fill(verdict, 'Verifying…');
     const found = await tried(() => get(`${path(conversation.name)}:verify`));
     const violations = found?.violations ?? [];
-    fill(verdict, !found ? '' : h(`span.state.${violations.length ? 'error' : 'done'}`, {}, h('span.dot'), violations.length ? `${violations.length} violations: ${violations.slice(0, 3).join('; ')}` : `Nothing was changed behind the server’s back, up to revision ${found.revision ?? 0}.`));
+    fill(verdict, !found ? '' : h(`span.state.${violations.length ? 'error' : 'done'}`, {}, h('span.dot'), violations.length ? `${violations.length} violations: ${violations.slice(0, 3).join('; ')}` : `No stored data was changed behind the server’s back, up to revision ${found.revision ?? 0}.`));
   }
   read(true);
   /** @type {ReturnType<typeof setTimeout> | undefined} */

@@ -1,13 +1,13 @@
 // @ts-check
-// The state machine as the core has it (machine.json is made from its code), with the path that a run took and the live
-// state lit.
+// The state machine as the core has it (machine.json is made from its code), with the path of a run and the current
+// state highlighted.
 
 import { fill, h, s } from './dom.js';
 import { history } from './events.js';
 import { lastPart, words } from './format.js';
 import { runsOf } from './runs.js';
 
-/** Where each state is drawn: column and row. @type {Record<string, [number, number]>} */
+/** The position of each state: column and row. @type {Record<string, [number, number]>} */
 const PLACES = words({
   Idle: [0, 1], Error: [0, 2], AwaitingLlm: [1, 1], LlmRequesting: [2, 1], AwaitingToolApproval: [3, 0], ToolExecuting: [3, 1], AwaitingSubAgents: [3, 2],
   Cancelling: [1, 3], AwaitingContinuation: [2, 2], ContextExhausted: [2, 3], Completed: [1, 0], Failed: [2, 0],
@@ -30,7 +30,7 @@ export function drawMachine(scope, into, conversation, rest, base) {
     if (scope.over) return;
     const runs = runsOf(events), found = runs.find((each) => lastPart(each.name) === chosen) ?? runs.at(-1);
     const live = nameOf(conversation.state.kind ?? ''), path = ['Idle', ...(found?.path ?? []).map(nameOf)], taken = counted(path);
-    fill(head, h('div.grow', {}, h('b', {}, 'The machine'), h('p.small', {}, 'Every arrow is one that the core can take; the path of the run is lit, with how often it went there.')),
+    fill(head, h('div.grow', {}, h('b', {}, 'The machine'), h('p.small', {}, 'Arrows are the possible transitions; the run’s path is highlighted, with the number of times it took each one.')),
       runs.length > 0 && h('select', { 'aria-label': 'Run', onchange: (/** @type {any} */ event) => { location.hash = `${base}/machine/${encodeURIComponent(event.target.value)}`; } },
         runs.map((each, index) => h('option', { value: lastPart(each.name), selected: each === found }, `${index + 1}: ${each.text.slice(0, 40) || 'run'}`))));
     const tell = (/** @type {string} */ state) => { picked = state; told(about, state, matrix); };
@@ -49,7 +49,7 @@ function counted(path) {
   return found;
 }
 
-/** The states in order, a repeated one once. @param {string[]} path */
+/** The states in order, consecutive repetitions merged. @param {string[]} path */
 function steps(path) {
   const turns = path.filter((each, index) => each !== path[index - 1]), shown = turns.slice(-40);
   return [turns.length > shown.length && '… → ', ...shown.flatMap((each, index) => [index > 0 && ' → ', h('span.step', {}, each)])];
@@ -88,7 +88,7 @@ function border(x, y, toX, toY) {
   return [Math.round(x + dx * scale), Math.round(y + dy * scale)];
 }
 
-/** What a state does with each event. @param {HTMLElement} about @param {string} state @param {any} matrix */
+/** How a state handles each event. @param {HTMLElement} about @param {string} state @param {any} matrix */
 function told(about, state, matrix) {
   const rows = Object.entries(matrix).map(([event, cells]) => /** @type {[string, string[]]} */ ([event, cells[state] ?? []])).filter(([, cells]) => cells.some((each) => each !== '·'));
   fill(about, state && h('h3', {}, `${state}: what can happen here`), rows.length > 0 && h('table.data', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'event'), h('th', { scope: 'col' }, 'leads to'), h('th', { scope: 'col' }, 'is refused as'))), h('tbody', {}, rows.map(([event, cells]) => h('tr', {},

@@ -1,5 +1,5 @@
 // @ts-check
-// Markdown by an allow-list: what is not named here stays text. No markup, no images, no address but of the web and mail.
+// Markdown by an allow-list: everything else stays text. No HTML, no images, only web and mail addresses.
 
 import { h } from './dom.js';
 
@@ -10,7 +10,7 @@ const HEADING = /^ {0,3}(#{1,6})\s+(.+?)\s*#*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
-/** Beyond these, text is shown as it is: a page that a model writes must not stop at it. */
+/** Beyond these limits, text is shown unformatted, so that a model's text cannot freeze the page. */
 const MOST_BLOCKS = 5_000, MOST_ROWS = 1_000, MOST_COLUMNS = 100, DEEPEST = 12, LONGEST = 20_000;
 
 /** @param {string} source @returns {Block[]} */
@@ -139,7 +139,7 @@ export function inline(text, depth = 0) {
   return parts;
 }
 
-/** A link says where it leads; one that leads elsewhere than to the web or to mail stays text.
+/** A link shows its target; links to anything but the web or mail stay text.
  * @param {string} target @param {string} label */
 export function link(target, label) {
   if (!/^(https?:\/\/|mailto:)/i.test(target) || !URL.canParse(target)) return h('span', {}, label, label === target ? '' : ` (${target})`);
@@ -154,11 +154,11 @@ export function markdown(source, depth = 0) {
   return h('div.markdown', {}, blocks(source).map((each) => drawn(each, depth)));
 }
 
-/** Markdown that grows at its end: only the blocks that a last line can still change are read and drawn again. */
+/** Markdown that grows at its end: only blocks that the last line can still change are parsed and drawn again. */
 export class Growing {
   constructor() {
     this.element = h('div.markdown.growing');
-    /** The blocks that are not settled, as they are drawn. @type {string[]} */
+    /** The unfinished blocks, as drawn. @type {string[]} */
     this.drawn = [];
     this.settled = this.length = 0;
   }
@@ -178,7 +178,7 @@ export class Growing {
   }
 }
 
-/** Where a line begins. @param {string} text @param {number} line */
+/** The offset at which a line begins. @param {string} text @param {number} line */
 function begins(text, line) {
   let at = 0;
   for (; line > 0; line -= 1) at = text.indexOf('\n', at) + 1;

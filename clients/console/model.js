@@ -1,6 +1,6 @@
 // @ts-check
-// What is known of one conversation: a page of its history, and the events that follow it, folded in order. No event is
-// taken twice, whatever the stream repeats after a loss.
+// The state of one conversation: a page of its history and the later events, applied in order. No event is
+// applied twice, whatever the stream repeats after a reconnection.
 
 import { get, path } from './api.js';
 import { feed } from './feed.js';
@@ -8,7 +8,7 @@ import { feed } from './feed.js';
 const PAGE = 60, OLDER = 200;
 const LOGGED = 5_000;
 
-/** A text that grows by pieces, which say after how many code points they begin. */
+/** A text that grows by pieces, each with its offset in code points. */
 class Growing {
   text = '';
   points = 0;
@@ -37,7 +37,7 @@ export class Conversation {
     this.deleted = false;
     /** @type {Map<string, Slot>} */
     this.slots = new Map();
-    /** Output of tools that run, by call. @type {Map<string, {attempt: number, output: Growing}>} */
+    /** Output of running tools, by call. @type {Map<string, {attempt: number, output: Growing}>} */
     this.outputs = new Map();
     /** @type {Map<string, any>} */
     this.results = new Map();
@@ -91,7 +91,7 @@ export class Conversation {
     this.end();
   }
 
-  /** Read the page of messages before those that are there. */
+  /** Read the page of messages before the loaded ones. */
   async readOlder() {
     if (!this.older) return 0;
     const page = await get(`${path(this.name)}/messages`, { pageSize: OLDER, descending: true, pageToken: this.older });
@@ -245,7 +245,7 @@ export class Conversation {
     return ['all'];
   }
 
-  /** Drop what a state no longer waits for. @param {any} state */
+  /** Drop requests that a state no longer waits for. @param {any} state */
   waiting(state) {
     if (!state.awaitingApproval) this.approvals.clear();
     if (!state.toolExecuting) {

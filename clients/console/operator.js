@@ -8,7 +8,7 @@ import { exactly, lastPart, short, word } from './format.js';
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into */
 export function drawNodes(scope, into) {
   const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), quotas = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' });
-  fill(into, h('div.page', {}, title('Nodes'), h('p.lead', {}, 'The servers that share the database. Each conversation has one owner; a lease that is not renewed frees what it owns.'), body, h('h2', {}, 'Quotas'), quotas));
+  fill(into, h('div.page', {}, title('Nodes'), h('p.lead', {}, 'The servers that share the database. Each conversation has one owner; if its lease expires, its conversations are released.'), body, h('h2', {}, 'Quotas'), quotas));
   const read = async () => {
     try {
       const [{ nodes = [] }, { quotas: limits = [] }] = await Promise.all([get('nodes'), get('quotas')]);
@@ -18,7 +18,7 @@ export function drawNodes(scope, into) {
         each.name || (each.incarnation ? `#${each.incarnation}` : 'this server'), each.address || 'this machine only', each.version,
         h('div.load', {}, h('div.bar', {}, h('div.fill', { style: { width: `${(100 * Number(each.activeConversations ?? 0)) / most}%` } })), each.activeConversations ?? '0'),
         h(`span.state.${each.draining ? 'cancel' : each.answering ? 'done' : 'error'}`, {}, h('span.dot'), each.draining ? 'draining' : each.answering ? 'answers' : 'silent'), (each.workspaces ?? []).join(', ') || 'all'])));
-      fill(quotas, limits.length ? table(['principal', 'quota', 'used', 'limit'], limits.map((/** @type {any} */ each) => [each.principal, word(each.quota, ''), each.used ?? '0', each.limit ?? '0'])) : h('p.empty', {}, 'There are no quotas: set some for a principal in the settings.'));
+      fill(quotas, limits.length ? table(['principal', 'quota', 'used', 'limit'], limits.map((/** @type {any} */ each) => [each.principal, word(each.quota, ''), each.used ?? '0', each.limit ?? '0'])) : h('p.empty', {}, 'No quotas: set them per principal in the settings.'));
     } catch (error) {
       fill(body, h('p.warn', {}, /** @type {Error} */ (error).message));
     }
@@ -46,7 +46,7 @@ export function drawAudit(scope, into) {
       fill(body, entries.length ? table(['time', 'who', 'role', 'call', 'conversation', 'outcome'], entries.map((each) => [
         h('time', {}, exactly(each.time)), each.principal, each.role, h('span', {}, lastPart(each.method), each.count > 1 && ` ×${each.count}`),
         each.conversation && h('a', { href: `#/c/${lastPart(each.conversation)}` }, lastPart(each.conversation)),
-        h(`span.state.${each.outcome === 'OUTCOME_REFUSED' ? 'error' : 'done'}`, { title: decisions(each) }, h('span.dot'), each.outcome === 'OUTCOME_REFUSED' ? word(each.reason, 'REFUSAL_REASON') || 'refused' : decisions(each) || 'accepted')])) : h('p.empty', {}, 'Nothing was written down for this.'));
+        h(`span.state.${each.outcome === 'OUTCOME_REFUSED' ? 'error' : 'done'}`, { title: decisions(each) }, h('span.dot'), each.outcome === 'OUTCOME_REFUSED' ? word(each.reason, 'REFUSAL_REASON') || 'refused' : decisions(each) || 'accepted')])) : h('p.empty', {}, 'No entries match.'));
     } catch (error) {
       fill(body, h('p.warn', {}, /** @type {Error} */ (error).message));
     }
@@ -62,5 +62,5 @@ export function table(heads, rows) {
   return h('table.data', {}, h('thead', {}, h('tr', {}, heads.map((each) => h('th', { scope: 'col' }, each)))), h('tbody', {}, rows.map((row) => h('tr', {}, row.map((each) => h('td', {}, each ?? ''))))));
 }
 
-/** With a way back where the list is not beside it. @param {string} text */
+/** With a link back where the list is not visible. @param {string} text */
 const title = (text) => h('div.row', {}, h('a.back', { href: '#/', 'aria-label': 'All conversations' }, icon(ICONS.back)), h('h1', {}, text));

@@ -46,7 +46,7 @@ export function runsOf(events) {
       const { toolUseId, pids = [], duration, leaked } = event.toolTreeReaped, found = tools.get(toolUseId);
       if (!found?.row) continue;
       const took = seconds(duration);
-      found.row.spans.push({ kind: leaked ? 'leak' : 'kill', from: at - took, to: at, title: leaked ? 'some processes may still run' : `${pids.length} process${pids.length === 1 ? '' : 'es'} ended in ${Math.max(1, Math.round(took))} ms` });
+      found.row.spans.push({ kind: leaked ? 'leak' : 'kill', from: at - took, to: at, title: leaked ? 'some processes might still run' : `${pids.length} process${pids.length === 1 ? '' : 'es'} ended in ${Math.max(1, Math.round(took))} ms` });
     } else if (event.retrying && run) run.marks.push({ at, text: `failed: ${event.retrying.error?.message ?? ''}` });
     else if (event.subAgentsChanged && run) {
       for (const report of event.subAgentsChanged.reports ?? []) {
@@ -68,7 +68,7 @@ function known(runs, name, at) {
 }
 
 /**
- * Begin the spans of a state, and end those that it does not go on with.
+ * Begin the spans of a state, and end those that it does not continue.
  * @param {Run} run @param {any} state @param {number} at @param {Map<string, Span>} open
  */
 function moved(run, state, at, open) {
@@ -106,7 +106,7 @@ function wanted(run, state) {
     made.child = each.conversation;
     return [key, made, 'agents', 'at work'];
   });
-  if (state.kind === 'STATE_KIND_CANCELLING') return [['cancel', row(run, 'cancel', 'cancel', 'until all has ended'), 'cancel', 'cancelling']];
+  if (state.kind === 'STATE_KIND_CANCELLING') return [['cancel', row(run, 'cancel', 'cancel', 'until everything has ended'), 'cancel', 'cancelling']];
   if (state.kind === 'STATE_KIND_AWAITING_CONTINUATION') return [['summary', row(run, 'summary', 'summary', 'of the conversation'), 'stream', 'summarizing']];
   return [];
 }
@@ -118,7 +118,7 @@ function row(run, key, label, about) {
   return found;
 }
 
-/** How long a run was doing what. @param {Run} run @param {number} now @returns {Record<string, number>} */
+/** The time that a run spent on each kind of work. @param {Run} run @param {number} now @returns {Record<string, number>} */
 export function shares(run, now) {
   /** @type {Record<string, number>} */
   const found = {};
@@ -128,10 +128,10 @@ export function shares(run, now) {
 
 const SHORT_MS = 50;
 
-/** The times before a first token that may have been a wait for a slot, as far as it is not known. @param {Run} run @param {Map<string, number>} waits */
+/** The times before a first token that may include a wait for a slot, unless known. @param {Run} run @param {Map<string, number>} waits */
 export const unexplained = (run, waits) => [...run.rows.values()].flatMap(({ spans }) => spans.filter(({ attempt, from, to }) => attempt && to !== null && to - from > SHORT_MS && !waits.has(attempt)));
 
-/** Show the wait for a slot as a span of its own. @param {Run} run @param {Map<string, number>} waits */
+/** Show the wait for a slot as a separate span. @param {Run} run @param {Map<string, number>} waits */
 export function divide(run, waits) {
   for (const { spans } of run.rows.values()) {
     for (const span of spans.filter((each) => each.attempt)) {

@@ -1,5 +1,5 @@
 // @ts-check
-// What is known of the server and of who is signed in.
+// Data about the server and the signed-in caller.
 
 import { get } from './api.js';
 
@@ -11,7 +11,7 @@ class Server {
     this.models = [];
   }
 
-  /** Raises ApiError; with status 401 nobody is signed in. */
+  /** Raises ApiError; with status 401, no caller is signed in. */
   async read() {
     [this.info, { models: this.models = [] }] = await Promise.all([get('serverInfo'), get('models', { pageSize: 200 })]);
   }

@@ -1,5 +1,5 @@
 // @ts-check
-// How a conversation works, where it is changed: the model and its effort, the mode, and what asks first.
+// The settings of a conversation: model and effort, mode, and approval policy.
 
 import { call, path, post } from './api.js';
 import { h } from './dom.js';

@@ -27,7 +27,7 @@ export function drawSignIn(root, why, then) {
     h('p.lead', {}, 'Every conversation of your agents: what runs, where the time goes, why it stopped.'),
     said,
     h('form', { onsubmit: submit }, h('label', { for: 'token' }, 'Sign in with a token'), field, h('button.primary', { type: 'submit' }, 'Sign in')),
-    h('div.hint', {}, h('p', {}, 'On the machine of the server, this opens the console signed in:'), h('pre', { tabindex: 0 }, 'bedrock console')),
-    h('p.small', {}, 'The token stays in the memory of the gateway, never in this page. When the gateway ends, so does the session.'))));
+    h('div.hint', {}, h('p', {}, 'On the server’s machine, this opens the console signed in:'), h('pre', { tabindex: 0 }, 'bedrock console')),
+    h('p.small', {}, 'The token stays in the gateway’s memory, never in this page. When the gateway stops, the session ends.'))));
   field.focus();
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// Where the time of a run went, as a waterfall.
+// A waterfall of the time that a run took.
 
 import { fill, h } from './dom.js';
 import { history, passed, slotWaits } from './events.js';
@@ -20,7 +20,7 @@ export function drawTimeline(scope, into, conversation, rest, base) {
   let runs = [];
   /** How long attempts waited for a slot. @type {Map<string, number>} */
   const waits = new Map();
-  /** The rows of the sub-agents that are open. @type {Map<string, import('./runs.js').Row[]>} */
+  /** The rows of expanded sub-agents. @type {Map<string, import('./runs.js').Row[]>} */
   const opened = new Map();
   const readChild = async (/** @type {string} */ name) => {
     const found = runsOf(await passed(name, 0).catch(() => [])).flatMap((each) => [...each.rows.values()]);
@@ -44,7 +44,7 @@ export function drawTimeline(scope, into, conversation, rest, base) {
     draw(cut);
     readWaits();
   };
-  /** How long attempts of the run waited for a slot: asked for once, when one has answered that took long. */
+  /** How long attempts of the run waited for a slot: requested once, after a slow first answer. */
   const readWaits = async () => {
     const run = runs[at()], asked = run ? unexplained(run, waits) : [];
     if (!asked.length) return;
@@ -56,7 +56,7 @@ export function drawTimeline(scope, into, conversation, rest, base) {
   const draw = (cut = false) => {
     drawn = Date.now();
     const run = runs[at()];
-    if (!run) return fill(body, h('div.blank', {}, h('h2', {}, 'No run yet'), h('p', {}, 'Send a message: each request, tool, wait and cancel becomes a bar here, as it happens.')));
+    if (!run) return fill(body, h('div.blank', {}, h('h2', {}, 'No runs yet'), h('p', {}, 'Send a message: each request, tool, wait and cancel becomes a bar here, as it happens.')));
     const now = Date.now(), { text, tone } = ended(run), total = (run.to ?? now) - run.from;
     fill(head, h('button', { type: 'button', disabled: at() === 0, onclick: () => step(-1), title: 'Earlier run ([)' }, '←'), h('button', { type: 'button', disabled: at() === runs.length - 1, onclick: () => step(1), title: 'Later run (])' }, '→'),
       h('div.grow', {}, h('b', {}, run.text || 'Run'), h('p.small', {}, `run ${at() + 1} of ${runs.length}${cut ? ' that are kept here' : ''} · ${clock(new Date(run.from).toISOString())} · `, h(`span.state.${tone}`, {}, text))),
@@ -123,7 +123,7 @@ function took(row, now) {
   return kill ? `${duration(sum)} · ${kill.title}` : duration(sum);
 }
 
-/** Beside the last bar: after it where there is room, else before the first. @param {import('./runs.js').Row} row @param {number} now @param {number} from @param {number} long */
+/** Next to the last bar: after it if there is space, otherwise before the first. @param {import('./runs.js').Row} row @param {number} now @param {number} from @param {number} long */
 function tookPlace(row, now, from, long) {
   const end = Math.max(...row.spans.map((each) => each.to ?? now)), begin = Math.min(...row.spans.map((each) => each.from));
   if ((end - from) / long < 0.75) return { left: `calc(${(100 * (end - from)) / long}% + 8px)` };

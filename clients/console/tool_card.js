@@ -1,5 +1,5 @@
 // @ts-check
-// A tool call in the conversation: what it does, what it says while it runs, how it ended, and what was killed for it.
+// A tool call in the conversation: its input, live output, outcome, and killed processes.
 
 import { fill, h } from './dom.js';
 import { callSummary, duration, seconds, toolName, words } from './format.js';
@@ -44,7 +44,7 @@ export class ToolCard {
     fill(this.body, given(call), live && h('pre.output.live', { tabindex: 0 }, live.output.text.slice(-LIVE_CHARACTERS)),
       display.diff ? diff(display.diff) : result && output(result.output ?? ''),
       (result?.images ?? []).map((/** @type {any} */ each) => picture(each)),
-      reaped?.leaked && h('p.warn', {}, 'Some of its processes may still run: the server’s log names them.'));
+      reaped?.leaked && h('p.warn', {}, 'Some of its processes might still run: see the server log.'));
     if (live) {
       const shown = this.body.querySelector('.live');
       if (shown) shown.scrollTop = shown.scrollHeight;
@@ -58,7 +58,7 @@ export function killed(reaped) {
   return `${count} process${count === 1 ? '' : 'es'} ended in ${duration(seconds(reaped.duration))}`;
 }
 
-/** What a call was given. @param {any} call */
+/** The input of a call. @param {any} call */
 export function given(call) {
   const input = call.input;
   if (input === undefined) return call.rawInput ? code(call.rawInput, 'unreadable input') : null;
@@ -67,7 +67,7 @@ export function given(call) {
   return code(JSON.stringify(input, null, 2), 'input');
 }
 
-/** What a patch of the tool `patch` would do, as a diff. @param {any} each */
+/** The change of a `patch` call, as a diff. @param {any} each */
 function patch(each) {
   const marked = (/** @type {string} */ sign, /** @type {unknown} */ text) =>
     (typeof text === 'string' && text ? text.replace(/\n$/, '').split('\n').map((line) => sign + line) : []);
@@ -82,7 +82,7 @@ function output(text) {
   return h('div', {}, h('pre.output', { tabindex: 0 }, lines.slice(-SHOWN_LINES).join('\n')), more);
 }
 
-/** An image of the conversation, which the server keeps. @param {any} image */
+/** An image of the conversation, stored on the server. @param {any} image */
 export function picture(image) {
   if (!image.attachment) return h('span.badge', {}, `image ${image.mediaType ?? ''}`);
   const source = `/v1/${image.attachment.split('/').map(encodeURIComponent).join('/')}:download`;

@@ -1,17 +1,17 @@
 // @ts-check
-// The messages of a conversation, and what is being written. What has not changed is not drawn again.
+// The messages of a conversation, and text that is streaming. Unchanged parts are not redrawn.
 
 import { h, icon, ICONS, shown as visible } from './dom.js';
 import { clock, exactly, short, stopWords, tokens, word, words } from './format.js';
 import { Growing, markdown } from './markdown.js';
 import { picture, ToolCard } from './tool_card.js';
 
-/** What system messages are, for people. @type {Record<string, string>} */
+/** Titles of system messages, for people. @type {Record<string, string>} */
 const NOTICES = words({
-  mode_restricted: 'Mode: restricted. Tools can read but change nothing, and have no network.',
+  mode_restricted: 'Mode: restricted. Tools can read but not change anything, and have no network.',
   mode_workspace: 'Mode: workspace. Tools can change files beneath the working directory, and have no network.',
   mode_unrestricted: 'Mode: unrestricted. Tools may change files and run any command.',
-  summary: 'Summary of the conversation', forked: 'This conversation is a fork', interrupted: 'The run before was interrupted',
+  summary: 'Summary of the conversation', forked: 'This conversation is a fork', interrupted: 'The previous run was interrupted',
   sub_agent_results: 'Results of the sub-agents', jobs_ended: 'Background jobs have ended', mcp_restarted: 'MCP servers were restarted',
 });
 const NEAR = 120, GROUP = 50;
@@ -34,7 +34,7 @@ export class Transcript {
     this.open = new Set();
     /** The last element of each run. @type {Map<string, HTMLElement>} */
     this.ends = new Map();
-    /** The runs of which it is shown how they ended. @type {Set<string>} */
+    /** The runs whose outcome is shown. @type {Set<string>} */
     this.ended = new Set();
     this.older = h('button.older', { type: 'button', hidden: true, onclick: () => this.readOlder() }, 'Earlier messages');
     /** @type {Map<number, HTMLElement>} */
@@ -99,7 +99,7 @@ export class Transcript {
     this.stops();
   }
 
-  /** Take out the messages that are not among those. @param {Set<string>} kept */
+  /** Remove all other messages. @param {Set<string>} kept */
   forget(kept) {
     for (const [name, element] of this.drawn) {
       if (kept.has(name)) continue;
@@ -110,7 +110,7 @@ export class Transcript {
     }
   }
 
-  /** The list of a group of messages: what is out of sight costs by groups, not by messages. @param {number} at */
+  /** The list of a group of messages: hidden ones cost per group, not per message. @param {number} at */
   group(at) {
     const known = this.groups.get(at);
     if (known) return known;
@@ -203,7 +203,7 @@ export class Transcript {
     }
   }
 
-  /** What the agent said last. */
+  /** The agent's last text. */
   lastAnswer() {
     const last = this.conversation.messages.filter((each) => each.role === 'ROLE_AGENT' && textOf(each)).pop();
     return last ? textOf(last) : '';

@@ -1,6 +1,6 @@
 // @ts-check
-// What waits for a person: approvals with what would happen and the rules to choose from, questions of tools as forms,
-// calls that a client program answers, and the queue. And the rules that decide instead of a person.
+// Requests waiting for a person: approvals with their effect and possible rules, questions of tools as forms,
+// client tool calls, and the queue. Also the rules that decide instead of a person.
 
 import { call, get, path, post } from './api.js';
 import { fill, h } from './dom.js';
@@ -36,7 +36,7 @@ function approval(each, first, readOnly) {
   const upgrade = each.modeUpgrade;
   const card = h('section.ask', { 'aria-label': 'Approval', 'data-approval': each.name },
     h('header', {}, h('span.dot'), h('h3', {}, upgrade ? `May the agent work in ${word(upgrade.mode, 'MODE')} mode?` : `May the agent run ${toolName(each.toolCall?.tool)}?`),
-      each.rule && h('span.badge', { title: 'The rule that made it ask' }, ruleText(each.rule))),
+      each.rule && h('span.badge', { title: 'The rule that requires approval' }, ruleText(each.rule))),
     upgrade ? h('p', {}, upgrade.reason) : given(each.toolCall ?? {}),
     !readOnly && rules.length > 0 && h('fieldset.rules', {}, h('legend', {}, 'And from now on'),
       h('label.rule', {}, h('input', { type: 'radio', name: `rule-${id}`, value: '', checked: true }), h('span', {}, 'ask again')), rules),
@@ -56,7 +56,7 @@ export function ruleText(rule) {
   return `${verb} the tool ${toolName(rule.tool)}`;
 }
 
-/** List the rules of a conversation, its own to delete. @param {import('./model.js').Conversation} conversation */
+/** List the rules that apply to a conversation; its own can be deleted. @param {import('./model.js').Conversation} conversation */
 export async function showRules(conversation) {
   const place = h('div');
   const read = async () => {
@@ -64,7 +64,7 @@ export async function showRules(conversation) {
     fill(place, approvalRules.length ? h('ul.rule-list', {}, approvalRules.map((/** @type {any} */ each) => h('li', {}, h('span', {}, ruleText(each)), each.name.startsWith('approvalRules/')
       ? h('span.badge', { title: 'From the settings of the server' }, 'operator')
       : h('button.plain.small', { type: 'button', 'aria-label': `Delete: ${ruleText(each)}`, onclick: () => tried(() => call('DELETE', path(each.name)).then(read)) }, 'Delete'))))
-      : h('p', {}, 'There is no rule yet: choose one where the agent asks for approval.'));
+      : h('p', {}, 'No rules yet: choose one when the agent asks for approval.'));
   };
   if (await tried(() => read().then(() => true))) dialog('Approval rules', place, h('p.small', {}, 'Where several match: deny, then ask, then allow.'));
 }
@@ -89,11 +89,11 @@ function question(each, readOnly) {
   }, inputs.map((input) => input.element),
   each.url && h('p', {}, link(each.url, each.url)),
   !readOnly && h('div.row.end', {}, h('button', { type: 'button', onclick: () => answer({ decline: true }) }, 'Decline'),
-    h('button.primary', { type: 'submit' }, each.url ? 'I have been there' : 'Answer'))));
+    h('button.primary', { type: 'submit' }, each.url ? 'I have opened it' : 'Answer'))));
   return h('section.ask', { 'aria-label': 'Question' },
     h('header', {}, h('span.dot'), h('h3', {}, each.mcpServer ? `${each.mcpServer} asks` : 'A tool asks'),
       each.deadline && h('span.badge', {}, `until ${new Date(ms(each.deadline)).toLocaleTimeString()}`)),
-    h('p.plain', {}, each.message), form, h('p.small', {}, 'The words are the MCP server’s own. What you fill in goes there and is kept in the log: no secrets.'));
+    h('p.plain', {}, each.message), form, h('p.small', {}, 'This text comes from the MCP server. Your answer goes to it and is kept in the log: do not enter secrets.'));
 }
 
 /** @param {any} schema @returns {[string, any][]} */

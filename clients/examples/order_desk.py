@@ -40,7 +40,7 @@ def cancel_order(number: Number) -> str:
 
 
 class Reply(BaseModel):
-    """What the agent answers: a text for the customer, and the numbers of the orders that it is about."""
+    """The agent's answer: a text for the customer, and the numbers of its orders."""
 
     text: str
     orders: list[int]
@@ -59,7 +59,7 @@ TOOLS = [list_orders, find_order, cancel_order]
 
 @app.post("/questions")
 async def ask(question: Annotated[str, Body(embed=True)]) -> Reply:
-    """Answer a question of a customer, in a conversation of its own."""
+    """Answer a customer's question, in its own conversation."""
     # restricted mode, the default, would leave out `cancel_order`, because it changes something
     options = {"instructions": INSTRUCTIONS, "tools": [], "client_tools": TOOLS, "mode": "unrestricted"}
     conversation = await app.state.bedrock.create(**options)

@@ -5,7 +5,7 @@
  *     const conversation = await bedrock.create({ workingDirectory: process.cwd() });
  *     for await (const event of await conversation.send('Which files are here?')) {
  *       if (event.event === 'textDelta') process.stdout.write(event.textDelta.text);
- *     } // it ends with the run; a tool call that needs an approval is denied, unless the loop or `onApproval` answers
+ *     } // it ends with the run; a tool call that needs approval is denied unless the loop or `onApproval` answers
  *
  * Requests, answers and events are the messages of protos/bedrock/v1, with fields in camelCase and enums as the names
  * of their values. `event.event` is the kind of an event: the name of the field that is set.
@@ -42,16 +42,16 @@ export class Bedrock {
   #metadata;
 
   /**
-   * What is not given comes from BEDROCK_ADDRESS, BEDROCK_TOKEN, BEDROCK_CA_FILE, BEDROCK_CERTIFICATE_FILE and
+   * Defaults come from BEDROCK_ADDRESS, BEDROCK_TOKEN, BEDROCK_CA_FILE, BEDROCK_CERTIFICATE_FILE and
    * BEDROCK_KEY_FILE, or from the files of a server on
    * this machine, which are read again whenever a connection was lost. An address with https:// means TLS. `timeout`:
-   * milliseconds for a call. `reconnectFor`: milliseconds until a stream that stays broken is given up.
-   * `onDisconnect(error, milliseconds)` is told before each pause.
+   * milliseconds for a call. `reconnectFor`: milliseconds after which a broken stream is abandoned.
+   * `onDisconnect(error, milliseconds)` is called before each pause.
    */
   constructor(options = {}) {
     const { address, token, caFile, certificateFile, keyFile, ...others } = options;
     const { timeout = 30_000, reconnectFor = 300_000, onDisconnect = () => {}, ...rest } = others;
-    for (const key of Object.keys(rest)) throw invalid(key, 'there is no such option');
+    for (const key of Object.keys(rest)) throw invalid(key, 'unknown option');
     this.#find = () => settings(address, token, { caFile, certificateFile, keyFile });
     Object.assign(this, { timeout, reconnectFor, onDisconnect });
     try {
@@ -73,7 +73,7 @@ export class Bedrock {
     }
   }
 
-  /** Make a call that may be repeated, for as long as a stream is tried again. Throws BedrockError. */
+  /** Make a repeatable call, with retries for as long as a stream. Throws BedrockError. */
   async insist(method, request, timeout = this.timeout) {
     for (let failures = 0, since = Date.now(); ; failures += 1) {
       const began = Date.now();
@@ -89,14 +89,14 @@ export class Bedrock {
     }
   }
 
-  /** What a call lists, page by page: `all('listTools', 'tools')`. */
+  /** All items that a call lists, page by page: `all('listTools', 'tools')`. */
   async *all(method, list, fields = {}) {
     const page = await this.call(method, fields);
     yield* page[list];
     if (page.nextPageToken) yield* this.all(method, list, { ...fields, pageToken: page.nextPageToken });
   }
 
-  /** Open a stream, as gRPC has it: to be iterated over, and to be cancelled. Throws BedrockError. */
+  /** Open a gRPC stream, which can be iterated over and cancelled. Throws BedrockError. */
   stream(method, request) {
     try {
       const stream = this.#stub(method, request)[method](request, this.#metadata);
@@ -106,7 +106,7 @@ export class Bedrock {
     }
   }
 
-  /** The stub that has a method, if the request is what that takes. */
+  /** The stub that has a method, if the request is valid for it. */
   #stub(method, request) {
     const Stub = [ConversationService, CatalogService].find(({ service }) => methodOf(service, method));
     if (!Stub) throw invalid('method', `the contract has no method ${method}`);
@@ -117,7 +117,7 @@ export class Bedrock {
     return this.#stubs.find((each) => each instanceof Stub);
   }
 
-  /** Look for the server; if it is where it was, gRPC connects again by itself. */
+  /** Find the server again; if its address is unchanged, gRPC reconnects by itself. */
   #connect() {
     const found = this.#find();
     this.#metadata = new grpc.Metadata();
@@ -131,7 +131,7 @@ export class Bedrock {
     this.#found = found;
   }
 
-  /** The error for what a call or a stream ended with. */
+  /** The error for the end of a call or a stream. */
   #failed(error) {
     const failure = BedrockError.from(error);
     const proxy = failure.code === 'UNAVAILABLE' && !failure.reason && proxyOf(this.#found.target ?? 'unix:');
@@ -142,7 +142,7 @@ export class Bedrock {
 
   /**
    * Create a conversation; the fields are those of Conversation. `instructions` may be a text, `tools` a list of names,
-   * and `generation` have words: `{ reasoningEffort: 'high' }`. With the `requestId` of an earlier call: that one.
+   * and `generation` can use words: `{ reasoningEffort: 'high' }`. With the `requestId` of an earlier call, returns its conversation.
    * `clientTools` that the mode does not offer to the agent are refused, unless `allowUnoffered` is true.
    *
    * @param {import('./requests.js').Choices & Record<string, unknown>} fields
@@ -158,7 +158,7 @@ export class Bedrock {
 
   /**
    * Follow the list of conversations: those that exist, `caughtUp`, then every change. `fields`: of
-   * WatchConversationsRequest, like filter. A broken connection ends it with an error: begin again then.
+   * WatchConversationsRequest, like filter. A broken connection ends it with an error: then start again.
    */
   async *watchConversations(fields = {}) {
     const stream = this.stream('watchConversations', fields);
@@ -171,10 +171,10 @@ export class Bedrock {
     }
   }
 
-  /** The questions of all conversations that wait for an answer; `conversation(…).resolve(approval, 'APPROVE')` answers. */
+  /** The waiting approvals of all conversations; `conversation(…).resolve(approval, 'APPROVE')` answers. */
   approvals = () => this.all('listApprovals', 'approvals', { parent: 'conversations/-' });
 
-  /** What running tools of all conversations ask a person; `conversation(…).answerQuestion(question, {…})` answers. */
+  /** The open questions of running tools in all conversations; `conversation(…).answerQuestion(question, {…})` answers. */
   questions = () => this.all('listQuestions', 'questions', { parent: 'conversations/-' });
 
   /** The models that conversations can use. */
@@ -183,29 +183,29 @@ export class Bedrock {
   /** The model `models/{id}`. */
   model = async (name) => (await this.call('getModel', { name })).model;
 
-  /** The quotas of the token's principal, and what is used of each; to an operator those of all. */
+  /** The quotas of the token's principal, and the usage of each; for an operator, all principals' quotas. */
   quotas = async () => (await this.call('getQuotas', {})).quotas;
 
   /** The servers that share the database of this one, itself included; for operators. */
   nodes = () => this.all('listNodes', 'nodes');
 
-  /** The conversation `conversations/{id or slug}`. Nothing is asked yet. */
+  /** The conversation `conversations/{id or slug}`. Makes no call yet. */
   conversation = (name) => new Conversation(this, name);
 }
 
-/** Milliseconds that one call of WaitRequestCycle may wait. */
+/** Milliseconds that one call of WaitRequestCycle can wait. */
 const LONGEST_WAIT = 600_000;
 
-/** Milliseconds to wait after so many failures. */
+/** Milliseconds to wait after a number of failures. */
 const backoff = (failures) => Math.min(100 * 2 ** failures, 5_000) * (0.8 + 0.4 * Math.random());
 
 const methodOf = (service, method) => Object.values(service).find(({ originalName }) => originalName === method);
 
-/** The error for what cannot be sent. */
+/** The error for a request that cannot be sent. */
 const invalid = (field, text) =>
   new BedrockError(`${field}: ${text}`, { code: 'INVALID_ARGUMENT', reason: 'INVALID_ARGUMENT', fields: { [field]: text } });
 
-/** What the agent is told, and every watcher, of a question that was left open. */
+/** The note about an unanswered approval, for the agent and all watchers. */
 const DENIED_NOTE = 'Denied automatically: the program that sent the message went on without an answer.';
 
 /** One conversation. Holds its name and the functions of its tools; the other methods are calls. */
@@ -219,8 +219,8 @@ class Conversation {
    * Give the agent a function as a tool: `conversation.tool({ name, description, inputSchema }, (input) => result)`.
    * More fields: `timeout` in milliseconds, `group`, `readOnly` (offered in restricted mode, too), `requiresApproval`,
    * `allowUnoffered` (otherwise the next message is an error if the mode does not offer the tool to the agent).
-   * What the function returns, or the promise of it, is the result: a text, a value for JSON, or a `ToolAnswer` with
-   * images; what it throws is an error that the agent reads. Declared with the next message; calls are answered by runs
+   * The function returns the result or a promise of it: a text, a JSON value, or a `ToolAnswer` with
+   * images; the agent reads its exceptions as errors. Declared with the next message; calls are answered by runs
    * that are iterated over, and by `serveTools`.
    */
   tool(declaration, answer) {
@@ -228,7 +228,7 @@ class Conversation {
     return this;
   }
 
-  /** Answer the calls of all runs until the conversation is deleted, whoever sends the messages. */
+  /** Answer the calls of all runs until the conversation is deleted, for messages of all clients. */
   async serveTools() {
     await this.tools.declare();
     for await (const event of this.events()) await this.tools.answer(waitingCalls(event) ?? []);
@@ -238,11 +238,11 @@ class Conversation {
    * Send a message; returns its run. `fields`: more of SendMessageRequest, like delivery: 'DELIVERY_STEER'. A question
    * of the run that is still open when its loop asks for the next event goes to `onApproval`: 'APPROVE', 'DENY', or a
    * function of the approval that returns true or false, or a promise of it. Without one it is denied, the next events
-   * show it, and a warning is emitted. What a tool asks a person (`questionChanged`) goes to `onQuestion`, a function of
+   * show it, and a warning is emitted. A tool's question (`questionChanged`) goes to `onQuestion`, a function of
    * the question that returns a value for each field of its form that is filled in, `{}` for an address that was
-   * visited, or null to decline; without one it is declined. With `waitForOthers: true` all is left to somebody else.
-   * `outputSchema`, a JSON Schema as a plain object, lets the run end with a value that fits it: its `output`.
-   * `generation` says how the model answers in this run, before what the conversation says, as for `create`.
+   * visited, or null to decline; without one it is declined. `waitForOthers: true` leaves everything to other clients.
+   * `outputSchema`, a JSON Schema as a plain object, makes the run end with a matching value: its `output`.
+   * `generation` sets how the model answers in this run, and overrides the conversation's settings; see `create`.
    *
    * @param {string} text
    * @param {Record<string, unknown> & { generation?: import('./requests.js').Generation, outputSchema?: object }} [fields]
@@ -278,19 +278,19 @@ class Conversation {
     });
 
   /**
-   * Answer what a running tool asks a person: `questionChanged.question` of an event, and a value for each field of its
-   * form that is filled in; none for an address: then it was visited. Returns the question as it is then.
+   * Answer a running tool's question: `questionChanged.question` of an event, and a value for each field of its
+   * form that is filled in; none for an address: then it was visited. Returns the question afterwards.
    */
   answerQuestion = async ({ name }, content = undefined) => {
     const request = { name, requestId: randomUUID(), ...(content && { content: struct(content) }) };
     return (await this.client.call('answerQuestion', request)).question;
   };
 
-  /** Refuse to answer what a running tool asks; what becomes of its call is up to it. */
+  /** Decline a running tool's question; the tool decides how its call continues. */
   declineQuestion = async ({ name }) =>
     (await this.client.call('answerQuestion', { name, decline: true, requestId: randomUUID() })).question;
 
-  /** The rules about tool calls that hold here: those of the operator, then its own. */
+  /** The approval rules that apply here: the operator's, then its own. */
   async *approvalRules() {
     for (let pageToken = ''; ; ) {
       const page = await this.client.call('listApprovalRules', { parent: this.name, pageToken });
@@ -299,7 +299,7 @@ class Conversation {
     }
   }
 
-  /** Make a rule: `{ action: 'ACTION_ALLOW', commandPrefix: 'git status' }`. Returns it as it is kept. */
+  /** Create a rule: `{ action: 'ACTION_ALLOW', commandPrefix: 'git status' }`. Returns it as stored. */
   async createApprovalRule(approvalRule) {
     return (await this.client.call('createApprovalRule', { parent: this.name, approvalRule })).approvalRule;
   }
@@ -307,7 +307,7 @@ class Conversation {
   /** Revoke a rule. */
   deleteApprovalRule = ({ name }) => this.client.call('deleteApprovalRule', { name });
 
-  /** Stop what is under way; never refused. `fields`: more of CancelConversationRequest, like discardQueued: true. */
+  /** Stop the run; never refused. `fields`: more of CancelConversationRequest, like discardQueued: true. */
   cancel = (fields = {}) => this.client.call('cancelConversation', { name: this.name, ...fields });
 
   /** The conversation as it is now. */
@@ -315,7 +315,7 @@ class Conversation {
 
   /**
    * Change these fields of the conversation and no others; `generation` and `allowUnoffered` as for `create`. With an
-   * `etag`, only if that is still the present one.
+   * `etag`, only if it is still current.
    */
   async update({ etag = '', allowUnoffered = false, ...fields }) {
     const paths = Object.keys(fields).map((field) => field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`));
@@ -330,12 +330,12 @@ class Conversation {
   /** The history, oldest message first. */
   messages = () => this.client.all('listMessages', 'messages', { parent: this.name });
 
-  /** What a run did, by its name: `run.name`. `fields`: more of GetRequestCycleRequest, like view: 'VIEW_ROUNDS'. */
+  /** The request cycle of a run, by its name: `run.name`. `fields`: more of GetRequestCycleRequest, like view: 'VIEW_ROUNDS'. */
   cycle = async (name, fields = {}) => (await this.client.call('getRequestCycle', { name, ...fields })).requestCycle;
 
   /**
-   * Wait for the end of a run without its events, and return its cycle. It answers no question of the run. `timeout`:
-   * milliseconds after which the cycle is returned as it is then, without an `endTime`.
+   * Wait for the end of a run without its events, and return its cycle. It answers none of the run's approvals or questions. `timeout`:
+   * milliseconds after which the unfinished cycle is returned, without an `endTime`.
    */
   async waitForCycle(name, { timeout = Infinity, ...fields } = {}) {
     for (const until = Date.now() + timeout; ; ) {
@@ -347,9 +347,9 @@ class Conversation {
   }
 
   /**
-   * Follow the conversation over broken connections and restarts of the server: every event once, none left out. Text
+   * Follow the conversation over broken connections and server restarts: every event exactly once. Text
    * deltas add up to the message that follows them, even if some were missed. Begins after the revision, or with a
-   * snapshot; another snapshot shows the present should the server no longer keep what was missed.
+   * snapshot; if the missed events are no longer stored, another snapshot follows.
    */
   async *events(afterRevision) {
     let cursor = new Cursor(this.name, afterRevision);
@@ -379,7 +379,7 @@ class Conversation {
   }
 }
 
-/** What one message does: an iterable of events that ends with the run. `stop`, its runStopped, then says how. */
+/** The run of one message: an iterable of events that ends with the run. `stop` is then its runStopped. */
 class Run {
   #onApproval;
   #onQuestion;
@@ -392,12 +392,12 @@ class Run {
     this.#waitForOthers = waitForOthers;
   }
 
-  /** The value that fits the `outputSchema` of the message, as JSON has it; null before the end and without one. */
+  /** The value that matches the message's `outputSchema`, as JSON; null before the end and without a schema. */
   get output() {
     return this.stop?.output ? plainValue(this.stop.output) : null;
   }
 
-  /** Whether the answer was cut off at its token limit. `stop.detail` also says "refusal" and "empty". */
+  /** Whether the answer was cut off at its token limit. `stop.detail` can also be "refusal" or "empty". */
   get truncated() {
     return this.stop?.reason === 'STOP_REASON_COMPLETED' && this.stop.detail === 'max_tokens';
   }
@@ -442,7 +442,7 @@ class Run {
     }
   }
 
-  /** See to the questions that were shown, and that nobody has answered. */
+  /** Decide about the approvals and questions that the loop did not answer. */
   async #settle(open) {
     const { conversation } = await insist(this.conversation.client, 'getConversation', { name: this.conversation.name });
     const pending = conversation?.state.awaitingApproval?.pending ?? [];
@@ -452,7 +452,7 @@ class Run {
     }
   }
 
-  /** Answer what a tool of this run asks, if it still does; what does not fit its form is declined, and thrown. */
+  /** Answer a tool's question if it is still open; an answer that does not match its form declines it, and throws. */
   async #reply(question) {
     const { client } = this.conversation;
     const { name, url, mcpServer } = question;
@@ -462,7 +462,7 @@ class Run {
       throw new TypeError(`onQuestion returned ${content}, neither an object nor null`);
     }
     if (!this.#onQuestion) {
-      process.emitWarning(`what ${mcpServer} asked was declined, because nobody answered: answer in the loop, or give onQuestion`);
+      process.emitWarning(`what ${mcpServer} asked was declined because it was not answered: answer it in the loop, or give onQuestion`);
     }
     const decline = () => insist(client, 'answerQuestion', { name, decline: true, requestId: randomUUID() });
     if (content === null) return void (await decline());
@@ -486,14 +486,14 @@ class Run {
     if (typeof approved !== 'boolean') throw new TypeError(`onApproval returned ${approved}, neither true nor false`);
     if (!this.#onApproval) {
       note = DENIED_NOTE;
-      process.emitWarning(`${tool} was denied, because nobody answered: answer in the loop, or give onApproval`);
+      process.emitWarning(`${tool} was denied because it was not answered: answer it in the loop, or give onApproval`);
     }
     const decision = `APPROVAL_DECISION_${approved ? 'APPROVE' : 'DENY'}`;
     await insist(this.conversation.client, 'resolveApproval', { name: approval.name, decision, note });
   }
 }
 
-/** Make a call for as long as a stream is tried again; nothing if somebody else was faster, or all is deleted. */
+/** Make a call with retries for as long as a stream; returns nothing if another client was faster or the conversation is deleted. */
 async function insist(client, method, request) {
   try {
     return await client.insist(method, request);
@@ -503,7 +503,7 @@ async function insist(client, method, request) {
   }
 }
 
-/** Where a watcher stands. Put together, what comes out is as if no stream had ever broken. */
+/** The position of a watcher. The events that it passes on are those of an unbroken stream. */
 class Cursor {
   #shown = new Map(); // how many code points were shown of each part of the run's slots
   #held = []; // what the open slot holds, until the stream has caught up
@@ -514,7 +514,7 @@ class Cursor {
 
   request = () => ({ name: this.name, afterRevision: this.afterRevision });
 
-  /** What is new in an event. */
+  /** The new part of an event. */
   *take(event) {
     const kind = event.event;
     if (kind === 'snapshot') {
@@ -538,7 +538,7 @@ class Cursor {
     if (kind && kind !== 'heartbeat') yield event;
   }
 
-  /** The part of a delta that was not shown yet. Offsets count code points, not UTF-16 units. */
+  /** The part of a delta that was not passed on yet. Offsets count code points, not UTF-16 units. */
   *#fresh(delta, kind = 'textDelta') {
     const part = [delta.llmRequestId ?? delta.toolUseId, delta.attempt, delta.reasoning].join();
     const points = [...delta.text];
@@ -549,7 +549,7 @@ class Cursor {
     yield { event: kind, revision: 0, [kind]: { ...delta, offset, text } };
   }
 
-  /** What a message of the model says and the deltas that were seen did not. */
+  /** The text of a model's message that no received delta contained. */
   *#rest({ llmRequestId, attempt, content }) {
     for (const block of ['reasoning', 'text']) {
       const text = content.map((each) => each[block] ?? '').join('');
@@ -558,15 +558,15 @@ class Cursor {
   }
 }
 
-/** What the server, or the way to it, answers instead of doing what was asked. Programs decide on `reason`. */
+/** An error of a call or of the connection. Programs decide on `reason`. */
 export class BedrockError extends Error {
-  /** `code` of gRPC; `reason`, empty if no server answered; `fields` of the request and what is wrong with each. */
+  /** `code` of gRPC; `reason`, empty if no server answered; the invalid `fields` of the request, with explanations. */
   constructor(message, { code = '', reason = '', metadata = {}, fields = {}, retryAfter = 0 }) {
     super(message);
     Object.assign(this, { name: 'BedrockError', code, reason, metadata, fields, retryAfter });
   }
 
-  /** Whether a stream that ended so may be opened again. */
+  /** Whether a stream that ended with this error can be reopened. */
   get passing() {
     const codes = ['UNAVAILABLE', 'ABORTED', ...(this.reason ? [] : ['CANCELLED', 'UNKNOWN', 'INTERNAL'])];
     return codes.includes(this.code) || ['TOO_MANY_STREAMS', 'QUOTA_EXCEEDED'].includes(this.reason);

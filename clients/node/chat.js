@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** A chat with an agent: `node chat.js --help`. What the agent says goes to stdout, everything else to stderr. */
+/** A chat with an agent: `node chat.js --help`. The agent's text goes to stdout, everything else to stderr. */
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
@@ -44,14 +44,14 @@ function commandLine() {
   }
 }
 
-/** Send a message and show what it does until its run has ended. */
+/** Send a message and show its run until it ends. */
 async function talk(text) {
   const run = await conversation.send(text, { waitForOthers: true }); // the person at the terminal
   for await (const event of run) {
     if (options.json) console.log(JSON.stringify(event));
     else if (event.textDelta && !event.textDelta.reasoning) process.stdout.write(event.textDelta.text);
     else if (event.messageAdded?.role === 'ROLE_AGENT') process.stdout.write('\n');
-    if (event.streamDiscarded) note('the text of this attempt is void');
+    if (event.streamDiscarded) note('the text of this attempt is discarded');
     for (const block of event.messageAdded?.content ?? []) showTool(block);
     if (event.approvalChanged) await ask(event.approvalChanged);
   }
@@ -76,7 +76,7 @@ function modeName(mode) {
   return mode.replace('MODE_', '').toLowerCase();
 }
 
-/** Put a question to the person; it is settled when it has a decision. */
+/** Ask the person; resolves when there is a decision. */
 async function ask({ approval, decision }) {
   question = decision === 'APPROVAL_DECISION_UNSPECIFIED' ? approval : null;
   if (!question) return;
@@ -86,13 +86,13 @@ async function ask({ approval, decision }) {
   else if (inputEnded) giveUp();
 }
 
-/** Nobody can answer here; the question stays open for whoever can. */
+/** No one can answer here; the question stays open for other clients. */
 function giveUp() {
-  note(`nobody can answer, since standard input has ended: use --yes, or --resume ${conversation.name} in a terminal`);
+  note(`standard input has ended, so you cannot answer: use --yes, or --resume ${conversation.name} in a terminal`);
   process.exit(3);
 }
 
-/** Answer the open question. Somebody else may have been faster. */
+/** Answer the open question. Another client may have been faster. */
 async function answer(line) {
   const asked = question;
   question = null;
@@ -103,7 +103,7 @@ async function answer(line) {
   }
 }
 
-/** What to do with a line that was typed. */
+/** Handle an input line. */
 async function take(line) {
   if (question) return answer(line);
   if (talking) return conversation.send(line, { delivery: 'DELIVERY_STEER' });
@@ -112,13 +112,13 @@ async function take(line) {
   talking = question = null;
 }
 
-/** Stop what is under way. */
+/** Stop the run. */
 async function cancel() {
   const { unrecorded } = await conversation.cancel({ discardQueued: true });
   if (unrecorded) note('stopped, but not recorded yet: the server cannot store it now and tries again');
 }
 
-/** Nobody reads what the agent says any more (`| head`): stop it, and leave. */
+/** The reader of stdout is gone (`| head`): stop the run, and exit. */
 async function leave(error) {
   if (error.code !== 'EPIPE') throw error;
   if (process.exitCode === 141) return; // every later write fails as well
@@ -127,7 +127,7 @@ async function leave(error) {
   process.exit(141);
 }
 
-/** Wait for something; what Bedrock refuses is told. */
+/** Wait for a call, and report its refusal. */
 async function report(work) {
   try {
     await work;

@@ -1,6 +1,6 @@
 /**
- * Requests are checked before they are sent: the library that encodes them takes a name that does not exist for no
- * name and "abc" for the number 0, and leaves out a field that it does not know.
+ * Requests are checked before they are sent, because the library that encodes them ignores unknown enum
+ * names and fields, and encodes "abc" as the number 0.
  */
 import protobuf from 'protobufjs';
 
@@ -13,7 +13,7 @@ export function contractOf(files, find) {
   return root.loadSync(files).resolveAll();
 }
 
-/** What is wrong with a message, as the path of the field and a text; null if nothing is. */
+/** The first mistake in a message, as the path of the field and a text; null if there is none. */
 export function mistake(type, value, path = '') {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return wrong(path, value, 'an object');
   for (const [key, given] of Object.entries(value)) {
@@ -29,20 +29,20 @@ export function mistake(type, value, path = '') {
 }
 
 /**
- * @typedef {object} Generation How a model is to answer; what is not given is left to the model.
- * @property {'none' | 'low' | 'medium' | 'high' | 'max'} [reasoningEffort] How much to think before an answer.
- * @property {number} [temperature] How freely to choose words, from 0 to 2.
- * @property {number} [maxOutputTokens] Tokens of one answer at most, with its reasoning.
+ * @typedef {object} Generation How a model answers; omitted settings are left to the model.
+ * @property {'none' | 'low' | 'medium' | 'high' | 'max'} [reasoningEffort] The amount of reasoning before an answer.
+ * @property {number} [temperature] The sampling temperature, from 0 to 2.
+ * @property {number} [maxOutputTokens] Maximum tokens of one answer, including its reasoning.
  *
- * @typedef {object} Choices What a conversation may be made of, in short.
- * @property {string | { text: string, replace?: boolean }} [instructions] What to tell the agent beside the server's
+ * @typedef {object} Choices Short forms for settings of a new conversation.
+ * @property {string | { text: string, replace?: boolean }} [instructions] Text for the agent, added to the server's
  *   prompt or, with `replace`, instead of it.
- * @property {string[]} [tools] The server's tools that it is offered, as 'bash' or 'tools/bash'; [] for none.
- * @property {Generation} [generation] How its model is to answer.
+ * @property {string[]} [tools] The server's tools to offer, as 'bash' or 'tools/bash'; [] for none.
+ * @property {Generation} [generation] How its model answers.
  */
 
 /**
- * Fields of a message with these choices written out as the contract has them; all other fields stay as they are.
+ * A message's fields with these short forms replaced by the contract's; all other fields are unchanged.
  *
  * @param {Choices & Record<string, unknown>} fields
  */
@@ -63,13 +63,13 @@ function effortOf({ reasoningEffort: effort }) {
 function inEntry(type, key, value, path) {
   const field = Object.hasOwn(type.fields, key) && type.fields[key];
   if (!field) {
-    // What the server has sent may be sent back: there, the name of a oneof holds the name of the field that is set.
+    // Received messages can be sent back: in them, a oneof's name contains the name of the field that is set.
     const members = Object.hasOwn(type.oneofs ?? {}, key) && type.oneofs[key].oneof;
     if (members) return members.includes(value) ? null : wrong(path, value, `one of ${members.join(', ')}`);
     const names = Object.keys(type.fields);
-    return { path, text: `there is no such field; ${names.length ? `choose one of: ${names.join(', ')}` : 'give none'}` };
+    return { path, text: `unknown field; ${names.length ? `choose one of: ${names.join(', ')}` : 'give none'}` };
   }
-  // In what the server has sent, null is a message that is not set.
+  // In received messages, null is an unset message.
   if (value === null && !field.map && !field.repeated && field.resolvedType instanceof protobuf.Type) return null;
   const plain = typeof value === 'object' && value !== null && !Array.isArray(value);
   if (field.map && !plain) return wrong(path, value, 'an object');

@@ -1,12 +1,12 @@
 /**
- * Where to connect and with what, as in every client of Bedrock: arguments, then the environment, then what a server of
- * this machine has written into its data directory, if nobody else can have written it.
+ * Address and credentials, as in every Bedrock client: from arguments, then the environment, then the files that a server of
+ * this machine has written into its data directory, if no other user can have written them.
  */
 import { closeSync, constants, fstatSync, lstatSync, openSync, readFileSync, statSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { dirname, isAbsolute, join } from 'node:path';
 
-/** The way to a server cannot be used, or there is none. `reason` and `code` as of BedrockError. */
+/** No usable server. `reason` and `code` are those of BedrockError. */
 export class NoWay extends Error {
   constructor(message, reason = 'MISCONFIGURED', code = '') {
     super(message);
@@ -15,8 +15,8 @@ export class NoWay extends Error {
 }
 
 /**
- * The token of this machine goes through a Unix socket only, and only if nobody but this user can listen there; over
- * TCP goes what was given, to an address that was given. Throws NoWay.
+ * The local token is sent only through a Unix socket on which no other user can listen; over
+ * TCP, only a given token is sent, to a given address. Throws NoWay.
  */
 export function settings(address, token, { caFile, certificateFile, keyFile } = {}) {
   const { env } = process;
@@ -26,12 +26,12 @@ export function settings(address, token, { caFile, certificateFile, keyFile } = 
   const target = host.replace(/^\[.*\]/, '').includes(':') ? host : `${host}:7421`;
   const local = /^(unix|unix-abstract|localhost|127(\.\d+){3}|\[::1\]):/.test(target);
   token ??= env.BEDROCK_TOKEN ?? (isPrivateSocket(target) ? read(join(data, 'token')) : '');
-  const clear = `the token would be sent in the clear; write https://${target}, or http:// if the way is protected`;
+  const clear = `the token would be sent unencrypted; write https://${target}, or http:// if the connection is protected in another way`;
   if (token && !local && !scheme) throw new NoWay(clear);
   const ca = caFile || env.BEDROCK_CA_FILE;
   const certificate = certificateFile || env.BEDROCK_CERTIFICATE_FILE;
   const key = keyFile || env.BEDROCK_KEY_FILE;
-  if (!certificate !== !key) throw new NoWay('a certificate of the client and its key are needed together');
+  if (!certificate !== !key) throw new NoWay('a client certificate and its key are needed together');
   const [trusted, own, secret] = [ca, certificate, key].map((file) => (file ? readFileSync(file) : null));
   return { target, token, tls: scheme === 'https', ca: trusted, certificate: own, key: secret };
 }
@@ -48,7 +48,7 @@ export function proxyOf(target, env = process.env) {
   return (!near.test(host) && !named && ['grpc_proxy', 'https_proxy', 'http_proxy'].find((name) => env[name])) || '';
 }
 
-/** Where a server on this machine keeps its files. Throws NoWay for a relative path, which means another place there. */
+/** The directory of a local server's files. Throws NoWay for a relative path, which would mean a different place to the server. */
 function dataDirectory(env) {
   const chosen = (env.BEDROCK_DATA_DIR ?? '').replace(/^~(?=\/|$)/, homedir());
   if (chosen && !isAbsolute(chosen)) {
@@ -71,7 +71,7 @@ function localServer(data) {
   } catch (error) {
     if (error instanceof NoWay || error.code !== 'ENOENT') throw error;
   }
-  if (target && !target.startsWith('unix:/')) throw new NoWay(`${join(data, 'address')} names no Unix socket: start the server again`);
+  if (target && !target.startsWith('unix:/')) throw new NoWay(`${join(data, 'address')} does not name a Unix socket: restart the server`);
   throw new NoWay(
     `no Bedrock server is running on this machine (data ${data}): start one with \`bedrock serve\``,
     'SERVER_NOT_RUNNING',
@@ -88,19 +88,19 @@ function isPrivateSocket(target) {
   return target.startsWith('unix:');
 }
 
-/** Nobody else can listen on the socket. */
+/** No other user can listen on the socket. */
 function checkSocket(path) {
   checkPrivate(dirname(path));
   const found = lstatSync(path);
   if (!found.isSocket() || found.uid !== process.geteuid()) throw new NoWay(`${path} is not a socket of this user`);
 }
 
-/** Nobody else can enter the directory, nor has made it. */
+/** No other user can enter the directory or has created it. */
 function checkPrivate(directory) {
-  if (!process.geteuid) throw new NoWay('this system has no owners of files: give the address of a server');
+  if (!process.geteuid) throw new NoWay('this system has no file owners: give a server's address');
   const user = process.geteuid();
   const { uid, mode } = statSync(directory);
-  if (uid !== user) throw new NoWay(`${directory} belongs to user ${uid}, and this is user ${user}`);
+  if (uid !== user) throw new NoWay(`${directory} belongs to user ${uid}, but this is user ${user}`);
   if (mode & 0o077) throw new NoWay(`others may enter ${directory}: look inside, then chmod 700 ${directory}`);
   const link = lstatSync(directory);
   if (link.isSymbolicLink() && ![0, user].includes(link.uid)) {
@@ -108,7 +108,7 @@ function checkPrivate(directory) {
   }
 }
 
-/** A FIFO in the place of a file is not waited for, a link not followed, and what others may have written not believed. */
+/** Does not wait for a FIFO, follow a link, or trust a file that other users may have written. */
 function read(path) {
   const file = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0) | (constants.O_NOFOLLOW ?? 0));
   try {

@@ -6,7 +6,7 @@ import { BedrockError } from './bedrock.js';
 const SCHEMA = { type: 'object', properties: {} };
 const MINUTES = 5;
 
-/** What a tool's function returns if the result has images: each with `mediaType` and `data`, a Buffer. */
+/** The return value of a tool's function if the result has images: each with `mediaType` and `data`, a Buffer. */
 export class ToolAnswer {
   constructor(value = '', images = []) {
     Object.assign(this, { value, images });
@@ -39,7 +39,7 @@ export class ClientTools {
   }
 
   /**
-   * Declare the tools that were added, unless the conversation has them so. Other tools of clients stay. Throws
+   * Declare the added tools, unless the conversation already has them. Other client tools stay. Throws
    * TOOL_NOT_OFFERED if the mode does not offer one of them to the agent, and `allowUnoffered` is not set for it.
    */
   async declare() {
@@ -61,7 +61,7 @@ export class ClientTools {
     this.#declared = true;
   }
 
-  /** Answer those of the calls that have a function here and that still wait. */
+  /** Answer the open calls that have a function here. */
   async answer(calls) {
     for (const call of calls) {
       const tool = this.#functions.get(call.tool);
@@ -83,7 +83,7 @@ export class ClientTools {
     return Boolean(running?.deadline) && running.current.toolUseId === toolUseId;
   }
 
-  /** Send an answer. One that is not accepted, or cannot be sent, as too long, is replaced by an error that says so. */
+  /** Send an answer. An answer that is refused or too long to send is replaced by an error that says so. */
   async #submit({ toolUseId }, result) {
     const name = `${this.#name}/toolCalls/${toolUseId}`;
     try {
@@ -96,13 +96,13 @@ export class ClientTools {
   }
 }
 
-/** The calls that wait for an answer after an event; null if it does not tell of any. */
+/** The calls that wait for an answer after an event; null if it is about no calls. */
 export function waitingCalls({ clientToolCallChanged, snapshot }) {
   const told = clientToolCallChanged ? [clientToolCallChanged] : snapshot?.pendingClientToolCalls;
   return told ? told.filter(({ status }) => status === 'STATUS_PENDING').map(({ call }) => call) : null;
 }
 
-/** What a function returned or threw, as fields of SubmitToolResultRequest. */
+/** A function's return value or exception, as fields of SubmitToolResultRequest. */
 async function resultOf({ rawInput, input }, answer) {
   try {
     const value = await answer(rawInput ? JSON.parse(rawInput) : plain(input));

@@ -390,14 +390,14 @@ def check_workspaces(settings: ClusterSettings) -> None:
     for workspace in settings.workspaces:
         if not os.path.isdir(workspace):
             raise CannotStartError(
-                f"cluster.workspaces: {workspace} is not a directory here: mount it, or leave it out"
+                f"cluster.workspaces: {workspace} is not a directory on this machine: mount it, or remove it"
             )
         if (real := os.path.realpath(workspace)) != workspace:
             raise CannotStartError(f"cluster.workspaces: {workspace} contains a symbolic link; use {real}")
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
-    """Leave the cluster at once if the server cannot start: others would wait for this node's lease."""
+    """Leave the cluster immediately if the server cannot start: others would wait for this node's lease."""
     if isinstance(error, CannotStartError | ConfigError):
         with suppress(StoreError):
             cluster.drain()

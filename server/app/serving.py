@@ -58,8 +58,8 @@ async def warn_when_crowded(connections: int, count: Callable[[], int] = machine
         files = count()
         if files >= connections and not crowded:
             log.warning(
-                "%d of the %d files that this server may open (ulimit -n) are open: an address takes %d connections, "
-                "and closes further ones at once",
+                "%d of %d allowed files are open (ulimit -n): each address accepts %d connections "
+                "and closes further ones immediately",
                 files,
                 machine.max_open_files(),
                 connections,
@@ -89,7 +89,7 @@ class Deadline:
 
 
 def _give_up(seconds: float) -> None:
-    log.error("stopping took longer than %s s: ending at once; the next start recovers all conversations", seconds)
+    log.error("stopping took longer than %s s: exiting now; the next start recovers all conversations", seconds)
     os._exit(1)
 
 
@@ -173,12 +173,12 @@ async def _serve(
         await endpoint.start()
         await asyncio.to_thread(wired.cluster.start)
         if not await asyncio.to_thread(wired.supervisor.wait_until_woken, WAKING_SECONDS):
-            log.warning("some conversations of an earlier server are not idle yet: the store does not answer")
+            log.warning("some conversations of an earlier server are not idle yet: the store does not respond")
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path), gateway.url if gateway else ""):
             if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:
                 log.warning(
-                    "insecure_behind_proxy: %s takes calls without TLS; anyone who can reach it can read the token",
+                    "insecure_behind_proxy: %s accepts calls without TLS; anyone on the path can read the token",
                     " and ".join(exposed),
                 )
             announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_storage(config, gateway)})")
@@ -250,8 +250,8 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
         return
     for path in exposed:
         log.warning(
-            "%s is in a directory that others need, too: if it is replaced while an unrestricted tool runs, that tool "
-            "can read the new one. A directory named bedrock is hidden as a whole",
+            "%s is in a directory that others also use: if it is replaced while an unrestricted tool runs, that tool "
+            "can read the new one. A directory named bedrock is hidden entirely",
             path,
         )
 
@@ -368,7 +368,7 @@ class HttpGateway:
     def __init__(self, config: Config, where: Listen, upstream: Listen, secret: str, token: str = "") -> None:
         """Bind the address. Raises CannotListenError, or ConfigError without the extra `http`.
 
-        `secret`: what the server knows the gateway by. `token`: for the browser that uses `link`; "" for no link.
+        `secret`: by which the server recognises the gateway. `token`: for the browser that uses `link`; "" for no link.
         """
         config.check_extra("http_listen", "http", "starlette", "uvicorn")
         self._listening = bound(where, "--http", " for HTTP")
@@ -403,7 +403,7 @@ class HttpGateway:
         while True:
             began = loop.time()
             try:
-                # The end of the pipe tells the gateway that this process has ended, however it has.
+                # The end of the pipe informs the gateway that this process has ended, for whatever reason.
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command,
                     stdin=asyncio.subprocess.PIPE,
@@ -419,7 +419,7 @@ class HttpGateway:
                     self._first_words = ""
                 code = await self._process.wait()
                 pause = LEAST_PAUSE_SECONDS if loop.time() - began > WELL_SECONDS else pause
-                log.warning("the HTTP gateway has ended (%d) and is started again in %g s; streams resume", code, pause)
+                log.warning("the HTTP gateway exited (%d); restart in %g s; streams will resume", code, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
 

@@ -67,7 +67,7 @@ def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
             yield from _moved(config)
         yield from _full_disk(config.data_dir)
     except ConfigError as error:
-        yield DatabaseFinding(FAIL, "settings", str(error), "bedrock config check says more.")
+        yield DatabaseFinding(FAIL, "settings", str(error), "Run bedrock config check for details.")
 
 
 def _moved(config: Config) -> Iterator[DatabaseFinding]:
@@ -106,7 +106,7 @@ def database_findings(config: Config) -> Iterator[DatabaseFinding]:
 
 def _fitness(report: DatabaseReport) -> DatabaseFinding:
     if report.unfit:
-        return DatabaseFinding(FAIL, "database", f"{report.redacted}: {report.unfit}", "Name another database.")
+        return DatabaseFinding(FAIL, "database", f"{report.redacted}: {report.unfit}", "Choose another database.")
     return DatabaseFinding(
         OK, "database", f"{report.redacted}: PostgreSQL {report.version}, {report.encoding}, takes writes"
     )
@@ -115,9 +115,9 @@ def _fitness(report: DatabaseReport) -> DatabaseFinding:
 def _schema(report: DatabaseReport) -> DatabaseFinding:
     if report.unknown:
         text = f"written by a newer version, with {', '.join(report.unknown)}"
-        return DatabaseFinding(FAIL, "tables", text, "Start that version, or name another database.")
+        return DatabaseFinding(FAIL, "tables", text, "Start that version, or choose another database.")
     if (report.empty or report.missing) and not report.may_create:
-        text = f"the user may not create tables in the schema {report.schema or 'that comes first in its search_path'}"
+        text = f"the user cannot create tables in the schema {report.schema or 'that comes first in its search_path'}"
         advice = "Run GRANT CREATE ON SCHEMA, or make it the owner of the database; PostgreSQL 15 requires one of them."
         return DatabaseFinding(FAIL, "tables", text, advice)
     if report.empty:
@@ -125,15 +125,15 @@ def _schema(report: DatabaseReport) -> DatabaseFinding:
     if report.missing:
         text = f"of an older version, without {', '.join(report.missing)}"
         return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not downgrade then.")
-    return DatabaseFinding(OK, "tables", f"as this version makes them, in the schema {report.schema}")
+    return DatabaseFinding(OK, "tables", f"as this version creates them, in the schema {report.schema}")
 
 
 def _clock(report: DatabaseReport) -> DatabaseFinding:
     how = f"{abs(report.clock_ahead):.1f} s {'ahead of' if report.clock_ahead > 0 else 'behind'} this machine's"
     if abs(report.clock_ahead) < CLOCK_SECONDS:
-        return DatabaseFinding(OK, "clock", f"that of the database is {how}")
-    advice = "Set both, by NTP: leases go by the database's, times of messages by this machine's."
-    return DatabaseFinding(WARN, "clock", f"that of the database is {how}", advice)
+        return DatabaseFinding(OK, "clock", f"the database's clock is {how}")
+    advice = "Synchronize both with NTP: leases use the database's clock, message times this machine's."
+    return DatabaseFinding(WARN, "clock", f"the database's clock is {how}", advice)
 
 
 def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
@@ -199,7 +199,7 @@ def checked(config: Config) -> Iterator[str]:
         yield from _checked_principals(config)
         yield from _told_quotas(config.quotas)
         if report.separation_reason:
-            yield f"no tool of a principal would run: {report.separation_reason}"
+            yield f"tools of principals would not run: {report.separation_reason}"
         yield sandbox_line(report)
 
 
@@ -222,7 +222,7 @@ def _note_of_server(server: McpServer, config: Config) -> str:
         return f", whose login cannot be used: {error}"
     if found is not None and found.url == server.url:
         return ", logged in"
-    return f", not logged in: if it asks for that, bedrock mcp login {server.name}"
+    return f", not logged in: if it requires a login, run bedrock mcp login {server.name}"
 
 
 def _note_of(rule: ApprovalRule) -> str:

@@ -244,7 +244,7 @@ class Authentication:
             return None
         principal = self._principals.get(identity.principal) or self._of_issuer(identity.principal)
         if principal is None:
-            log.warning("the authorizer names a principal that the settings do not have: %r", identity.principal)
+            log.warning("the authorizer names a principal that is not in the settings: %r", identity.principal)
             return None
         role = identity.role if identity.role is not None and principal.role.includes(identity.role) else principal.role
         ends = identity.expires_at
@@ -296,7 +296,7 @@ class Authentication:
             self._tokens = {token.id: token for token in self._source.read()}
         except TokenUnusableError as error:
             if self._failure != str(error):
-                log.error("no token of a principal is accepted: %s", error)
+                log.error("tokens of principals are not accepted: %s", error)
             self._tokens, self._version, self._failure = {}, None, str(error)  # version None: read again at next check
         else:
             self._version, self._failure = version, ""
@@ -383,7 +383,7 @@ class AuthorizerCalls:
         if found.allowed is True:
             return None
         shown = "".join(each if each.isprintable() else " " for each in found.reason[:MAX_REASON_CHARS])
-        return shown or "the authorizer of this server does not allow that"
+        return shown or "this server's authorizer does not allow that"
 
     async def _ask(self, question: Callable[[], T], free: asyncio.Semaphore) -> T:
         """Run `question` on a thread, within a limit that includes the wait for `free`.
@@ -408,11 +408,11 @@ class AuthorizerCalls:
             try:
                 result = question()
             except StopIteration as error:  # a future does not accept a StopIteration
-                failure = RuntimeError(f"it has raised {type(error).__name__}")
+                failure = RuntimeError(f"it raised {type(error).__name__}")
             except Exception as error:  # noqa: BLE001 -- the authorizer's code may raise anything
                 failure = error
             except BaseException as error:  # noqa: BLE001 -- such as SystemExit, which must not end this server
-                failure = RuntimeError(f"it has raised {type(error).__name__}")
+                failure = RuntimeError(f"it raised {type(error).__name__}")
             with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(done, result, failure)
 

@@ -47,8 +47,8 @@ NEEDED: dict[str, Role] = {
 def check_role(method: str, role: Role) -> None:
     needed = NEEDED.get(method)
     if needed is None or not role.includes(needed):
-        may = f"it needs the role {needed}" if needed else "no role may"
-        raise Rejected(Reason.PERMISSION_DENIED, f"the role {role} of this token may not do that: {may}")
+        may = f"it requires the role {needed}" if needed else "no role is allowed to"
+        raise Rejected(Reason.PERMISSION_DENIED, f"the role {role} of this token is not allowed to do that: {may}")
 
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class Refusals:
             lost = len(entries) + len(self._waiting) - len(kept)
             self._waiting = kept
             if lost or not isinstance(error, DatabaseAwayError):  # the store itself logs a DatabaseAwayError
-                log.warning("refused calls are not in the audit trail yet (%d are lost): %s", lost, error)
+                log.warning("refused calls could not be written to the audit trail yet (%d lost): %s", lost, error)
 
 
 CHECK_SECONDS = 1.0

@@ -178,7 +178,7 @@ _NAME = click.argument("name")
 
 @click.command()
 @_NAME
-@click.option("--paste", is_flag=True, help="The browser is on another machine: paste the address that it ends at.")
+@click.option("--paste", is_flag=True, help="The browser is on another machine: paste its final address.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port that the browser is redirected to. [any]")
 @CONFIG
 @DATA_DIR
@@ -203,7 +203,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
             print_text(f"Waiting for the browser on this machine, {SECONDS / 60:.0f} minutes at most …", err=True)
 
     def pasted() -> str:
-        return str(click.prompt("The address that the browser ends at, which need not load", err=True))
+        return str(click.prompt("The address that the browser is redirected to (it need not load)", err=True))
 
     def log_in_as(known: McpRegistration | None) -> LoggedIn:
         return asyncio.run(log_in(server, show, paste=pasted if paste else None, port=port, known=known))
@@ -215,7 +215,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
         except ClientRefusedError:
             if known is None:
                 raise
-            print_text("The client that was registered there before is refused; another one is registered.", err=True)
+            print_text("The client registered there before was rejected; registering another one.", err=True)
             made = log_in_as(None)
         logins.put(name, made.login)
         if made.registration is not None:
@@ -262,10 +262,10 @@ def _server(config: Config, name: str) -> McpServer:
     found = next((server for server in servers if server.name == name), None)
     possible = ", ".join(server.name for server in servers if server.login is not None) or "none"
     if found is None:
-        fail(f"the settings have no MCP server {name!r}; those with a login are: {possible}", USAGE)
+        fail(f"the settings have no MCP server {name!r}; servers with a login: {possible}", USAGE)
     if found.login is None:
         why = "it is a program, has credentials in the settings, or has no https URL"
-        fail(f"{name} cannot be logged in to: {why}; those with a login are: {possible}", USAGE)
+        fail(f"{name} cannot be logged in to: {why}; servers with a login: {possible}", USAGE)
     return found
 
 

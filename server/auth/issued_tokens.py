@@ -91,7 +91,7 @@ class IssuerKeys:
                 log.info("issuer %s: %d keys", self._issuer.name, len({key_id for key_id, _ in self._keys}))
         except KeysUnusableError as error:
             if self._failure != str(error):
-                log.warning("issuer %s: %s; the known keys are used for a day", self._issuer.name, error)
+                log.warning("issuer %s: %s; the known keys stay in use for a day", self._issuer.name, error)
             self._failure = str(error)
         else:
             self._read_at, self._failure = self._monotonic(), ""
@@ -105,7 +105,7 @@ def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str]
         keys = json.loads(content)["keys"]
         found = [key for key in keys if isinstance(key, dict)]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise KeysUnusableError("its content is not a key set: an object with a list `keys`") from None
+        raise KeysUnusableError("it is not a key set (an object with a list `keys`)") from None
     usable: dict[tuple[str, str], jwt.PyJWK] = {}
     for key in found[:MAX_KEYS]:
         for algorithm in algorithms:
@@ -171,7 +171,7 @@ def _get(url: str, ca_bundle: Path | None) -> bytes:
         session.trust_env = False
         with session.get(url, timeout=FETCH_SECONDS, stream=True, allow_redirects=False, verify=verify) as answer:
             if answer.status_code != requests.codes.ok:
-                raise KeysUnusableError(f"{url} answers with status {answer.status_code}")
+                raise KeysUnusableError(f"{url} responded with status {answer.status_code}")
             content, ends = b"", time.monotonic() + FETCH_SECONDS
             while block := answer.raw.read1(1 << 16, decode_content=False):
                 content = _bounded(content + block)

@@ -30,7 +30,7 @@ SYSTEM = ("/proc/", "/sys/", "/dev/")
 
 
 class Role(StrEnum):
-    """What a caller may do with the conversations of its principal. Each role includes the roles before it."""
+    """A caller's rights to the conversations of its principal. Each role includes the roles before it."""
 
     READER = "reader"
     """May read and watch conversations."""
@@ -134,7 +134,7 @@ def principals_of(where: str, names: Mapping[str, str], principals: Mapping[str,
     for said, name in names.items():
         if name not in principals:
             known = ", ".join(sorted(principals)) or "none"
-            raise ValueError(f"{where}: {said!r} is mapped to {name!r}, which is not a principal; there are: {known}")
+            raise ValueError(f"{where}: {said!r} is mapped to {name!r}, which is not a principal; principals: {known}")
     return {said: principals[name] for said, name in names.items()}
 
 
@@ -144,7 +144,7 @@ def _root(where: str, root: str) -> str:
     if not root.startswith("/") or "\0" in root or real == "/":
         raise ValueError(f"{where}: {root!r} must be an absolute path, and not /")
     if f"{real}/".startswith(SYSTEM):
-        raise ValueError(f"{where}: {root!r} must not be a system directory: it shows all processes")
+        raise ValueError(f"{where}: {root!r} must not be a system directory that shows all processes")
     return real
 
 
@@ -172,7 +172,7 @@ class Template:
         self.quotas = table.quotas.limits
         for root in table.roots:
             if "{" in root.replace(PLACEHOLDER, ""):
-                raise ValueError(f"{self._where}.roots: {root!r} has a brace that does not belong to {PLACEHOLDER}")
+                raise ValueError(f"{self._where}.roots: {root!r} has a brace outside {PLACEHOLDER}")
         self._personal = any(PLACEHOLDER in root for root in table.roots)
         principal_of(self._where, self._where, self._table_of("example"))
         self.principal = functools.lru_cache(KNOWN_PRINCIPALS)(self._principal)
@@ -196,7 +196,7 @@ class Texts(tuple[str, ...]):
     def of(cls, value: object) -> Texts:
         found = [value] if isinstance(value, str) else value
         if not (isinstance(found, list) and found and all(isinstance(each, str) and each for each in found)):
-            raise ValueError("needed, as a text or a list of texts")
+            raise ValueError("required, as a text or a list of texts")
         return cls(found)
 
 
@@ -223,14 +223,14 @@ class IssuerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if self.jwks_url and self.jwks_file is not None:
             raise ValueError(".jwks_url: give either jwks_url or jwks_file")
         if not self.jwks_url and self.jwks_file is None:
-            raise ValueError(".jwks_url: needed, or jwks_file: where the issuer's keys are")
+            raise ValueError(".jwks_url: either this or jwks_file is required, for the issuer's keys")
         if self.jwks_url and (fault := _url_fault(self.jwks_url)):
             raise ValueError(f".jwks_url: {fault}")
         for name in self.algorithms:
             if name not in ALGORITHMS:
                 raise ValueError(f".algorithms: {name!r} is none of {', '.join(ALGORITHMS)}")
         if self.roles != USUAL_ROLES and not self.role_claim:
-            raise ValueError(".role_claim: needed, since roles are given by the values of a claim")
+            raise ValueError(".role_claim: required, because roles come from the values of a claim")
         if self.template is None and not self.principals:
             raise ValueError(f".principals: name a principal for each {self.principal_claim}, or a template for all")
 
@@ -281,7 +281,7 @@ def _url_fault(text: str) -> str:
     if not host or parts.username or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
         return "must be a URL without a user: https://host/path"
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
-        return "must begin with https://, since keys that are changed on the way admit anyone"
+        return "must begin with https://: keys changed in transit would admit anyone"
     return ""
 
 

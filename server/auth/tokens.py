@@ -233,7 +233,7 @@ class SharedTokens:
                 tell()
 
     def _look(self) -> None:
-        """Read the tokens once; keep the old ones if the database does not answer."""
+        """Read the tokens once; keep the old ones if the database does not respond."""
         try:
             found, failure = self._stored.read(), ""
         except StoreUnavailableError:
@@ -411,7 +411,7 @@ class _Table(Generic[Kept]):
         except TokenUnusableError as error:
             raise McpLoginsError(str(error)) from None
         except (ValueError, RecursionError):  # ValueError includes msgspec.DecodeError
-            raise McpLoginsError(f"{self._file.path} holds no {self._what}: restore it, or remove it") from None
+            raise McpLoginsError(f"{self._file.path} has no valid {self._what}: restore or remove it") from None
 
     @contextmanager
     def _changing(self) -> Generator[dict[str, Kept]]:

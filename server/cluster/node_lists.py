@@ -162,7 +162,7 @@ class NodeLists:
             try:
                 await self._read(node)
             except (PeerLostError, grpc.aio.AioRpcError, msgspec.MsgspecError) as error:
-                log.debug("the list of node %s is not followed: %s", node.name, type(error).__name__)
+                log.debug("the list of node %s cannot be followed: %s", node.name, type(error).__name__)
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
@@ -199,7 +199,7 @@ class NodeLists:
         self._looking = None
 
 
-# The first call to another node: its incarnation, which tells a restarted node from its predecessor.
+# The first call to another node: its incarnation, which distinguishes a restarted node from its predecessor.
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
 # A node is listed before it begins to listen, so it may leave greetings unanswered for so long without a warning.
 NEW_SECONDS = 5.0
@@ -269,4 +269,4 @@ def _tell(peer: NodeConnections, error: grpc.aio.AioRpcError) -> None:
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         peer.refuses()
     else:
-        log.debug("the node at %s does not answer: %s", peer.address, error.code().name)
+        log.debug("the node at %s does not respond: %s", peer.address, error.code().name)

@@ -84,14 +84,14 @@ class NodeMarks:
 
 LOOK_SECONDS = 2.0
 
-_SILENT = "nothing answers there: is its cluster.address one that other machines reach, and does a firewall let them?"
-_CLOSED = "connection refused: has the node stopped, or does it listen on another address than its cluster.address?"
+_SILENT = "no response: check that its cluster.address is reachable from other machines and that no firewall blocks it"
+_CLOSED = "connection refused: the node has stopped, or does not listen on its cluster.address"
 _UNKNOWN = "the name of its cluster.address is not known on this machine"
-_NEEDS_TLS = "it listens with TLS: set cluster.ca here, with the authorities that sign the nodes' certificates"
-_HAS_NO_TLS = "it listens without TLS: set tls_certificate and tls_key there, or cluster.ca at no node"
+_NEEDS_TLS = "it uses TLS: set cluster.ca here, with the authorities that sign the nodes' certificates"
+_HAS_NO_TLS = "it does not use TLS: set tls_certificate and tls_key there, or cluster.ca at no node"
 _NO_NODE = "not a node, or out of connections"
-_UNTRUSTED = "cluster.ca here does not sign its certificate, or that is not for its cluster.address"
-_PASSED = "it was reached a moment later"
+_UNTRUSTED = "its certificate is not signed by cluster.ca here, or is for another host"
+_PASSED = "it was reached shortly afterwards"
 
 
 class Obstacle(NamedTuple):
@@ -116,7 +116,7 @@ async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
     except (socket.gaierror, UnicodeError):
         return Obstacle(_UNKNOWN)
     except OSError as error:
-        return Obstacle(f"{(error.strerror or 'it cannot be connected to').lower()}: is its cluster.address right?")
+        return Obstacle(f"{(error.strerror or 'it cannot be reached').lower()}: check its cluster.address")
     try:
         await _tried(host, int(port), _context(authorities))
     except ssl.SSLCertVerificationError as error:
@@ -207,9 +207,9 @@ class NodeConnections:
         self._lost_since: float | None = None
         self._for_good = False
         """Whether a diagnosis found that the node stays unreachable until somebody changes a setting."""
-        self._unreachable = OutageLog(log, f"{self._called} is reached again")
-        self._refused = OutageLog(log, f"{self._called} takes calls of this one again")
-        self._misled = OutageLog(log, f"{self._called} is itself again")
+        self._unreachable = OutageLog(log, f"{self._called} can be reached again")
+        self._refused = OutageLog(log, f"{self._called} accepts this node's calls again")
+        self._misled = OutageLog(log, f"{self._called} is the expected node again")
         self._asking: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -276,8 +276,7 @@ class NodeConnections:
     def refuses(self) -> None:
         """Record that the node refuses this node's token; log the first refusal until a call is accepted."""
         self._refused.failed(
-            f"{self._called} refuses calls of this one, which has another token: cluster.token_file has to hold the "
-            "same at both"
+            f"{self._called} rejects this node's token: cluster.token_file must contain the same token on both nodes"
         )
 
     def accepts(self) -> None:
@@ -287,7 +286,7 @@ class NodeConnections:
 
     def misled(self) -> None:
         """Record that another node answers at this address; log it once until the expected one does."""
-        self._misled.failed(f"{self._called} is not what answers there: its cluster.address leads to another node")
+        self._misled.failed(f"{self._called} did not respond: its cluster.address leads to another node")
 
     def _open(self) -> grpc.aio.Channel:
         if self._credentials is None:

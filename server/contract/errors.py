@@ -147,7 +147,7 @@ class AnswerTimeoutError(Exception):
 class SlowReaderError(Exception):
     """A client did not read its stream for too long, so the server ended the stream."""
 
-    def __init__(self, text: str = "the client read nothing for too long; resume after the last revision seen") -> None:
+    def __init__(self, text: str = "the client read too slowly; resume after the last revision seen") -> None:
         super().__init__(text)
 
 
@@ -214,7 +214,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
 
 _TEXTS: dict[type[BaseException], str] = {
     messages.EtagMismatchError: "the conversation has changed since it was read: read it again",
-    messages.DeadlineExceededError: "the deadline passed before the call was carried out; nothing was changed",
+    messages.DeadlineExceededError: "the deadline passed before the call was executed; nothing was changed",
     CancelledError: "cancelled",
     UnauthenticatedError: "a valid token is needed: send it as the metadata 'authorization: Bearer <token>'",
     OwnerLostError: (

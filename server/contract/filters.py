@@ -198,7 +198,7 @@ def meaning(restriction: Restriction) -> store.Condition:
     make = FIELDS.get(name)
     if make is None:
         known = ", ".join((*FIELDS, "labels"))
-        raise FilterError(restriction.at, f"there is no field {name[:20]!r}; there are {known}")
+        raise FilterError(restriction.at, f"unknown field {name[:20]!r}; there are {known}")
     if keys:
         raise FilterError(restriction.at, f"{name} has no fields")
     return make(restriction)
@@ -306,7 +306,7 @@ def _time(field: store.TimeField) -> Callable[[Restriction], store.Condition]:
         operator = _operator(restriction, "=", "!=", "<", "<=", ">", ">=", ":")
         if operator == ":":
             if not _is_any(restriction.value):
-                raise FilterError(restriction.value.at, "after : a time can only be *, meaning that it is set")
+                raise FilterError(restriction.value.at, "after : a time can only be *, meaning that the field is set")
             return store.TimeCompares(field, store.Comparison.FROM, 0)
         comparison = store.Comparison.EQUAL if operator == "!=" else store.Comparison(operator)
         return _wanted(store.TimeCompares(field, comparison, _milliseconds(restriction.value, comparison)), operator)

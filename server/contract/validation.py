@@ -50,7 +50,7 @@ _EXPRESSIONS: dict[str, Callable[[Any], object]] = {
 
 
 class MessageRules(NamedTuple):
-    """What the contract says about messages of one type: about the whole, and about each field that has rules."""
+    """The contract's rules for messages of one type: for the whole, and for each field that has rules."""
 
     checks: tuple[Check, ...]
     fields: dict[str, FieldRules]
@@ -63,7 +63,7 @@ class MessageRules(NamedTuple):
 
 
 class FieldRules:
-    """What the contract says about one field of a message."""
+    """The contract's rules for one field of a message."""
 
     def __init__(self, field: FieldDescriptor) -> None:
         rules, kind = _rules(field, FieldOptions, validate_pb2.field), field.message_type

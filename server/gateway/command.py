@@ -93,7 +93,7 @@ def gateway(
 
 
 def _checked(listen: str, options: Mapping[str, Any]) -> Listen:
-    """The address to listen on. Raises ConfigError if it is none, or is open to others without TLS."""
+    """The address to listen on. Raises ConfigError if it is invalid, or open to other machines without TLS."""
     try:
         where = PortListen.of(listen)
     except ValueError:
@@ -125,7 +125,7 @@ def _conversation(text: str) -> v1.Conversation:
     try:
         found = Parse(text, v1.Conversation())
     except ParseError as error:
-        raise ConfigError(f"--new-thread: is not the JSON of a conversation: {error}") from None
+        raise ConfigError(f"--new-thread: is not a conversation as JSON: {error}") from None
     if not (found.working_directory and found.mode):
         raise ConfigError("--new-thread: needs workingDirectory and mode")
     return found
@@ -136,7 +136,7 @@ def _local(data_dir: Path | None) -> str:
     try:
         return ((data_dir or data_directory()) / ADDRESS_FILE).read_text().strip()
     except (OSError, ValueError):
-        raise ConfigError("no server runs on this machine: name one with --upstream") from None
+        raise ConfigError("no server is running on this machine: set one with --upstream") from None
 
 
 if __name__ == "__main__":

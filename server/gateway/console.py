@@ -1,6 +1,6 @@
 """Serves the console, a web page, and signs browsers in: a token is exchanged for a cookie that pages cannot read.
 
-Sessions are in this process' memory and end with it. A call with the cookie of a session is passed on with its token.
+Sessions are in this process' memory and end with it. A call with a session's cookie is forwarded with its token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from server.gateway.json_requests import JSON, HttpError, encoded, error_respons
 from server.gateway.transcoder import body_of
 
 _INSTALLED = Path(__file__).with_name("page")
-# The files of the page: in a wheel beside this module, in a checkout where they are written.
+# The files of the page: next to this module in a wheel, in their source directory in a checkout.
 PAGE = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "clients" / "console"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -40,7 +40,7 @@ HEADERS = {
     b"cache-control": b"no-cache",  # a page of another version would not fit its modules
 }
 LINK_SECONDS = 60.0
-# How many are kept; the oldest go first.
+# The maximum number of sessions; the oldest are dropped first.
 MAX_LINKS, MAX_SESSIONS = 100, 1_000
 MAX_BODY_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
@@ -48,7 +48,7 @@ SAFE = frozenset({"GET", "HEAD"})
 
 
 class Links:
-    """One-time links to sign in with: each is good for one browser, for a minute."""
+    """One-time links to sign in with: each is valid for one browser, for a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -68,14 +68,14 @@ class Links:
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request to sign in: one of the two."""
+    """The body of a sign-in request: a token or a link."""
 
     token: str = ""
     link: str = ""
 
 
 class Console:
-    """An ASGI application in front of another: the page, signing in, and calls with a cookie.
+    """An ASGI middleware: serves the page, signs in, and authenticates calls by cookie.
 
     `known` raises AioRpcError if the server does not know the caller of a request.
     """
@@ -142,10 +142,10 @@ class Console:
             raise HttpError(400, "the body must be a JSON object with token or link") from None
         token = self._links.redeem(given.link) if given.link else given.token.strip()
         if not token:
-            text = f"the link was used, or is older than {LINK_SECONDS:g} seconds: `bedrock console` makes another one"
+            text = f"the link was used or has expired ({LINK_SECONDS:g} s): run `bedrock console` for a new one"
             raise HttpError(401, text if given.link else "token: is missing", grpc.StatusCode.UNAUTHENTICATED)
         if not (token.isascii() and token.isprintable()):
-            raise HttpError(401, "token: has characters that no token has", grpc.StatusCode.UNAUTHENTICATED)
+            raise HttpError(401, "token: has characters that are invalid in a token", grpc.StatusCode.UNAUTHENTICATED)
         await self._known(Request(_authorized(http.scope, token)))
         session = secrets.token_urlsafe(32)
         self._sessions[session] = token
@@ -154,7 +154,7 @@ class Console:
         return Response(status_code=204, headers={"Set-Cookie": _set(http, session)})
 
     def _with_token(self, scope: Scope) -> Scope:
-        """A request with the token of its session. Raises HttpError if another page than the console asks."""
+        """A request with the token of its session. Raises HttpError if it comes from a page other than the console."""
         http = Request(scope)
         if "authorization" in http.headers or (token := self._sessions.get(_cookie(http))) is None:
             return scope
@@ -171,7 +171,7 @@ def _authorized(scope: Scope, token: str) -> Scope:
 
 
 def _check_origin(scope: Scope, http: Request) -> None:
-    """Raise HttpError unless a request says that a page of this origin has made it."""
+    """Raise HttpError unless the request comes from a page of this origin."""
     host, origin = http.headers.get("host", "").lower(), http.headers.get("origin", "").lower()
     if origin not in {f"{scheme}://{host}" for scheme in _schemes(scope)}:
         raise _foreign()
@@ -183,7 +183,7 @@ def _schemes(scope: Scope) -> set[str]:
 
 
 def _foreign() -> HttpError:
-    text = "a page of another origin may not use the console's session: send the token in Authorization"
+    text = "pages of other origins cannot use the console's session: send the token in Authorization"
     return HttpError(403, text, grpc.StatusCode.PERMISSION_DENIED)
 
 

@@ -1,6 +1,6 @@
 """Sends the responses of streaming calls: as server-sent events, as lines of JSON, or as the bytes of one file.
 
-An event's id is its revision, so that a client which reconnects with the last one it has seen misses nothing. Several
+An event's id is its revision, so a client that reconnects with the last id it has seen misses nothing. Several
 streams can share a connection, since browsers allow six to a server; one that ends or fails leaves the others.
 """
 
@@ -27,13 +27,13 @@ from server.gateway.routes import ALL, Route, Upstream
 
 Item = TypeVar("Item")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
-# The longest time without a byte: then a comment is sent, which keeps proxies from closing the connection.
+# The longest time without data: then a comment is sent, so that proxies keep the connection open.
 COMMENT_SECONDS = 15.0
 COMMENT = b":\n"  # no blank line, which some clients take for an empty event
 EMPTY = b"{}"
-# How many responses, and of which size at most, are converted once for all clients that watch the same.
+# The number and maximum size of responses that are converted once for all watchers of the same stream.
 REMEMBERED, REMEMBERED_BYTES = 256, 16 * 1024
-# What is handed to the connection at once, so that of a large event no more than this waits for a slow reader.
+# The size of one write, so that at most this much of a large event waits for a slow reader.
 PIECE_BYTES = 64 * 1024
 LAST_EVENT = "last-event-id"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -48,9 +48,9 @@ class Sent:
     data: bytes
     """JSON on one line."""
     id: int = 0
-    """The revision after which a client resumes that has seen the event; 0 for the one before."""
+    """The revision to resume after for a client that has seen the event; 0 for the previous one."""
     ours: bool = False
-    """Whether the event is none of the contract, so that a line of JSON has to name its kind."""
+    """Whether the event is not part of the contract, so that a JSON line must name its kind."""
 
 
 def as_event(sent: Sent) -> bytes:
@@ -71,7 +71,7 @@ def wanted(http: Request) -> str:
 
 
 def resumed(request: Message, http: Request) -> None:
-    """Make a request resume after the last event that the client has seen, if it says so and the call can."""
+    """Make a request resume after the client's Last-Event-ID, if it is set and the call supports it."""
     if (text := http.headers.get(LAST_EVENT)) and "after_revision" in request.DESCRIPTOR.fields_by_name:
         request.after_revision = last_event(text)  # type: ignore[attr-defined]
 
@@ -103,7 +103,7 @@ def _converted(route: Route, response: bytes) -> tuple[Sent, ...]:
 
 
 def sent(message: Any) -> Sent:
-    """An event of the contract as it is sent over HTTP."""
+    """An event of the contract in its HTTP form."""
     if "event" not in message.DESCRIPTOR.oneofs_by_name:
         return Sent("message", encoded(as_json(message)))
     chosen = message.WhichOneof("event") or ""
@@ -117,7 +117,7 @@ def sent(message: Any) -> Sent:
 async def of_one_message(
     upstream: Upstream, subscribe: Route, response: v1.SendMessageResponse, http: Request
 ) -> AsyncGenerator[Sent]:
-    """Yield the response of SendMessage, and all that happens until its run has stopped.
+    """Yield the response of SendMessage, and all events until its run has stopped.
 
     A follow-up waits for its run; the events end if the message leaves the queue without one.
     """
@@ -137,7 +137,7 @@ async def of_one_message(
                 left = event.queue_changed.message.name == ours and event.queue_changed.fate in _OVER
                 stopped = event.HasField("run_stopped") and event.run_stopped.request_cycle == run
                 over = over or stopped or (left and not run)
-            if over:  # with the state that the end has led to, which the same commit has published
+            if over:  # with the state after the end, which the same commit has published
                 return
 
 
@@ -230,7 +230,7 @@ async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) 
 
 
 async def pieces(content: AsyncGenerator[bytes]) -> AsyncGenerator[memoryview]:
-    """Yield content in pieces, the next one when the connection has room for it."""
+    """Yield content in pieces, each when the connection can accept it."""
     async with aclosing(content):
         async for each in content:
             for piece in _cut(each):
@@ -280,7 +280,7 @@ async def _lines(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]
 
 
 async def _bytes(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
-    """Yield the bytes of an attachment. If they fail, the connection is closed before the length that was announced."""
+    """Yield the bytes of an attachment. On an error the connection is closed before the announced length."""
     async with aclosing(rest):
         yield first.data
         async for each in rest:
@@ -305,7 +305,7 @@ class Followed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def requests(body: bytes, subscribe: Route, watch: Route) -> list[tuple[bytes, Route, Message]]:
-    """What is followed, each with how its lines begin. Raises MalformedRequestError."""
+    """The streams to follow, each with the prefix of its lines. Raises MalformedRequestError."""
     try:
         given = msgspec.json.decode(body, type=Followed)
     except msgspec.MsgspecError as error:

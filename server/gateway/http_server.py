@@ -48,7 +48,7 @@ SANDBOX = (b"content-security-policy", b"default-src 'none'; sandbox")
 
 
 class Gateway(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gateway needs to know."""
+    """The settings of a gateway."""
 
     upstream: str
     upstream_tls: bool = False
@@ -91,7 +91,7 @@ def _sandboxed(app: ASGIApp) -> ASGIApp:
 
 
 class _Server(uvicorn.Server):
-    """Stops at a signal as uvicorn does, but ends streams with a word, and then with 0 instead of by the signal."""
+    """Stops at a signal like uvicorn, but ends streams with an error event, and exits with 0, not by the signal."""
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Stop accepting requests, and end once those that are open have, after some seconds in any case."""
+        """Stop accepting requests, and exit once the open ones have ended, or after some seconds."""
         self.should_exit = True
         self._stopping.set()
 
@@ -157,7 +157,7 @@ def _read_stdin(server: _Server, links: Links) -> None:
 # Seconds within which the head of a request must arrive completely, or the rest of a body that was refused.
 HEAD_SECONDS = 10.0
 MAX_HEAD_BYTES = 32 * 1024
-# The headers with which a request that has one of them twice would say two things.
+# Headers that would be ambiguous if a request had them twice.
 SINGLE = (
     b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"idempotency-key",
     b"last-event-id", b"origin", b"traceparent", b"x-server-timeout",
@@ -207,7 +207,7 @@ class Guard:
         origin = _last(headers, b"origin")
         if origin and origin not in self._origins and origin.partition("://")[2].lower() != hosts[0]:
             return _forbidden(
-                f"pages of {origin!r} may not call this server: add the origin to allow_origins in [http]"
+                f"pages of {origin!r} are not allowed to call this server: add the origin to allow_origins in [http]"
             )
         return None
 
@@ -259,7 +259,7 @@ class GuardedConnection(H11Protocol):
             self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take what has arrived, and wait for the rest of a head."""
+        """Process the received bytes, and wait for the rest of a request head."""
         super().data_received(data)
         begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
         if not (begun or self._unread()):
@@ -268,12 +268,12 @@ class GuardedConnection(H11Protocol):
             self._wait_for_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request of HTTP; uvicorn calls this while it handles h11's error."""
+        """Refuse bytes that are not an HTTP request; uvicorn calls this while it handles h11's error."""
         found = sys.exception()
         hint = found.error_status_hint if isinstance(found, h11.RemoteProtocolError) else 400
         refusal = error_response(_too_long() if hint == 431 else HttpError(400, f"{msg} {found or ''}".strip()))
         head = h11.Response(status_code=refusal.status_code, headers=[*refusal.raw_headers, (b"connection", b"close")])
-        with suppress(h11.LocalProtocolError):  # a response has begun: it is cut off
+        with suppress(h11.LocalProtocolError):  # a response has begun: cut it off
             for event in (head, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

@@ -52,7 +52,7 @@ def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
     _check(route.method.input_type, given, "")
     try:
         request = ParseDict(given, route.request())
-        # The server's parser counts a level of a Struct as three: what it cannot read must not reach it.
+        # The server's parser counts a level of a Struct as three, and must not get JSON that it cannot read.
         type(request).FromString(request.SerializeToString())
     except (RecursionError, DecodeError):
         _refuse("", TOO_DEEP)
@@ -286,7 +286,7 @@ HTTP_STATUS = {
     grpc.StatusCode.DATA_LOSS: 500,
 }
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-# What each field of the contract is called in JSON.
+# The JSON name of each field of the contract.
 _NAMES = {
     field.name: field.json_name
     for kind in vars(v1).values()
@@ -298,7 +298,7 @@ _BREAKS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 class HttpError(Exception):
-    """A request that HTTP itself refuses: `status` is its HTTP status, and `code` the gRPC status of its text."""
+    """A refusal at the HTTP level: `status` is its HTTP status, and `code` the gRPC status of its text."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class HttpError(Exception):
 
 
 class StatusError(Exception):
-    """A call that the server has refused, in words that name what of the HTTP request was wrong."""
+    """A call that the server has refused, in terms of the HTTP request."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.message)
@@ -325,19 +325,19 @@ def as_json(message: Message) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON as bytes on one line, for every notion of a line."""
+    """JSON as bytes on one line, whatever counts as a line break."""
     return on_one_line(msgspec.json.encode(value))
 
 
 def on_one_line(text: bytes) -> bytes:
-    """JSON that has no line feeds without the other line breaks."""
+    """JSON without line feeds, with the other line breaks removed."""
     for found, escaped in _BREAKS.items():
         text = text.replace(found.encode(), escaped.encode())
     return text
 
 
 def status_for(error: Exception) -> Status:
-    """The status of an error: that of the server, or one of the gateway's own."""
+    """The status of an error, from the server or the gateway itself."""
     if isinstance(error, HttpError):
         return make(error.code, str(error), error.code.name)
     if isinstance(error, StatusError):
@@ -359,7 +359,7 @@ def _as_sent(status: Status) -> Status:
             for each in wrong.field_violations:
                 sent = _in_json(each.field)
                 status.message = status.message.replace(f"{each.field}: ", f"{sent}: ")
-                if each.field == "update_mask":  # what it says names fields, too
+                if each.field == "update_mask":  # its text contains field names, too
                     status.message, each.description = _in_json(status.message), _in_json(each.description)
                 each.field = sent
             detail.Pack(wrong)

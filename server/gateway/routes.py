@@ -32,7 +32,7 @@ _HTTP: Any = annotations_pb2.http
 _PART = re.compile(r"\{(?P<field>[\w.]+)=(?P<name>[\w*/]+)\}|\*\*|\*|[^{*]+")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SLASH = re.compile(r"(%2[Ff])")
-# The body of a call whose whole request, but for the path, is the body.
+# The marker for a call whose body is the whole request, except for the path.
 ALL = "*"
 
 
@@ -136,7 +136,7 @@ def _bindings(method: MethodDescriptor) -> Iterator[Route]:
 
 
 def _unescaped(text: str) -> str:
-    """Decode the escapes in the value of a field, but those of slashes, which would look like the slashes of a name."""
+    """Decode the escapes in the value of a field, except slashes, which would look like the slashes of a name."""
     if _BAD_ESCAPE.search(text):
         raise MalformedRequestError(("", "the path has an invalid percent escape"))
     try:
@@ -147,11 +147,11 @@ def _unescaped(text: str) -> str:
         raise MalformedRequestError(("", "the path is not UTF-8")) from None
 
 
-# How many calls share a connection. The server accepts twice as many, so none waits for another one's end.
+# How many calls share a connection. The server accepts twice as many, so calls do not wait for each other.
 CALLS_PER_CONNECTION = limits.MAX_STREAMS_PER_CONNECTION // 2
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.http2.bdp_probe", 0),  # a window that grows would hold more for a reader that does not read
+    ("grpc.http2.bdp_probe", 0),  # a growing window would buffer more for a client that does not read
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -164,7 +164,7 @@ MAX_VALUE_CHARS = 7 * 1024
 TIMEOUT = "x-server-timeout"
 # The key in the ASGI scope's state of the certificate that a client has shown, in DER, which TLS has verified.
 CERTIFICATE = "certificate"
-# The longest deadline; gRPC takes one in some thousand years for one that has passed.
+# The longest deadline; gRPC treats one thousands of years ahead as past.
 MOST_SECONDS = 86_400.0
 
 

@@ -1,4 +1,4 @@
-"""Serves the calls of the contract over HTTP: an ASGI application that converts and passes on, and decides nothing."""
+"""Serves the calls of the contract over HTTP: an ASGI application that converts and forwards them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 
 # Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON.
 MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
-# How much of a body is read, and for how long, before the server is asked whether the token is valid.
+# The bytes and seconds of a body that are read before the server validates the token.
 STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
-# How long the server may take to say so; then the call is refused.
+# The time limit for that validation; after it, the call is refused.
 CHECK_SECONDS = 5.0
 # The errors of that check after which the caller is still a stranger, as after those that are not the server's own.
 UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
@@ -205,7 +205,7 @@ async def body_of(
 
 
 def _identify(request: Any, http: Request) -> None:
-    """Take the header Idempotency-Key as the request's id, if the call has one. Raises MalformedRequestError."""
+    """Use the header Idempotency-Key as the request's id, if the call has one. Raises MalformedRequestError."""
     given = http.headers.get(IDEMPOTENCY)
     if given is None or "request_id" not in request.DESCRIPTOR.fields_by_name:
         return

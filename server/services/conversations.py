@@ -150,7 +150,7 @@ class Conversations(Protocol):
     ) -> Future[Any]: ...
 
     def wake(self, ids: tuple[str, ...]) -> None:
-        """Have conversations record what ended with their former owner. Returns at once."""
+        """Have conversations record the work that ended with their former owner. Returns immediately."""
         ...
 
 

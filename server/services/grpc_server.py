@@ -186,7 +186,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 # Options that close connections without a call after a minute; clients reconnect by themselves.
 IDLE = (("grpc.max_connection_idle_ms", 60_000),)
-# A call that is reset at once counts as open until the server has looked at it, so this limits what a flood of such
+# A call that is reset immediately counts as open until the server has looked at it, so this limits what a flood of such
 # calls takes. It also refuses some calls of an honest burst, which can be repeated.
 FOR_STRANGERS = (("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),)
 # Options for addresses that strangers cannot reach: all calls of a burst of any size are accepted.
@@ -390,7 +390,7 @@ def _probe(where: Listen) -> None:
 
 
 def _probe_path(where: Listen) -> None:
-    """Raise CannotListenError if the path is unusable, or of a running server, from which gRPC would take it."""
+    """Raise CannotListenError if the path is unusable, or belongs to a running server (gRPC would take it over)."""
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
         raise CannotListenError(where, "the file there is not a socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:

@@ -136,7 +136,7 @@ def check_listeners(listeners: tuple[Listener, ...]) -> None:
         if not (address.local or encrypted or listener.insecure_behind_proxy):
             raise ValueError(f"{where}.address: {unencrypted(address)}Set certificate and key, or listen on 127.0.0.1")
     if len({each.client_ca for each in listeners} - {None}) > 1:
-        raise ValueError("listen: every client_ca must be the same: names in certificates do not tell who signed them")
+        raise ValueError("listen: every client_ca must be the same: names in certificates do not show who signed them")
 
 
 def unencrypted(where: Listen) -> str:

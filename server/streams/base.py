@@ -9,7 +9,7 @@ concatenated into responses. Events that were committed together are sent in one
 
 One callback on the event loop wakes all streams that wait. Sending costs the loop some 70 microseconds per stream,
 regardless of size, so a batch that has woken many streams is followed by a pause in which events accumulate. Text that
-a model is streaming is less urgent, and has batches of its own with longer pauses.
+a model is streaming is less urgent, and has its own batches with longer pauses.
 """
 
 from __future__ import annotations
@@ -184,11 +184,11 @@ class Streams:
 
 # After a batch, the pause is this number of seconds per stream woken for events: four times what sending takes.
 EVENTS_PAUSE_SECONDS = 0.000_3
-# So one stream gets text at once, and fifty or more get it twenty times a second.
+# So one stream gets text immediately, and fifty or more get it twenty times a second.
 TEXT_PAUSE_SECONDS = 0.001
 # The longest pause, in seconds, after a batch of streams that were woken for text.
 TEXT_LONGEST_SECONDS = 0.05
-# Pauses of fewer seconds than this are left out: after a batch of few streams, the next batch follows at once.
+# Pauses of fewer seconds than this are left out: after a batch of few streams, the next batch follows immediately.
 SHORTEST_SECONDS = 0.002
 LONGEST_SECONDS = 0.1
 # Maximum streams woken in one iteration of the event loop, so that requests get a turn before the other streams.
@@ -405,7 +405,7 @@ class EventEncoder:
         return batch.response
 
     def frames(self, conversation_id: str, batch: EventBatch) -> list[bytes]:
-        """A batch as frames; events come first, because they tell what the streamed text belongs to."""
+        """A batch as frames; events come first, because they identify the owner of the streamed text."""
         frames = self.live(conversation_id, batch.events) if batch.events else []
         if batch.text is not None:
             frames += self.text(batch.text)

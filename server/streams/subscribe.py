@@ -209,7 +209,7 @@ class SubscribeStream(Stream):
         self._position = 0
         """The revision up to which the client has the events, from the snapshot or from this stream."""
         self._settled: SettledTracker | None = None
-        """Tells when nothing will change without new input, which ends the stream; None if the stream goes on then."""
+        """Reports that nothing will change without new input, which ends the stream; None if the stream continues."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:

@@ -233,7 +233,7 @@ class ConversationListStream(Stream):
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:
-            log.exception("it cannot be read and is left out", extra={"conversation": id_})
+            log.exception("it cannot be read and is omitted", extra={"conversation": id_})
             return None
         if record is None:
             return _deleted(id_) if self._filter is None or self._filter.forget(id_) else None

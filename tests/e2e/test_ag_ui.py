@@ -189,7 +189,7 @@ def test_errors_end_the_run_as_errors(start_server: Servers, fake_provider: Fake
         ({"messages": [{"id": "1", "role": "user", "content": "a"}] * 2}, "messages[1].id: is given twice"),
         ({"messages": [{"id": "", "role": "user", "content": "a"}]}, "messages[0].id: must have 1 to 256"),
         ({"messages": [{"id": "1", "role": "user", "content": " "}]}, "messages[0]"),
-        ({"messages": [{"id": "1", "role": "assistant", "content": "I?"}]}, "messages[0]: the agent has not written"),
+        ({"messages": [{"id": "1", "role": "assistant", "content": "I?"}]}, "messages[0]: this message is not"),
         ({"messages": [{"id": "1", "role": "user", "content": [{"type": "image", "source": {
             "type": "data", "value": "!", "mimeType": "image/png"}}]}]}, "messages[0].content[0].source.value: "),
         ({"resume": [{"interruptId": "x", "status": "resolved"}]}, "resume[0].interruptId: must be"),

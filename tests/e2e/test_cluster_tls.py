@@ -116,8 +116,8 @@ def test_a_node_with_other_settings_is_told_at_both_and_its_clients_are_not_kept
     plain = nodes.start("plain")
     with plain.client() as client:
         theirs = client.create(tmp_path)
-    tls = "without TLS: it listens with TLS: set cluster.ca here"
-    no_tls = "with TLS: it listens without TLS: set tls_certificate and tls_key there"
+    tls = "without TLS: it uses TLS: set cluster.ca here"
+    no_tls = "with TLS: it does not use TLS: set tls_certificate and tls_key there"
     for server, name, about, told in (
         (plain, ours.name, f"the node owner at {nodes.address('owner')}", tls),
         (owner, theirs.name, f"the node plain at {nodes.address('plain')}", no_tls),
@@ -147,7 +147,7 @@ def test_a_node_with_another_token_is_told_at_both(
         nodes.table["token_file"] = right
     for _ in range(20):
         assert asked(stranger, ours.name).code == "UNAVAILABLE"
-    told = f"the node owner at {nodes.address('owner')} refuses calls of this one, which has another token: cluster."
+    told = f"the node owner at {nodes.address('owner')} rejects this node's token: cluster."
     assert stranger.log_text().count(told) == 1
     assert owner.log_text().count("calls as a node, with another token than cluster.token_file has here") == 1
     assert stranger.stop() == 0

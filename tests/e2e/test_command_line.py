@@ -173,7 +173,7 @@ def test_instructions_that_are_left_out_are_said_at_the_terminal(
 ) -> None:
     (tmp_path / "AGENTS.md").write_bytes("Use tabs.".encode("utf-16"))
     part = fake_provider.part(says("Hello."), says("Hello."))
-    warning = f"{tmp_path}/AGENTS.md is not used as instructions: it is not text in UTF-8.\n"
+    warning = f"{tmp_path}/AGENTS.md is not used as instructions: it is not UTF-8 text.\n"
     assert warning in ask(prompt(part)).errors.replace("\n  ", " ")
     assert warning not in ask("--quiet", prompt(part)).errors
 

@@ -156,13 +156,13 @@ def test_a_certificate_stands_for_its_principal_and_goes_with_no_other_ones_toke
     with listening.http(certificate, secrets[secret]) as http:
         answer = http.post("/v1/conversations", json={"workingDirectory": "/", "slug": slug})
         assert answer.status_code == (400 if who else 401), answer.text
-        assert ("not within the directories of this principal" in answer.text) == bool(who)
+        assert ("outside this principal's directories" in answer.text) == bool(who)
     with listening.client(listening.guarded, certificate, secrets[secret]) as client:
         if not who:
             with pytest.raises(Unauthenticated):
                 client.create(working_directory="/", slug=slug)
             return
-        with pytest.raises(BedrockError, match="not within the directories of this principal"):
+        with pytest.raises(BedrockError, match="outside this principal's directories"):
             client.create(working_directory="/", slug=slug)
         assert client.server_info()
 

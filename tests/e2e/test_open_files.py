@@ -97,7 +97,7 @@ def test_more_requests_than_fit_are_refused_by_name_and_all_can_be_cancelled(
         for chat in refused:
             error = chat.error
             assert error.kind == "resource_exhausted"
-            assert f"this server may have {LIMIT} files open (ulimit -n)" in error.message.replace("This", "this")
+            assert f"his server has no open files left (limit {LIMIT} by ulimit -n" in error.message
         with server.client() as another:
             for chat in chats:
                 if chat not in refused:
@@ -141,7 +141,7 @@ def test_idle_connections_keep_out_neither_programs_of_the_servers_user_nor_what
         assert processes.open_files(server.pid) < LIMIT * 0.9
         chat = Chat(client, fake_provider.part(calls(("bash", {"cmd": "true"})), says("Done.")), tmp_path)
         assert chat.ask("Run it") == "Done."
-        eventually(lambda: "an address takes 96 connections" in server.log_text(), "the log tells of it")
+        eventually(lambda: "each address accepts 96 connections" in server.log_text(), "the log tells of it")
 
 
 def test_the_limit_is_raised_for_the_server_and_not_for_its_tools(

@@ -265,7 +265,7 @@ def test_tools_of_one_principal_read_nothing_of_another_one(both: Both, bob: Cli
 
 def test_no_conversation_begins_where_another_principal_works(both: Both, bob: Client) -> None:
     for place in ("ada", "bob/link", "bob/../ada", "missing"):
-        with pytest.raises(BedrockError, match="not within the directories of this principal") as refusal:
+        with pytest.raises(BedrockError, match="outside this principal's directories") as refusal:
             bob.create(working_directory=str(both.folder / place))
         assert refusal.value.reason == "WORKING_DIRECTORY_INVALID"
 
@@ -273,7 +273,7 @@ def test_no_conversation_begins_where_another_principal_works(both: Both, bob: C
 def test_directories_are_browsed_within_the_roots_only(both: Both, bob: Client) -> None:
     assert [entry.name for entry in bob.browse().entries] == ["AGENTS.md", "what-only-bob-knows"]
     for place in ("ada", "", "bob/link"):
-        with pytest.raises(BedrockError, match="not within the directories"):
+        with pytest.raises(BedrockError, match="outside this principal's directories"):
             bob.browse(str(both.folder / place))
 
 
@@ -281,17 +281,17 @@ def test_only_the_mode_that_keeps_principals_apart_is_given(both: Both, bob: Cli
     talk = bob.create(working_directory=str(both.folder / "bob"))
     assert talk.get().mode == "restricted"
     for mode in WIDER:
-        with pytest.raises(BedrockError, match="this principal may not use it") as refusal:
+        with pytest.raises(BedrockError, match="this principal is not allowed to use it") as refusal:
             talk.set_mode(mode)
         assert refusal.value.reason == "MODE_UNAVAILABLE"
-        with pytest.raises(BedrockError, match="this principal may not use it"):
+        with pytest.raises(BedrockError, match="this principal is not allowed to use it"):
             bob.create(working_directory=str(both.folder / "bob"), mode=mode)
     assert not bob.server_info().sandbox.workspace_available
 
 
 def test_models_beyond_the_permissions_are_neither_listed_nor_used(both: Both, bob: Client) -> None:
     assert [model.name for model in bob.models()] == ["models/demo"]
-    with pytest.raises(BedrockError, match="may not use the model") as refusal:
+    with pytest.raises(BedrockError, match="is not allowed to use the model") as refusal:
         bob.create(working_directory=str(both.folder / "bob"), model="claude-sonnet-4-5")
     assert refusal.value.reason == "MODEL_UNAVAILABLE"
 
@@ -358,7 +358,7 @@ def test_a_token_of_an_issuer_opens_what_belongs_to_its_principal(both: Both) ->
             assert list(client.conversations()) == []
             with pytest.raises(NotFound):
                 client.conversation(both.talk.name).get()
-            with pytest.raises(BedrockError, match="not within the directories"):
+            with pytest.raises(BedrockError, match="outside this principal's directories"):
                 client.create(working_directory=str(both.folder / "bob"))
 
 

@@ -19,9 +19,9 @@ NOT_RUN = "not run at length for this page"
 HEAD = """\
 # Reliability
 
-What Bedrock promises when things break, and the suites that break them. `make test` runs every suite in short, at each
-change, and `make cluster-e2e` that of nodes; the long runs are those of `make soak`, `make cluster` and `make fault`,
-and their figures here are of the runs that are named. `make reliability` writes this page from their reports.
+Bedrock's promises under failure, and the suites that test them. `make test` runs a short version of every suite on each
+change, `make cluster-e2e` that for nodes. `make soak`, `make cluster` and `make fault` are the long runs, with results
+below. `make reliability` writes this page from their reports.
 
 | promise | faults | suite | long run | found wrong | date | commit |
 |---|---|---|---|---|---|---|
@@ -30,31 +30,30 @@ and their figures here are of the runs that are named. `make reliability` writes
 TAIL = """
 ## What a soak does
 
-`make soak` (ten minutes; `MINUTES=60`, `SEED=7`; it goes on where an earlier one stopped, `FRESH=1` begins again) works
-in rounds. In each, clients of every kind work at the same time: the Python client, blocking and with asyncio, gRPC
-without a client of ours, `bedrock ask`, `bedrock chat` at a terminal, and the Node client where its packages are
-installed. They send, steer, queue, cancel, approve and deny, change modes and titles, delete, start sub-agents, and run
-tools that fork away. Meanwhile the server is killed with SIGKILL every two to six seconds and started again over the
-same data. Each client writes down, in a file of its own, what it tried and what the server answered.
+`make soak` (ten minutes; `MINUTES=60`, `SEED=7`; it continues an earlier one, `FRESH=1` starts over) works in rounds.
+In each, clients of every kind work at the same time: the Python client, blocking and with asyncio, plain gRPC, `bedrock
+ask`, `bedrock chat` at a terminal, and the Node client where its packages are installed. They send, steer, queue,
+cancel, approve and deny, change modes and titles, delete, start sub-agents, and run tools that fork away. Meanwhile the
+server is killed with SIGKILL every two to six seconds and started again over the same data. Each client records its
+calls and the server's answers in its own file.
 
-Then everything is left to become idle, and what was written down is compared with what the server says, through public
-calls only:
+Then the soak waits until everything is idle, and compares the records with the server's data, using only public calls:
 
-* every message that was accepted is there, once, in its order, or has a fate; one that was refused is nowhere;
-* every event that a watcher received is in the log, the same; revisions have no gap;
-* titles are those that were acknowledged; what was deleted is unknown and listed nowhere;
+* every accepted message exists once, in order, or has a fate; refused ones do not exist;
+* every event that a watcher received is in the log, unchanged; revisions have no gap;
+* titles are the acknowledged ones; deleted conversations are unknown and not listed;
 * every conversation and sub-agent is idle, its history is valid, `VerifyConversation` and `ReplayConversation` find
   nothing;
-* the provider was never sent what a provider refuses, and never the same message twice;
-* no tool call was carried out twice, and no process outlives a kill of the server, a cancel or the stop.
+* the provider never got an invalid request, or the same message twice;
+* no tool call ran twice, and no process outlives a kill of the server, a cancel or the stop.
 
-At the end of a run all rounds are looked at once more.
+At the end of a run all rounds are checked once more.
 
 ## What no suite covers
 
-Power loss is not among the faults here: every commit is synced to the disk (`synchronous=FULL`), and what a disk does
-with that is its own matter. Processes of tools are looked for by a mark in their environment or arguments, which a tool
-that erases both would escape; what holds such tools is in [security.md](security.md).
+Power loss is not among the faults here: every commit is synced to the disk (`synchronous=FULL`), the rest is up to the
+disk. The suites find tool processes by a mark in their environment or arguments, which a tool could erase;
+[security.md](security.md) explains what confines such tools.
 """
 
 
@@ -117,7 +116,7 @@ SUITES = (
     ),
     Suite(
         "mcp",
-        "a cancelled call of an MCP server's tool has one result, and the server goes on",
+        "a cancelled call of an MCP server's tool has one result, and the server continues",
         "cancels at random moments",
         ("tests/integration/mcp/test_servers.py", "tests/e2e/test_mcp.py"),
         "make fault PARTS=mcp",
@@ -159,7 +158,7 @@ SUITES = (
     ),
     Suite(
         "providers",
-        "a provider that does harm costs its own run only: memory is bounded, and others go on",
+        "a provider that does harm affects only its own run: memory is bounded, and others continue",
         "64 kinds of answers, eight at a time: broken, endless, slow, huge, compressed, nested, contradictory",
         ("tests/e2e/test_hostile_providers.py",),
         "make fault PARTS=providers",

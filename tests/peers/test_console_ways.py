@@ -210,7 +210,7 @@ def test_a_rule_that_an_approval_makes_counts_until_it_is_deleted(
     chosen(page, "Approval rules")
     page.page.wait_for_selector("dialog >> text=allow commands that begin with “echo”")
     page.page.click("dialog >> text=/^Delete$/")
-    page.page.wait_for_selector("dialog >> text=There is no rule yet")
+    page.page.wait_for_selector("dialog >> text=No rules yet")
     page.page.keyboard.press("Escape")
     page.page.wait_for_selector("dialog", state="detached")
     sent(page, "run echo three")

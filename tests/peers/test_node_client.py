@@ -103,14 +103,14 @@ def test_an_approval_without_an_answer_ends_it(node: Node, server: ServerProcess
         CHAT, "--ask", "ask_all", "run echo asked", folder=tmp_path, env={"BEDROCK_DATA_DIR": str(server.data)}
     )
     assert done.returncode == 3
-    assert "? bash echo asked [y/n]\n[nobody can answer, since standard input has ended" in done.stderr
+    assert "? bash echo asked [y/n]\n[standard input has ended, so you cannot answer" in done.stderr
 
 
 def test_input_that_ends_behind_a_question_ends_it(server: ServerProcess, start: Start) -> None:
     chat = start(server, "--ask", "ask_all", "run echo asked")
     chat.noted.until(r"\? bash echo asked \[y/n\]")
     assert chat.leave() == 3
-    assert "nobody can answer" in chat.noted.text
+    assert "you cannot answer" in chat.noted.text
 
 
 def test_ctrl_c_cancels_and_the_chat_goes_on(server: ServerProcess, client: Client, start: Start) -> None:
@@ -118,7 +118,7 @@ def test_ctrl_c_cancels_and_the_chat_goes_on(server: ServerProcess, client: Clie
     chat.type("count")
     chat.said.until("I count")
     chat.interrupt()
-    chat.noted.until(r"\[the text of this attempt is void\]\n\[stopped\]")
+    chat.noted.until(r"\[the text of this attempt is discarded\]\n\[stopped\]")
     assert client.conversation(chat.name).get().state.kind == "idle"
     chat.type("run echo again")
     chat.noted.until(r"\[done\]")
@@ -205,7 +205,7 @@ def test_a_server_that_comes_back_somewhere_else_is_found_and_the_chat_goes_on(
     chat.type(f"Hi. {part.key}")
     chat.said.until("word ")
     restart_elsewhere(tmp_path)
-    chat.noted.until(r"\[the text of this attempt is void\]\n\[stopped: restart\]")
+    chat.noted.until(r"\[the text of this attempt is discarded\]\n\[stopped: restart\]")
     chat.type("Are you there?")
     chat.noted.until(r"\[done\]")
     assert chat.leave() == 0

@@ -643,7 +643,7 @@ def test_a_token_is_not_sent_in_the_clear_to_another_machine(node: Node, tmp_pat
     refused = ("bedrock.example.com", "127.0.0.1.example.com:1")
     sent = ("127.0.0.1:1", "localhost", "unix:/run/b", "https://bedrock.example.com", "http://bedrock.example.com")
     told = run_script(node, tmp_path, body, ADDRESSES=" ".join(refused + sent))
-    assert ["in the clear" in text for text in told] == [True] * len(refused) + [False] * len(sent)
+    assert ["unencrypted" in text for text in told] == [True] * len(refused) + [False] * len(sent)
 
 
 def test_a_server_of_this_machine_is_trusted_only_if_no_other_user_could_have_written_its_files(
@@ -670,7 +670,7 @@ def test_a_server_of_this_machine_is_trusted_only_if_no_other_user_could_have_wr
     assert "others may enter" in told(data)[1]
     data.chmod(0o700)
     (data / "address").write_text(server.address)
-    assert "names no Unix socket" in told(data)[1]
+    assert "does not name a Unix socket" in told(data)[1]
     (data / "file").touch()
     (data / "address").write_text(f"unix:{data}/file")
     assert "is not a socket" in told(data)[1]

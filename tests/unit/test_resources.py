@@ -171,14 +171,14 @@ def test_a_refused_request_names_the_limit_and_takes_no_place() -> None:
     gate = Admission(2, FileRoom(limit=lambda: 256, count=lambda: count[0]))
     assert gate.acquire() == ""
     assert gate.acquire() == ""
-    assert gate.acquire() == "2 model requests are in flight on this server, which is its limit"
+    assert gate.acquire() == "2 model requests are in flight on this server, its limit"
     gate.release()
     count[0] = 240
     full = Admission(2, FileRoom(limit=lambda: 256, count=lambda: count[0]))
     for _ in range(3):
         assert full.acquire() == (
-            "this server may have 256 files open (ulimit -n) and keeps 32 of them for cancels and for what is running:"
-            " there is none left for another model request"
+            "this server has no open files left (limit 256 by ulimit -n, 32 of them reserved for cancels and running "
+            "work) for another model request"
         )
     count[0] = 0
 

@@ -49,7 +49,7 @@ PROGRAM = (
     "from actors.adapters.images import worker; worker.main(sys.argv[1:])"
 )
 
-FAILED = "the process that looks at images failed"
+FAILED = "the image process failed"
 CANCELLED = "decoding the image was cancelled"
 
 
@@ -79,7 +79,7 @@ class SandboxedImages:
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
         """See ports.Images. Each conversation has its own copy of an image, which is deleted with it."""
         if len(data) > MAX_IMAGE_BYTES:
-            raise InvalidImageError(f"has {len(data)} bytes: at most {MAX_IMAGE_BYTES} are taken")
+            raise InvalidImageError(f"has {len(data)} bytes; the limit is {MAX_IMAGE_BYTES}")
         if (stored := self.stored(conversation_id, data)) is not None:
             return stored
         name = content_name(data)
@@ -158,7 +158,7 @@ class SandboxedImages:
         try:
             running = self._sandbox.start(self._launch(data), lambda _output: None)
         except (ProcessStartError, SandboxUnavailableError) as failed:
-            raise ImagesUnavailableError(f"the process that looks at images could not be started: {failed}") from failed
+            raise ImagesUnavailableError(f"the image process could not be started: {failed}") from failed
         kill = running.kill
         cancel.on_cancel(kill)
         try:

@@ -85,7 +85,7 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
 
 
 def opened(data: bytes, max_pixels: int) -> Image.Image:
-    too_many = f"has too many pixels: at most {max_pixels} are taken"
+    too_many = f"has too many pixels; the limit is {max_pixels}"
     try:
         image = Image.open(io.BytesIO(without_damaged_extras(data)), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -152,7 +152,7 @@ def encoded(view: Image.Image) -> tuple[str, bytes]:
         jpeg = written(opaque, format="JPEG", quality=quality)
         if len(jpeg) <= MAX_VIEW_BYTES:
             return "image/jpeg", jpeg
-    raise UnusableImageError("is too detailed to be made small enough for models")
+    raise UnusableImageError("is too detailed to shrink to a size that models accept")
 
 
 def written(view: Image.Image, **settings: Any) -> bytes:

@@ -117,7 +117,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
     except (OSError, ValueError, RuntimeError) as error:
         if text := exhausted_resource(error):
             return Secret(), resource_failure(text)
-        return Secret(), "cannot be started: is its program there, by its full path or on PATH?"
+        return Secret(), "cannot be started; check that its program exists, by its full path or on PATH"
 
     def kill() -> None:
         with suppress(OSError):
@@ -138,7 +138,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
             assert process.stdout is not None  # noqa: S101 - set by stdout=PIPE
             printed = process.stdout.read(_MAX_KEY + 1)
             if len(printed) > _MAX_KEY:
-                return Secret(), "printed too much for a key"
+                return Secret(), "printed more than a key can hold"
             process.wait()
         finally:
             late.cancel()

@@ -1,4 +1,4 @@
-"""What one provider's server says of its models: their names, and their limits and prices.
+"""Reads the list of models from a provider's server: names, limits and prices.
 
 Names are fetched when a user names an unknown model, limits for the first request to a model whose limits are unknown.
 """
@@ -124,7 +124,7 @@ class Server:
             return None, 'its settings say discover = "never"'
         try:
             status, body = self._fetch(url, LIST_TIMEOUTS, cancel)
-            return (None, f"it has no list of models (HTTP {status})") if body is None else (listed_in(body), "")
+            return (None, f"it does not list its models (HTTP {status})") if body is None else (listed_in(body), "")
         except TransportError as failed:
             return None, failed.text
         except ModelFailedError as failed:
@@ -132,7 +132,7 @@ class Server:
         except ModelAbortedError:
             return None, "the request was cancelled"
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None, "its list of models cannot be understood"
+            return None, "its list of models cannot be parsed"
 
     def _fetch(self, url: str, timeouts: Timeouts, cancel: CancelToken) -> tuple[int, bytes | None]:
         headers = self.client.keys.with_key(cancel).request_headers()
@@ -169,7 +169,7 @@ class Server:
         ):
             if not cancel.cancelled:
                 self._failed_at[model] = time.monotonic()
-                log.info("provider %s does not tell the limits of its models", self.provider.name)
+                log.info("provider %s does not report its models' limits", self.provider.name)
         finally:
             with self._asking_guard:
                 self._asking.discard(model)

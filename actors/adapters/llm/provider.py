@@ -56,10 +56,10 @@ ONLY_MODEL = "default"
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
 _Seconds = Annotated[float, Meta(gt=0, description="must be a number of seconds above 0")]
-_Tokens = Annotated[int, Meta(ge=0, description="must be a whole number that is not negative")]
+_Tokens = Annotated[int, Meta(ge=0, description="must be a whole number, 0 or more")]
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _KEY = re.compile("[!-~]+")
-NO_KEY = "has blanks, line ends or characters that are not ASCII"
+NO_KEY = "has blanks, line breaks or non-ASCII characters"
 _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
@@ -194,7 +194,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         url = urlsplit(self.base_url)
         self._check("base_url", not (url.username or url.password), "must not contain credentials; use api_key")
         self._check("base_url", not (url.query or url.fragment), "must not have a query or fragment")
-        self._check("auth", not self.auth or bool(_HEADER.fullmatch(self.auth)), "must be bearer or a header's name")
+        self._check("auth", not self.auth or bool(_HEADER.fullmatch(self.auth)), "must be bearer or a header name")
         ours = self.extra_body.keys() & OURS
         self._check("extra_body", not ours, f"must not contain {', '.join(sorted(ours))}")
         self._check("loaded_path", self.loaded_path[:1] in ("", "/"), "must begin with /")
@@ -206,7 +206,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
             self._check("api_key_env", not self.api_key_env, f"{self.api_key_env} {NO_KEY}")
             self._check("api_key", False, NO_KEY)
         for name, value in self.headers.items():
-            self._check(f"headers.{name}", not re.search(r"[\r\n\0]", value.reveal()), "has a line end or NUL")
+            self._check(f"headers.{name}", not re.search(r"[\r\n\0]", value.reveal()), "has a line break or NUL")
 
     def _check(self, field: str, valid: bool, text: str) -> None:
         if not valid:
@@ -298,7 +298,7 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = [key for key in _KEY_SETTINGS if settings.get(key)]
     if len(given) > 1:
-        raise ValueError(f"providers.{name}.{given[1]}: there is an {given[0]} already")
+        raise ValueError(f"providers.{name}.{given[1]}: cannot be combined with {given[0]}")
     if "preset" not in settings:
         return dict(settings)
     preset = settings["preset"]

@@ -186,7 +186,7 @@ def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
 ) -> ModelFailedError:
     error_body = parse_error_body(body)
-    if error_body == ErrorBody() and status < 500:  # what a gateway says of servers behind it is not for users
+    if error_body == ErrorBody() and status < 500:  # a gateway's text about servers behind it is not for users
         said = _plain_text(body)
         error_body = ErrorBody(said=said, wait_ms=_wait_ms({}, said))
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
@@ -227,7 +227,7 @@ def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = Non
 def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
     """The error for a page or a file instead of an answer: not retried, because another server has answered."""
     what = redacted(stated, provider.secrets)[:_MAX_TYPE] if stated and not _ANSWER_TYPE.search(stated) else "a page"
-    text = f"{what} came instead of a stream: is the base_url of provider {provider.name} right?"
+    text = f"{what} came instead of a stream; check the base_url of provider {provider.name}"
     return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))
 
 
@@ -252,7 +252,7 @@ def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -
 
 def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailedError:
     """The error for an answer beyond the limit of a message. Not retried: the next would cost as much."""
-    text = f"the answer holds more than {limit}, which is the limit for one answer"
+    text = f"the answer exceeds the limit of {limit}"
     return failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
 
 
@@ -320,12 +320,12 @@ def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
     """Advice for users about a kind of failure, as a sentence to append, beginning with a space."""
     match kind:
         case ErrorKind.NETWORK if provider.local:
-            return f" Is the server of base_url {provider.base_url} running?"
+            return f" Check that the server at base_url {provider.base_url} is running."
         case ErrorKind.NETWORK:
             what = "the proxy" if provider.proxy else "the base_url"
             return f" Check the network and {what} of provider {provider.name}, then send a message."
         case ErrorKind.RESPONSE_TOO_LARGE:
-            return " Ask for less at once: a long text or file in several parts."
+            return " Ask for less in one answer: split a long text or file into several parts."
         case ErrorKind.RESOURCE_EXHAUSTED:
             return " Send a message later to try again."
         case ErrorKind.RATE_LIMIT:
@@ -337,7 +337,7 @@ def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
         case ErrorKind.INVALID_REQUEST:
             return f" Choose another model, or check the settings of provider {provider.name}."
         case ErrorKind.CONTENT_FILTER:
-            return " Say it in other words."
+            return " Rephrase the message."
         case ErrorKind.CONTEXT_EXHAUSTED:
             return " Continue in a new conversation."
         case _:

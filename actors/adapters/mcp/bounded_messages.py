@@ -22,7 +22,7 @@ MAX_PARTS = 5_000
 MAX_UNSENT = 8
 
 
-# How many notifications a server may send at once without being slowed down.
+# The number of notifications that a server can send in a burst without being slowed down.
 NOTIFICATIONS = 1_000
 
 # How many notifications per second are read from a server that has sent more than NOTIFICATIONS.
@@ -47,7 +47,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 
 class Pace:
-    """Limits the rate at which notifications are read, by a token bucket: after a pause, many are read at once."""
+    """Limits the rate at which notifications are read, by a token bucket: after a pause, many are read together."""
 
     def __init__(self) -> None:
         self._tokens = float(NOTIFICATIONS)

@@ -172,7 +172,7 @@ def _field(name: str, given: Any) -> dict[str, Any]:
     title = given.get("title", "")
     asked = f"{_words(name)} {_words(title) if isinstance(title, str) else ''}"
     if given.get("format") == "password" or given.get("writeOnly") is True or _SECRET.search(asked):
-        raise RefusedQuestionError(f"the field {name!r} asks for a secret; a form is not for secrets, an address is")
+        raise RefusedQuestionError(f"the field {name!r} asks for a secret; use an address for that")
     field = {"type": kind, **{key: given[key] for key in _KEYWORDS[kind] if key in given}}
     if kind == "array":
         field["items"] = _choices(name, given.get("items"))

@@ -36,8 +36,8 @@ REQUEST_SECONDS = 10.0
 LINE_BYTES = 16 << 10
 
 _DONE = "You are logged in. You can close this page."
-_REFUSED = "The login was refused. The terminal says why."
-_UNKNOWN = "This is not the answer to the login in progress."
+_REFUSED = "The login was refused. The reason is in the terminal."
+_UNKNOWN = "This does not belong to the login in progress."
 
 
 class LoginError(Exception):
@@ -129,7 +129,7 @@ class RedirectListener:
         if self._server is not None:
             self._server.close()
         if self._answer.done() and not self._answer.cancelled():
-            self._answer.exception()  # avoids asyncio's warning if nobody waited for the answer
+            self._answer.exception()  # avoids asyncio's warning if no task waited for the answer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
@@ -183,7 +183,7 @@ def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
     Raises TokenAnswerError if a token cannot be sent in a header.
     """
     if not _TOKEN.fullmatch(answer.access_token) or not _TOKEN.fullmatch(answer.refresh_token or "x"):
-        raise TokenAnswerError("it answered a token that cannot be sent")
+        raise TokenAnswerError("it returned a token that cannot be sent")
     now, renew_at, expires_at = int(time.time() * 1000), 0, 0
     if answer.expires_in is not None and answer.expires_in >= MIN_SECONDS:
         lifetime = min(answer.expires_in, MAX_SECONDS) * 1000
@@ -260,7 +260,7 @@ async def log_in(
         unknown = isinstance(error, OAuthTokenError) and any(f'"{refusal}"' in text for refusal in CLIENT_REFUSALS)
         raise (ClientRefusedError if unknown else LoginError)(text) from None
     except TimeoutError:
-        raise LoginError(f"the server, or the one for logins, did not answer within {ALL_SECONDS:g} s") from None
+        raise LoginError(f"the server or its authorization server did not respond within {ALL_SECONDS:g} s") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise LoginError(f"a request failed: {error or type(error).__name__}") from None
     except OSError as error:
@@ -327,7 +327,7 @@ class _Provider(OAuthClientProvider):
     def _check_endpoint(self, url: str) -> None:
         if not self._is_safe(url):
             shown = urlsplit(url)._replace(query="", fragment="").geturl()
-            raise LoginError(f"{shown}: must be an https URL of another machine than this one")
+            raise LoginError(f"{shown}: must be an https URL of another machine")
 
     async def _initialize(self) -> None:
         if self._settings.client_id:
@@ -360,7 +360,7 @@ class _Provider(OAuthClientProvider):
         for each in advertised:
             if issuers_match(each, wanted):
                 return each
-        raise LoginError(f"the server names another authorization server than {wanted}: {advertised[0]}")
+        raise LoginError(f"the server names an authorization server other than {wanted}: {advertised[0]}")
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
         """Check the authorization server's URLs, then let the library send the person there. Raises LoginError."""
@@ -368,9 +368,9 @@ class _Provider(OAuthClientProvider):
         if metadata is None or client is None:
             raise LoginError("the server does not say where to log in")
         if self._settings.issuer and not issuers_match(str(metadata.issuer), self._settings.issuer):
-            raise LoginError(f"its authorization server is {metadata.issuer}, and not {self._settings.issuer}")
+            raise LoginError(f"its authorization server is {metadata.issuer}, not {self._settings.issuer}")
         if self._settings.client_id and client.client_id != self._settings.client_id:
-            raise LoginError(f"the client_id of the settings is not for its authorization server, {metadata.issuer}")
+            raise LoginError(f"the client_id in the settings is not for the authorization server {metadata.issuer}")
         if _METHOD not in (metadata.code_challenge_methods_supported or ()):
             raise LoginError(f"its authorization server does not offer PKCE with {_METHOD}, which a login needs")
         for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
@@ -409,7 +409,7 @@ class _Provider(OAuthClientProvider):
         """
         context = self.context
         if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
-            raise LoginError(f"the server asks for no login: it answered HTTP {status}")
+            raise LoginError(f"the server does not ask for a login: it answered HTTP {status}")
         if status in {401, 403}:
             raise LoginError(f"the server refuses this login: it answered HTTP {status}")
         revocation = str(context.oauth_metadata.revocation_endpoint or "")
@@ -468,7 +468,7 @@ async def renewed(login: McpLogin) -> McpLogin:
             raise RenewalFailedError(f"its authorization server answered HTTP {status}")
         return with_tokens(login, OAuthToken.model_validate_json(body))
     except (OAuthTokenError, ValidationError, TokenAnswerError):
-        raise RenewalFailedError("its authorization server answered no token") from None
+        raise RenewalFailedError("its authorization server returned no token") from None
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
         why = str(error) or type(error).__name__
         raise RenewalFailedError(f"a request to its authorization server failed: {why}") from None

@@ -137,16 +137,16 @@ class LoginTokens:
             if login.refresh_token:
                 after = await renewed(login)
         except RenewalRefusedError:
-            log.warning("MCP server %s: its login has ended: bedrock mcp login %s", name, name)
+            log.warning("MCP server %s: the login has expired; run bedrock mcp login %s", name, name)
         except RenewalFailedError as error:
-            log.warning("MCP server %s: its login could not be renewed: %s", name, error)
+            log.warning("MCP server %s: the login could not be renewed: %s", name, error)
             self._failed[name] = time.monotonic(), str(error)
             return
         self._failed.pop(name, None)
         async with self._storing:
             replaced = await self._store(name, login, after)
         if not replaced and after is not None:
-            await revoked(after)  # a logout or a new login came first, so nobody uses the renewed tokens
+            await revoked(after)  # a logout or a new login came first, so the renewed tokens are not used
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
         """Replace `login` in the store by `after`; None removes it. `watch` repeats failures.

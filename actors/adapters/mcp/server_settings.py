@@ -106,12 +106,12 @@ def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[st
         name = table.get("name")
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ValueError(
-                f"mcp_servers[{number}].name: must be 1 to 32 small letters, digits and -, and begin with no -"
+                f"mcp_servers[{number}].name: must be 1 to 32 lower-case letters, digits and -, and not begin with -"
             )
         if name in names:
-            raise ValueError(f"mcp_servers.{name}.name: there are two servers of this name")
+            raise ValueError(f"mcp_servers.{name}.name: two servers have this name")
         names.add(name)
-        if table.get("enabled", True) is not False:  # what a disabled one refers to need not exist
+        if table.get("enabled", True) is not False:  # a disabled server can refer to missing files and variables
             found.append(_server(name, table, environ))
     return tuple(found)
 
@@ -129,14 +129,14 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
 def _check_transport(where: str, server: McpServer, given: Mapping[str, Any]) -> None:
     command, url = server.command, server.url
     if bool(command) == bool(url):
-        raise ValueError(f"{where}.command: give either command, for a program, or url")
+        raise ValueError(f"{where}.command: set either command (a program) or url")
     if command and not command[0]:
         raise ValueError(f"{where}.command: must begin with a program")
     for key in ("headers", "oauth", "login") if command else ("environment",):
         if key in given:
             raise ValueError(f"{where}.{key}: is for servers with {'url' if command else 'command'}")
     if any(not HEADER.fullmatch(header) for header in server.headers):
-        raise ValueError(f"{where}.headers: has a name that no header can have")
+        raise ValueError(f"{where}.headers: has an invalid header name")
     if url and (fault := url_fault(url)):
         raise ValueError(f"{where}.url: {fault}")
 
@@ -165,12 +165,12 @@ def _login(where: str, server: McpServer) -> Login | None:
     if found is None:
         return Login() if server.url and not others and is_private(server.url) else None
     if others:
-        raise ValueError(f"{where}: {others[0]} has the credentials already; give one of them")
+        raise ValueError(f"{where}: {others[0]} already sets the credentials; use only one of them")
     if not is_private(server.url):
         raise ValueError(f"{where}: needs an https URL, or one of this machine")
     for key in ("client_id", "issuer") if found.client_secret else ():
         if not getattr(found, key):
-            raise ValueError(f"{where}.{key}: needed, since there is a client_secret")
+            raise ValueError(f"{where}.{key}: required with a client_secret")
     if found.issuer and (url_fault(found.issuer) or not is_private(found.issuer)):
         raise ValueError(f"{where}.issuer: must be an https URL")
     return found
@@ -318,7 +318,7 @@ def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: f
     found: list[McpServer] = []
     for position, each in enumerate(chosen):
         if not NAME.fullmatch(each.name):
-            text = "must be 1 to 32 small letters, digits and -, and begin with no -"
+            text = "must be 1 to 32 lower-case letters, digits and -, and not begin with -"
             raise McpServerInvalidError(position, "name", text)
         if each.name in names or each.name in taken:
             raise McpServerInvalidError(position, "name", f"{each.name!r} is the name of another server")
@@ -334,7 +334,7 @@ def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) ->
         return McpServerInvalidError(position, field, text)
 
     if bool(chosen.command) == bool(chosen.url):
-        raise invalid("stdio", "give either stdio, for a program, or http, for a URL")
+        raise invalid("stdio", "set either stdio (a program) or http (a URL)")
     texts = (*chosen.command, *chosen.environment.values(), chosen.url, *chosen.read_only)
     most = max(map(len, (chosen.command, chosen.environment, chosen.headers, chosen.read_only)))
     if most > MAX_ENTRIES or any(len(text) > MAX_TEXT or "\0" in text for text in texts):
@@ -342,11 +342,11 @@ def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) ->
     read_only = frozenset(chosen.read_only)
     if chosen.command:
         if not rules.programs:
-            raise McpNotAllowedError(f"the operator does not allow programs that clients name ({SETTING}.programs)")
+            raise McpNotAllowedError(f"the operator does not allow clients to name programs ({SETTING}.programs)")
         if not chosen.command[0]:
             raise invalid("stdio.command", "must begin with a program")
         if any(not _VARIABLE.fullmatch(name) or name.startswith("BEDROCK_") for name in chosen.environment):
-            raise invalid("stdio.environment", "has a name that no variable can have, or begins with BEDROCK_")
+            raise invalid("stdio.environment", "has an invalid variable name, or one that begins with BEDROCK_")
         return McpServer(name=chosen.name, command=chosen.command, environment=chosen.environment, read_only=read_only)
     if fault := url_fault(chosen.url):
         raise invalid("http.url", fault)

@@ -38,8 +38,8 @@ PAUSE_SECONDS = 5.0
 # Above it, the servers of the oldest conversation without an open connection are forgotten, until its next run.
 MAX_CONVERSATIONS = 1_000
 
-RESTARTED = "(The MCP server was started again since the last call: what it kept in memory is lost.)"
-NEW_SESSION = "(This is a new session at the MCP server: what it kept for the one of the last call is lost.)"
+RESTARTED = "(The MCP server has restarted since the last call: its state in memory is lost.)"
+NEW_SESSION = "(This is a new session with the MCP server: the state of the previous session is lost.)"
 
 
 class McpServerHub:
@@ -134,10 +134,10 @@ class McpServerHub:
         for chosen in record.profile.mcp_servers:
             key = record.id, chosen.name
             if confined:
-                refused[key] = McpState.FAILED, "this principal has only MCP servers of the operator"
+                refused[key] = McpState.FAILED, "this principal can use only the operator's MCP servers"
                 continue
             if chosen.name in self._operators:
-                refused[key] = McpState.FAILED, "the operator has a server of this name, which is used instead"
+                refused[key] = McpState.FAILED, "the operator's server of this name is used instead"
                 continue
             try:
                 own[key] = server_of(chosen, self._rules)
@@ -292,7 +292,7 @@ class McpServerHub:
                 logins=self._logins,
             )
         except RuntimeError as error:
-            raise ServerError(f"The MCP server {server.name} cannot be connected to now: {error}.") from None
+            raise ServerError(f"The MCP server {server.name} cannot be reached now: {error}.") from None
         self._sessions[conversation_id, server.name] = session
         if shared and key not in self._tools:
             self._states[key] = McpState.CONNECTING, ""
@@ -371,7 +371,7 @@ class McpServerHub:
                     del self._sessions[conversation_id, session.server.name]
                 for key in [key for key in self._servers if key[0] == conversation_id]:
                     self._forget(key)
-            else:  # the sessions are kept, so that the next call tells the model of the restart
+            else:  # the sessions are kept, so that the next call informs the model of the restart
                 ended = self._wider(conversation_id, wider_than)
         for session in ended:
             session.stop()

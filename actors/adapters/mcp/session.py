@@ -62,7 +62,7 @@ class LoopThread:
             raise
 
     async def blocking(self, work: Callable[[], Found]) -> Found:
-        """Run blocking work on another thread and return its result. The work goes on if the caller is cancelled."""
+        """Run blocking work on another thread and return its result. The work continues if the caller is cancelled."""
         done: Future[Found] = Future()
         done.set_running_or_notify_cancel()  # so that a cancel of the coroutine leaves it to the work
 
@@ -151,7 +151,7 @@ class SessionForgottenError(ServerError):
 class McpSession:
     """One connection to a server, for one conversation.
 
-    It is opened at once, in the background, and calls wait for it. `changed` is called after each change of `state`,
+    It is opened in the background, and calls wait for it. `changed` is called after each change of `state`,
     `error` or `tools`. `__init__`, `call` and `stop` are for any thread, all else for the event loop's.
     """
 
@@ -361,7 +361,7 @@ class McpSession:
             except ListenNotSupportedError:
                 return
             except Exception as error:  # noqa: BLE001 -- after any error, subscribe again
-                log.debug("MCP server %s: it does not tell of changes: %s", self.server.name, reason_of(error))
+                log.debug("MCP server %s: it does not announce changes: %s", self.server.name, reason_of(error))
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
@@ -400,7 +400,7 @@ class McpSession:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
         except BaseException as error:  # noqa: BLE001 -- the connection has ended in any case
-            log.debug("MCP server %s: its connection was not closed in order: %s", self.server.name, error)
+            log.debug("MCP server %s: its connection was not closed cleanly: %s", self.server.name, error)
         process, self._process = self._process, None
         if process is None:
             return
@@ -416,7 +416,7 @@ class McpSession:
         if self._needs_login:
             why = needs_login(self.server.name)
         elif words:
-            why = f"{why} ({words})" if self.server.url else f"{why}; the last it wrote: {last_words(words)}"
+            why = f"{why} ({words})" if self.server.url else f"{why}; its last output: {last_words(words)}"
         if self._cannot_download():
             why += (
                 f"; in the mode {self.mode} {self.server.command[0]} has no network, and sees nothing that it has kept:"
@@ -476,8 +476,8 @@ class McpSession:
             if error.code == FORGOTTEN_SESSION:
                 self._stopping = True
                 await self._end()
-                raise SessionForgottenError(f"The MCP server {self.server.name} forgets its sessions.") from None
-            raise ServerError(f"The MCP server {self.server.name} failed the call: {reason_of(error)}") from None
+                raise SessionForgottenError(f"The MCP server {self.server.name} does not keep its sessions.") from None
+            raise ServerError(f"The call to the MCP server {self.server.name} failed: {reason_of(error)}") from None
         except Exception as error:  # noqa: BLE001 -- for example, the server's answer is invalid
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None
         finally:

@@ -113,7 +113,7 @@ async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, .
                 if spec.name in found:
                     raise _NotOfferedError("the server has another tool of this name")
                 if len(found) == MAX_TOOLS or size > left:
-                    raise _NotOfferedError("the server has too many, or too large ones")
+                    raise _NotOfferedError("the server has too many tools, or they are too large")
             except _NotOfferedError as why:
                 if len(left_out) < MAX_LEFT_OUT:
                     left_out.append(McpToolLeftOut(_cleaned(tool.name)[:NAME_CHARACTERS], str(why)))
@@ -160,7 +160,7 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
         raise _NotOfferedError(f"its input schema cannot be sent: {error}") from None
     schema = {"type": "object", **schema}
     if schema["type"] != "object":
-        raise _NotOfferedError("its input schema is not that of an object")
+        raise _NotOfferedError("its input schema does not describe an object")
     if not is_schema(schema):
         raise _NotOfferedError("its input schema is not a valid JSON Schema")
     if wrong := next((each for each in _references(schema) if not _resolves(schema, each)), ""):

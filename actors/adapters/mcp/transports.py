@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def check_uncompressed(response: httpx2.Response) -> None:
     """Raise httpx2.DecodingError if a response is compressed, because its uncompressed size could not be bounded."""
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("it compresses its answers, unasked")
+        raise httpx2.DecodingError("it compresses its answers, which was not requested")
 
 
 def bound_body(response: httpx2.Response, most: int) -> None:

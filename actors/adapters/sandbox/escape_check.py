@@ -30,9 +30,9 @@ def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
         os.close(os.open(inside, os.O_CREAT | os.O_WRONLY))
         tries += [
             ("files can be written anywhere", lambda: os.open(outside, os.O_CREAT | os.O_WRONLY)),
-            ("modes can be changed anywhere", lambda: os.chmod(folder, 0o700)),
+            ("file modes can be changed anywhere", lambda: os.chmod(folder, 0o700)),
             ("the network can be reached", lambda: checked(libc.socket(2, 1, 0))),
-            ("namespaces can be made", lambda: checked(libc.unshare(CLONE_NEWUSER))),
+            ("namespaces can be created", lambda: checked(libc.unshare(CLONE_NEWUSER))),
         ]
     if mode == "workspace":
         os.mkdir("made")
@@ -40,14 +40,14 @@ def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
         os.rename("made/file", "made/moved")
         os.chmod("made/moved", 0o700)
         tries += [
-            ("protected names can be made", lambda: os.mkdir("made/.git")),
+            ("protected names can be created", lambda: os.mkdir("made/.git")),
             ("links can be followed out of it", lambda: os.open("link", os.O_CREAT | os.O_WRONLY)),
         ]
         os.symlink(outside, "link")
     if neighbour:
         tries += [
-            ("files of others can be read", lambda: os.open(neighbour, os.O_RDONLY)),
-            ("directories of others can be listed", lambda: os.listdir(os.path.dirname(neighbour))),
+            ("other principals' files can be read", lambda: os.open(neighbour, os.O_RDONLY)),
+            ("other principals' directories can be listed", lambda: os.listdir(os.path.dirname(neighbour))),
         ]
     found = [what for what, attempt in tries if succeeds(attempt)]
     os.write(1, "; ".join(found).encode() or CONFINED)

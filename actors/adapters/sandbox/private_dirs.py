@@ -78,7 +78,7 @@ def _parent(protected: tuple[str, ...]) -> str:
         real = Path(os.path.realpath(folder))
         if os.access(real, os.W_OK | os.X_OK) and not any(real.is_relative_to(path) for path in protected):
             return str(real)
-    raise FileNotFoundError("no directory for temporary files is usable")
+    raise FileNotFoundError("no usable directory for temporary files")
 
 
 def _create(parent: str) -> tuple[str, int]:

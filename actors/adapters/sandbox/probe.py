@@ -34,7 +34,7 @@ def probe(setting: str = "auto") -> SandboxReport:
     """
     nothing = _namespaces(landlock_abi())
     if setting == "none":
-        reason = "the setting sandbox = none switches it off; auto offers what can be kept"
+        reason = "the setting sandbox = none turns it off; auto uses the strongest that works"
         return replace(nothing, reason=reason, by_setting=True)
     return _with_workspace(_best(nothing) if setting == "auto" else _forced(nothing, setting))
 
@@ -43,13 +43,13 @@ def _with_workspace(report: SandboxReport) -> SandboxReport:
     if not report.restriction_available:
         return replace(report, workspace_reason=report.reason)
     if report.landlock_abi < kernel.TRUNCATION_ABI:
-        reason = f"Landlock ABI {report.landlock_abi} does not restrict the truncation of files: it requires Linux 6.2"
+        reason = f"Landlock ABI {report.landlock_abi} does not restrict truncating files: this requires Linux 6.2"
         return replace(report, workspace_reason=reason)
     offered = replace(report, workspace_available=True)
     failure = why_not(offered, Mode.WORKSPACE)
     if not failure:
         return offered
-    reason = f"the system calls of tools cannot be handed to a broker ({failure}): it requires Linux 5.14 or newer"
+    reason = f"a broker cannot supervise the tools' system calls ({failure}): this requires Linux 5.14 or newer"
     return replace(report, workspace_reason=reason)
 
 
@@ -58,7 +58,7 @@ def with_separation(report: SandboxReport) -> SandboxReport:
     if not report.restriction_available:
         reason = report.reason
     elif report.tier == "B" and report.landlock_abi < kernel.SIGNALS_ABI:
-        reason = f"Landlock ABI {report.landlock_abi} does not stop signals to other processes: it requires Linux 6.12"
+        reason = f"Landlock ABI {report.landlock_abi} does not block signals to other processes: it requires Linux 6.12"
     else:
         reason = why_not(report, Mode.RESTRICTED, apart=True)
     return replace(report, separation_reason=reason)
@@ -129,28 +129,28 @@ def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
     asked = replace(nothing, tier=tier, pid_namespace=nothing.pid_namespace or tier == "A", by_setting=True)
     failure = why_not(asked)
     if failure:
-        text = f"the setting sandbox = {tier} cannot be kept on this machine: {_advice_on_landlock(nothing, failure)}"
+        text = f"this machine does not support the setting sandbox = {tier}: {_advice_on_landlock(nothing, failure)}"
         raise SandboxUnavailableError(text)
-    reason = "the setting sandbox = B asks for no more" + _advice_on_signals(nothing.landlock_abi)
+    reason = "the setting sandbox = B limits it to tier B" + _advice_on_signals(nothing.landlock_abi)
     return asked if tier == "A" else replace(asked, reason=reason)
 
 
 def _advice_on_landlock(report: SandboxReport, failure: str) -> str:
     if not report.landlock_abi:
-        return "the kernel offers no Landlock: it requires Linux 5.13 or newer with landlock among its lsm="
+        return "the kernel has no Landlock: this requires Linux 5.13 or newer with landlock among its lsm="
     if os.uname().machine not in syscall_filter.ARCHITECTURES:
-        return f"no filter of system calls is known for {os.uname().machine}, only for x86_64 and aarch64"
+        return f"the system call filter does not support {os.uname().machine}, only x86_64 and aarch64"
     return failure
 
 
 def _advice_on_signals(abi: int) -> str:
     if abi >= kernel.SIGNALS_ABI:
         return ""
-    return f"; Landlock ABI {abi} does not stop signals to other processes of the same user, Linux 6.12 does"
+    return f"; Landlock ABI {abi} does not block signals to other processes of the same user; Linux 6.12 does"
 
 
 def why_not(report: SandboxReport, mode: Mode | None = None, *, apart: bool = False) -> str:
-    """What a program that tries to break out could do; "" if nothing, or the error if it could not run.
+    """The successes of a program that tries to break out; "" if none, or the error if it could not run.
 
     `mode` is by default the narrowest of the report. With `apart`, the program may read only its own directory.
     """

@@ -46,13 +46,13 @@ STAGES = {
     "host": "the tool host could not be forked",
     "fork": "no process could be created",
     "group": "its control groups could not be joined",
-    "session": "its session could not be made",
+    "session": "its session could not be created",
     "cwd": "the working directory cannot be entered",
     "limits": "its limits could not be set",
-    "files": "its files could not be arranged",
-    "restrict": "the restriction could not be applied",
-    "hide": "the server's own files could not be hidden from it",
-    "lease": "this server may not start tools until the database of its cluster answers it again",
+    "files": "its files could not be set up",
+    "restrict": "the sandbox could not be applied",
+    "hide": "the server's files could not be hidden from it",
+    "lease": "this node cannot start tools until the cluster's database responds",
     "exec": "the program cannot be executed",
 }
 
@@ -141,7 +141,7 @@ class InitProcess:
         except ProcessLookupError:
             self._vanished = True
         except OSError:
-            log.warning("no pidfd for a tool's process: cancelling it takes a little longer")
+            log.warning("a tool's process has no pidfd: cancelling it takes a little longer")
         else:
             self._ours = _parent(pid) == host
 
@@ -245,7 +245,7 @@ class ProcessTree:
         except RuntimeError as error:
             self._host_gone = True
             raise ProcessStartError(
-                exhausted_resource(error) or "no thread could be started for the tool's output"
+                exhausted_resource(error) or "the thread for the tool's output could not be started"
             ) from error
         try:
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(BEGIN_SECONDS), 0))
@@ -273,9 +273,9 @@ class ProcessTree:
             if self._refusal is not None:
                 raise self._refusal
             if self._host is None:
-                raise HostLostError("the process that forks tool hosts ended or did not answer")
+                raise HostLostError("the process that forks tool hosts exited or did not respond")
             if self._init is None:
-                raise ProcessStartError("the tool host ended before the program began")
+                raise ProcessStartError("the tool host exited before the program started")
 
     def _start_decided(self) -> bool:
         return self._started or self._refusal is not None or self._report is not None or self._host_gone
@@ -340,7 +340,7 @@ class ProcessTree:
         return self._result(leaked)
 
     def _join_reader(self, leaked: bool) -> None:
-        """Wait until the reader thread has ended. If `leaked`, the host is still running, so end the thread at once."""
+        """Wait until the reader thread has ended. If `leaked`, the host is still running, so end the thread now."""
         if not self._reading:  # the reader was never started, so the host's pid is not known
             self._control.settimeout(CONFIRM_SECONDS)
             self._read()

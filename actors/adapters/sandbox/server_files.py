@@ -17,7 +17,7 @@ from actors.ports.sandbox import WORKSPACE_PROTECTED
 # A directory of this name is assumed to belong to the server, like `~/.config/bedrock`.
 OWN_NAME = "bedrock"
 
-# The link by which Kubernetes replaces all files of a secret at once; its directory contains only this secret.
+# The link by which Kubernetes replaces all files of a secret together; its directory contains only this secret.
 REPLACED_TOGETHER = "..data"
 
 
@@ -113,7 +113,7 @@ class Workspaces:
         self._programs = str(Path(__file__).parents[3])
 
     def refusal(self, directory: str, denied: Iterable[str], unmasked: Iterable[str]) -> str:
-        """Why a directory cannot be a workspace; "" if it can. `denied` are real paths that no tool may change.
+        """Why a directory cannot be a workspace; "" if it can. `denied` are real paths that no tool can change.
 
         `unmasked` are paths that tools may not read and no mount hides. Beside such a path tools can only access files
         that exist when they start, so a workspace must contain none.
@@ -121,13 +121,13 @@ class Workspaces:
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))
         if root == "/" or root in OF_THE_SYSTEM or any(within(root, each) for each in OF_THE_SYSTEM_WITH_ALL):
-            return f"{root} belongs to the system: choose the directory of a project"
+            return f"{root} belongs to the system: choose a project's directory"
         if within(home, root):
-            return f"{root} is or contains the home directory, with what programs run at their start: choose one in it"
+            return f"{root} is or contains the home directory, with startup files: choose a directory below it"
         if any(within(root, path) for path in (*denied, self._programs)):
-            return f"{root} belongs to the server itself, or keys are kept there"
+            return f"{root} belongs to the server, or holds keys"
         if inner := next((path for path in unmasked if within(path, root)), None):
-            return f"{inner} lies in it, which tools may not read: choose another directory, or move that elsewhere"
+            return f"contains {inner}, which tools cannot read: choose another directory, or move that one"
         if kind := _other_names(root):
             return f"files in {root} have further names there ({kind}), so that names like .git cannot be protected"
         return writable_trees.why_not(os.fsencode(root), list(self._names))

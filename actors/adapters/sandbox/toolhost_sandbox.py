@@ -107,19 +107,19 @@ class ToolHostSandbox:
         real = os.path.realpath(directory)
         for path in self.unreadable:
             if within(real, path):
-                raise SandboxUnavailableError(f"the working directory lies in {path}, which tools may not read")
+                raise SandboxUnavailableError(f"the working directory is in {path}, which tools cannot read")
 
     def _check_separation(self, launch: Launch, readable: tuple[str, ...]) -> None:
         """Raise SandboxUnavailableError unless the program can be limited to `readable`, its directory included."""
         if launch.mode is not Mode.RESTRICTED:
-            raise SandboxUnavailableError(f"{launch.mode.value} mode cannot keep the files of several principals apart")
+            raise SandboxUnavailableError(f"{launch.mode.value} mode cannot isolate the files of several principals")
         if self._report.separation_reason:
             raise SandboxUnavailableError(
-                f"this machine cannot keep several principals apart ({self._report.separation_reason})"
+                f"this machine cannot isolate several principals ({self._report.separation_reason})"
             )
         real = os.path.realpath(launch.cwd)
         if not any(within(real, root) for root in readable):
-            raise SandboxUnavailableError("the working directory is not within the roots of its principal")
+            raise SandboxUnavailableError("the working directory is outside its principal's roots")
 
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
         """`roots` and the system's paths, without those inside another.
@@ -169,13 +169,13 @@ class ToolHostSandbox:
         if not self._lease.valid():
             raise ProcessStartError(STAGES["lease"])
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
-            raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")
+            raise SandboxUnavailableError(f"restricted mode does not work on this machine ({self._report.reason})")
         if launch.readable is not None:
             self._check_separation(launch, launch.readable)
         if launch.mode is not Mode.UNRESTRICTED or self._report.hides_protected:
             self._check_readable(launch.cwd)
         if launch.mode is Mode.WORKSPACE and (why := self._workspace_refusal(launch.cwd)):
-            raise SandboxUnavailableError(f"workspace mode cannot be kept here ({why})")
+            raise SandboxUnavailableError(f"workspace mode does not work here ({why})")
         try:
             return self._start_once(launch, on_output)
         except (HostLostError, ForkUnsupportedError):  # the program was not started, so another host can try
@@ -313,7 +313,7 @@ class ToolHostSandbox:
         return marshal.dumps(description)
 
     def _register(self, tree: ProcessTree, directory: str) -> None:
-        """Register the tree, so that `close` kills it; if the sandbox is already closed, kill it at once."""
+        """Register the tree, so that `close` kills it; if the sandbox is already closed, kill it immediately."""
         with self._lock:
             self._live.add(tree)
             if directory and self._report.tier == "B":
@@ -354,7 +354,7 @@ def _bytes(text: str) -> bytes:
     try:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise ProcessStartError("an argument is not Unicode text") from error
+        raise ProcessStartError("an argument is not valid Unicode") from error
     if b"\0" in encoded:
         raise ProcessStartError("an argument contains NUL")
     return encoded

@@ -212,7 +212,7 @@ def write_together(session: Session, changes: Sequence[EncodedCommit], begin: st
             return set()
         updated, log = _update(session, fitting, found)
         if updated.rowcount != len(fitting):
-            raise FencedError("a conversation has changed since the look at its head")
+            raise FencedError("a conversation has changed since its head was read")
         _insert(session, fitting, log)
     except Exception as error:
         if not isinstance(error, (StoreError, *session.refusals)):
@@ -234,7 +234,7 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
             updated, log = _update(session, [commit], {commit.id: commit.check(session)})
             if updated.rowcount != 1:  # the conversation has changed since the look at its head
                 commit.check(session)
-                raise FencedError(f"the log of {commit.id} has another end")
+                raise FencedError(f"the log of {commit.id} ends elsewhere")
         else:
             log, log_hash = commit.links("")
             _create(session, commit, (*commit.created, commit.slug or None, log_hash))

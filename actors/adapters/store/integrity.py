@@ -83,7 +83,7 @@ def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
     if not all(is_as_written(other) for each in _OTHERS for other in session.execute(each, id=id_)):
         yield "an image, the profile or a remembered command has been modified"
     if log.place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
-        yield f"the log ends at step {log.place.step}, but the conversation is elsewhere"
+        yield f"the log ends at step {log.place.step}, but the conversation's row does not"
 
 
 class _Log:
@@ -125,7 +125,7 @@ def _conversation(values: dict[str, object], prompt: Row | None) -> Iterator[str
     if not is_as_written(tuple(values[name] for name in (*FIXED, *CHANGING[:-1], "slug", "digest"))):
         yield "the conversation's row has been modified"
     if rows.state_of(str(state).encode()) is None:
-        yield "the conversation's state cannot be read; it is taken to be idle"
+        yield "the conversation's state cannot be read; idle is assumed"
     if prompt is not None and not is_as_written(prompt):
         yield "the system prompt has been modified"
 
@@ -134,11 +134,11 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
     if hash_of(row) != row.hash:
         yield f"step {row.step} has been modified"
     if len(notifications_of(row)) != row.event_count:
-        yield f"step {row.step} counts {row.event_count} events but has others"
+        yield f"step {row.step} records {row.event_count} events, but the stored ones differ"
     if row.step != place.step + 1:
         yield f"steps are missing between {place.step} and {row.step}"
     elif row.prev_hash != place.hash:
-        yield f"step {row.step} does not follow step {place.step}" if place.step else "the log has another beginning"
+        yield f"step {row.step} does not follow step {place.step}" if place.step else "the log begins elsewhere"
     if row.first_revision != place.revision + 1:
         yield f"revisions are missing before {row.first_revision}"
 
@@ -155,8 +155,8 @@ def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPositio
             yield f"{what}, revision {revision}, has been modified"
         if not isinstance(revision, int) or revision > begins.revision:
             kept.add(revision)
-    yield from (f"{what}, revision {revision}, is in the log only" for revision in sorted(logged - kept))
-    yield from (f"{what}, revision {revision}, is not in the log" for revision in sorted(kept - logged, key=str))
+    yield from (f"{what}, revision {revision}, is only in the log" for revision in sorted(logged - kept))
+    yield from (f"{what}, revision {revision}, is missing from the log" for revision in sorted(kept - logged, key=str))
 
 
 class _Messages:
@@ -171,7 +171,7 @@ class _Messages:
         yield from self._until(message.sequence)
         row = self._next
         if row is None or row[2] != message.sequence:
-            yield f"message {message.sequence} is in the log only"
+            yield f"message {message.sequence} is only in the log"
             return
         self._next = next(self._stored, None)
         yield from self._look(row, message)
@@ -193,6 +193,6 @@ class _Messages:
             yield f"message {sequence} has been modified"
         try:
             if logged not in (None, rows.message_of(row)):
-                yield f"message {sequence} is not what the log says"
+                yield f"message {sequence} differs from the log"
         except UNREADABLE:
             yield f"message {sequence} cannot be read"

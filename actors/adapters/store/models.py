@@ -141,7 +141,7 @@ class Runs(Table):
 
 
 class Fates(Table):
-    """What became of a message that waited in the queue of a busy agent; kept when the log is pruned."""
+    """The outcome of a message that waited in the queue of a busy agent; kept when the log is pruned."""
 
     conversation_id = TextField()
     revision = Integer()
@@ -189,7 +189,7 @@ class Attachments(Table):
 
 
 class Spendings(Table):
-    """What a principal has spent on model requests on one day; `day` is counted from 1970-01-01."""
+    """A principal's usage by model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = TextField()
     day = Integer()

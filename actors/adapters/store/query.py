@@ -98,7 +98,7 @@ class Session(ABC):
     dialect: Database
     me = 1  # the number of this server; SQLite has only one
     shared = False  # whether several servers use the database, so that conversations have owners
-    # What the database raises if it refuses a row, which makes none of a batch's rows be written.
+    # The exceptions of the database for a refused row, after which no row of the batch is written.
     refusals: tuple[type[Exception], ...] = ()
 
     def execute(self, statement: Statement, **values: Any) -> Any:
@@ -127,7 +127,7 @@ class Session(ABC):
 
     @abstractmethod
     def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Any:
-        """Execute SQL that is written by hand, with the placeholders of this database, and return the cursor."""
+        """Execute hand-written SQL, with the placeholders of this database, and return the cursor."""
 
     @abstractmethod
     def close(self) -> None:

@@ -255,7 +255,7 @@ class StoreReads(ABC):
             except (msgspec.DecodeError, ValueError, KeyError) as error:
                 conversation_id = str(row[0]).encode(errors="replace").decode()
                 fields = {"conversation": conversation_id, "error": type(error).__name__}
-                _log.error("it cannot be read and is left out", extra=fields)
+                _log.error("it cannot be read and is omitted", extra=fields)
                 skipped(conversation_id)
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
@@ -352,7 +352,7 @@ class StoreReads(ABC):
             return self._read(lambda session: check(session, conversation_id), at_one_moment=True, texts="replace")
         except StoreDamagedError:
             _log.exception("it cannot be verified", extra={"conversation": conversation_id})
-            return ("the database file is damaged, so that not everything of the conversation can be read",)
+            return ("the database file is damaged: parts of the conversation cannot be read",)
 
     def _to_prune(
         self, conversation_id: str, before_revision: int, older_than: int | None
@@ -411,7 +411,7 @@ class StoreReads(ABC):
         record, intact = rows.record_of(row)
         if intact:
             return record
-        _log.error("its state cannot be read; it is taken to be idle", extra={"conversation": record.id})
+        _log.error("its state cannot be read; idle is assumed", extra={"conversation": record.id})
         found = session.execute(_USAGES, id=record.id).fetchall()
         children = session.execute(_CHILDREN_WITH_DELETED, id=record.id)
         numbers = [int(digits.group()) for (child,) in children if (digits := re.search(r"\d+$", child))]

@@ -166,7 +166,7 @@ def abandon_unfinished(session: Session, conversation_id: str) -> None:
 
 
 def remove_all(session: Session, conversation_id: str) -> None:
-    """Remove all remaining rows of a deleted conversation at once; do nothing if it is not deleted."""
+    """Remove all remaining rows of a deleted conversation in one step; do nothing if it is not deleted."""
     if session.execute(_FIND, id=conversation_id).fetchone() is not None:
         _remove(session, conversation_id, _Budget(sys.maxsize, float("inf")))
 

@@ -55,14 +55,14 @@ Row = tuple[Any, ...]
 
 
 class StoredState(Struct, frozen=True):
-    """What the column `state_data` contains, as JSON."""
+    """The content of the column `state_data`, as JSON."""
 
     version: int
     state: State
 
 
 class Display(Struct, frozen=True, omit_defaults=True):
-    """What the column `display_data` contains, as JSON: a message's run, and how clients display the message."""
+    """The content of the column `display_data`, as JSON: a message's run, and how clients display the message."""
 
     run: str = ""
     delivery: str = ""
@@ -97,7 +97,7 @@ def refuse_non_numbers(*values: object) -> None:
     """Raise ValueError unless all are integers from 0 to LATEST_MS: SQLite stores any type in any column."""
     for value in values:
         if type(value) is not int or not 0 <= value <= LATEST_MS:
-            raise ValueError("a value that must be a number is not one")
+            raise ValueError("a value is not a number, but must be")
 
 
 def fixed_values(record: ConversationRecord) -> Row:
@@ -327,12 +327,12 @@ def check_shape(part: Commit) -> None:
             raise ValueError(f"step {entry.step} of {part.record.id} does not follow")
         revision += len(entry.notifications)
     if part.record.step != step or part.record.last_seq != revision - 1:
-        raise ValueError(f"the record of {part.record.id} does not end where its log ends")
+        raise ValueError(f"the record and the log of {part.record.id} end at different steps")
     first = part.begins_after + 1
     if part.create and (part.expected_step or (part.log and part.log[0].first_revision != first)):
-        raise ValueError(f"{part.record.id} does not begin at the beginning")
+        raise ValueError(f"the log of {part.record.id} does not begin at its first step")
     if part.fork is not None and not part.create:
-        raise ValueError(f"{part.record.id} exists: only a new conversation can be a fork")
+        raise ValueError(f"{part.record.id} already exists: only a new conversation can be a fork")
 
 
 def next_revision(part: Commit) -> int:
@@ -387,7 +387,7 @@ def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
 
 
 def settled_inputs(part: Commit) -> Iterator[SettledInput]:
-    """Yield, in order, what became of queued messages according to the commit `part`, such as "delivered"."""
+    """Yield, in order, the outcomes of queued messages according to the commit `part`, such as "delivered"."""
     runs = {message.id: message.run for message in part.messages}
     for entry in part.log:
         for revision, event in enumerate(entry.notifications, entry.first_revision):

@@ -1,4 +1,4 @@
-"""What the stores on SQLite and PostgreSQL share of writing: a queue of changes, and the methods that hand them in.
+"""Common writing code of the stores on SQLite and PostgreSQL: a queue of changes, and the methods that hand them in.
 
 Callers queue a change and wait. The writer's thread takes all queued changes, urgent ones first, and writes them in one
 transaction: first the commits to existing conversations, together; then the others, each after a savepoint, so that a
@@ -123,7 +123,7 @@ class Writer(ABC):
         return len(self._urgent) + len(self._normal)
 
     def tidy(self) -> None:
-        """Request background work, and return at once. Safe to call from any thread."""
+        """Request background work, and return immediately. Safe to call from any thread."""
         with self._due:
             self._tidying = True
             self._due.notify()
@@ -283,7 +283,7 @@ WriterT = TypeVar("WriterT", bound=Writer)
 
 
 class SqlStore(StoreReads, Generic[WriterT]):
-    """Implements ports.Store, but for what differs between the databases. Safe to call from any thread."""
+    """Implements ports.Store, except for the differences between the databases. Safe to call from any thread."""
 
     def __init__(self, writer: WriterT, clock: Clock | None, closing: ExitStack) -> None:
         """`writer` writes the changes; `close` closes `closing`. The system's clock is used if `clock` is None."""

@@ -61,7 +61,7 @@ class Instruments:
 
 
 def resource() -> Resource:
-    """What the metrics and spans are of: this server."""
+    """The resource of the metrics and spans: this server."""
     return Resource.create({"service.name": "bedrock", "service.version": version("phoenix-bedrock")})
 
 

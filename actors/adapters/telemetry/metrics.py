@@ -36,7 +36,7 @@ _RPC = ("rpc.method", "rpc.status")
 _MODEL = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model")
 
 RPC = Metric(
-    "bedrock.rpc.duration", Kind.HISTOGRAM, "s", _RPC, "calls of clients, without streams and WaitRequestCycle", _FAST
+    "bedrock.rpc.duration", Kind.HISTOGRAM, "s", _RPC, "calls from clients, without streams and WaitRequestCycle", _FAST
 )
 STREAMS = Metric(
     "bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams and calls of WaitRequestCycle that ended"
@@ -56,53 +56,53 @@ TOKENS = Metric(
     Kind.HISTOGRAM,
     "{token}",
     (*_MODEL, "gen_ai.token.type"),
-    "tokens of each answer: input (with those of the cache), output, cache_read, cache_creation",
+    "tokens per answer: input (cache included), output, cache_read, cache_creation",
     _TOKENS,
 )
-COST = Metric("bedrock.cost", Kind.COUNTER, "dollars", _MODEL, "what answers cost, where prices are known")
+COST = Metric("bedrock.cost", Kind.COUNTER, "dollars", _MODEL, "cost of answers, where prices are known")
 TOOLS = Metric("bedrock.tool.duration", Kind.HISTOGRAM, "s", ("gen_ai.tool.name", "outcome"), "tool calls", _SLOW)
 CANCELS = Metric(
     "bedrock.cancel.duration", Kind.HISTOGRAM, "s", (), "from the request to cancel until the run has stopped", _FAST
 )
 KILLS = Metric("bedrock.kill.duration", Kind.HISTOGRAM, "s", (), "until a killed call's processes were dead", _FAST)
-LEAKS = Metric("bedrock.kill.leaks", Kind.COUNTER, "{call}", (), "killed calls whose processes may still run")
+LEAKS = Metric("bedrock.kill.leaks", Kind.COUNTER, "{call}", (), "killed calls whose processes might still run")
 WRITES = Metric("bedrock.store.transaction.duration", Kind.HISTOGRAM, "s", (), "transactions of the store", _FAST)
 WRITE_SIZE = Metric(
     "bedrock.store.transaction.changes", Kind.HISTOGRAM, "{change}", (), "changes that share a transaction", _COUNTS
 )
 QUOTAS = Metric(
-    "bedrock.quota.exceeded", Kind.COUNTER, "{refusal}", ("quota",), "calls refused because a quota is used up"
+    "bedrock.quota.exceeded", Kind.COUNTER, "{refusal}", ("quota",), "calls refused because a quota was exhausted"
 )
 TAKEN_OVER = Metric(
     "bedrock.conversations.taken_over",
     Kind.COUNTER,
     "{conversation}",
     (),
-    "interrupted conversations of nodes that ended, taken over by this one",
+    "interrupted conversations taken over from dead nodes",
 )
 FORWARDED = Metric(
     "bedrock.rpc.forwarded",
     Kind.COUNTER,
     "{call}",
     ("outcome",),
-    "attempts to have calls and streams served by other nodes",
+    "attempts to forward calls and streams to other nodes",
 )
-LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events when a watcher gets them", _FAST)
+LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events on delivery to a watcher", _FAST)
 LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "how late the event loop is", _FAST)
 
 OPEN_RUNS = Metric("bedrock.runs.open", Kind.GAUGE, "{run}", (), "runs in progress")
 OPEN_ATTEMPTS = Metric("bedrock.model_requests.open", Kind.GAUGE, "{request}", (), "model requests in flight")
 WAITING_REQUESTS = Metric(
-    "bedrock.model_requests.waiting", Kind.GAUGE, "{request}", (), "model requests that wait for their principal's turn"
+    "bedrock.model_requests.waiting", Kind.GAUGE, "{request}", (), "model requests waiting for their principal's turn"
 )
 OPEN_TOOLS = Metric("bedrock.tools.open", Kind.GAUGE, "{call}", (), "tool calls that run, or wait for a client")
 CONVERSATIONS = Metric("bedrock.conversations.live", Kind.GAUGE, "{conversation}", (), "conversations in memory")
 WATCHERS = Metric(
     "bedrock.watchers", Kind.GAUGE, "{stream}", (), "open Subscribe streams, and calls of WaitRequestCycle"
 )
-WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes that wait for the store")
-NODES = Metric("bedrock.nodes", Kind.GAUGE, "{node}", (), "living nodes that this one sees, itself included")
-LEASE = Metric("bedrock.lease.age", Kind.GAUGE, "s", (), "since the database took this node's last heartbeat")
+WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes waiting for the store")
+NODES = Metric("bedrock.nodes", Kind.GAUGE, "{node}", (), "live nodes that this one sees, itself included")
+LEASE = Metric("bedrock.lease.age", Kind.GAUGE, "s", (), "since the database accepted this node's last heartbeat")
 THREADS = Metric("bedrock.threads", Kind.GAUGE, "{thread}", (), "threads of the server")
 FILES = Metric("bedrock.files.open", Kind.GAUGE, "{file}", (), "open file descriptors")
 MAX_FILES = Metric("bedrock.files.limit", Kind.GAUGE, "{file}", (), "how many may be open")

@@ -43,7 +43,7 @@ _CANCEL = "CancelConversationCommand"
 
 
 def _guarded(observer: type[Observer]) -> type[Observer]:
-    """Make the methods of the port log their first failure instead of raising it: the observed work must go on."""
+    """Make the methods of the port log their first failure instead of raising it: the observed work must continue."""
 
     def guard(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

@@ -121,7 +121,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
             "command_prefix", "must be the first words of one simple command, without variables, patterns and operators"
         ) from None
     if command.open:
-        raise InvalidApprovalRuleError("command_prefix", "must hold no variables and no patterns")
+        raise InvalidApprovalRuleError("command_prefix", "must not contain variables or patterns")
     if rule.action is Action.ALLOW and not prefix_allows(command.words, command):
         raise InvalidApprovalRuleError(
             "command_prefix",

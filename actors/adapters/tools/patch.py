@@ -141,7 +141,7 @@ class PatchTool:
             context,
             what=f"Patching {path}",
             stdin=json.dumps(request, ensure_ascii=False).encode(),
-            hint="The file is either as it was or as asked: read it.",
+            hint="The file is either unchanged or fully changed: read it.",
             output_bytes=MAX_OUTPUT,
         )
         if output.is_error:

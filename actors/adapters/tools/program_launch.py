@@ -133,18 +133,18 @@ def worker_source(worker: str) -> str:
 
 def _answer(end: ProcessEnd, what: str, hint: str) -> bytes | ToolOutput:
     if end.limit == "wall":
-        said = f"{what} took longer than {WORKER_SECONDS} s and was ended. {hint}"
+        said = f"{what} took longer than {WORKER_SECONDS} s and was killed. {hint}"
         return ToolOutput(said.rstrip(), is_error=True)
     if end.limit == "lease":
-        raise ToolTransientError(f"{what} was ended: the database of the cluster did not answer.", begun=True)
+        raise ToolTransientError(f"{what} was killed: the cluster's database did not respond.", begun=True)
     if end.limit:
         return ToolOutput(
-            f"{what} took more {end.limit} than a call may have, and was ended. {hint}".rstrip(), is_error=True
+            f"{what} took more {end.limit} than a call is allowed, and was killed. {hint}".rstrip(), is_error=True
         )
     if end.killed:
         return ToolOutput(f"{what} was cancelled.", is_error=True)
     if end.leaked:
-        return ToolOutput(f"{what} failed: processes of it may still run.", is_error=True)
+        return ToolOutput(f"{what} failed: some of its processes might still be running.", is_error=True)
     verdict, _, text = end.head.partition(b"\n")
     if end.exit_code != 0 or verdict not in {b"ok", b"error"}:
         raise ToolTransientError(f"{what} failed: its process was lost.", begun=True)

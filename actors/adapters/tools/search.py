@@ -115,7 +115,7 @@ MAX_OUTPUT = 8_000
 
 KEYWORD_SEARCH = ToolSpec(
     description=(
-        "Find where something is dealt with when you do not know what it is called. Searches the whole git repository "
+        "Find the code that deals with something whose name you do not know. Searches the whole git repository "
         "around the working directory (or the directory, outside of one) for all terms, ignoring case, and shows ten "
         "lines around every match, or of much that is found what helps with the query. Terms are regular expressions. "
         "One that finds too much is skipped, and what is found is cut, so be specific; use search for a pattern that "
@@ -146,7 +146,7 @@ KEYWORD_SEARCH_HINT = "Use fewer or simpler terms, or search with `path`."
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What the worker finds."""
+    """The worker's results."""
 
     text: str
     remarks: list[str]

@@ -82,7 +82,7 @@ def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | 
         with os.scandir(directory) as found:
             entries = list(islice(_visible(directory, found, hidden, within), MAX_ENTRIES + 1))
     except PermissionError:
-        raise ValueError("the user that the server runs as may not read it") from None
+        raise ValueError("the server's user cannot read it") from None
     except OSError as error:
         raise ValueError(f"it cannot be read: {(error.strerror or 'unknown error').lower()}") from None
     listed = [DirectoryEntry(name, directory=not file) for file, name in sorted(entries[:MAX_ENTRIES])]
@@ -205,7 +205,7 @@ def _private_directory(root: str, refusal: Refusal) -> str:
     if not os.path.isdir(path):
         data, _ = read_start(path, SMALL, refusal)
         if not data.startswith(b"gitdir: "):
-            raise ReadRefusedError("it leads nowhere")
+            raise ReadRefusedError("it is a broken link")
         path = os.path.join(root, os.fsdecode(data.removeprefix(b"gitdir: ").rstrip(b"\r\n")))
     return _real(path)
 
@@ -264,7 +264,7 @@ ALL_BYTES = 64 * 1024
 # At most one of this many characters may be invalid UTF-8 in a file with instructions.
 MOST_INVALID = 10
 
-NOT_TEXT = "it is not text in UTF-8"
+NOT_TEXT = "it is not UTF-8 text"
 
 SHOWN = 200
 
@@ -286,7 +286,7 @@ class LocalWorkspace(Workspace):
         if not path.startswith("/"):
             raise ValueError("it must be an absolute path")
         if not _is_within(path, within):
-            raise ValueError(f"it is not within the directories of this principal: {', '.join(within or ())}")
+            raise ValueError(f"it is outside this principal's directories: {', '.join(within or ())}")
         try:
             real = str(Path(path).resolve(strict=True))
         except (OSError, RuntimeError):
@@ -296,7 +296,7 @@ class LocalWorkspace(Workspace):
         if not _is_text(real):
             raise ValueError("its real path is not valid UTF-8")
         if self._is_protected(real):
-            raise ValueError("it is where the server keeps its own data, or people their keys: choose another one")
+            raise ValueError("it holds the server's data or private keys: choose another one")
         return real
 
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
@@ -311,7 +311,7 @@ class LocalWorkspace(Workspace):
         root = repository_root(directory, lambda path: _is_within(path, within))
 
         def refusal(real: str) -> str:
-            return self._refusal(real) if _is_within(real, within) else "it belongs to others"
+            return self._refusal(real) if _is_within(real, within) else "it belongs to another principal"
 
         git = git_state(root, refusal) if root else None
         found, unnamed = self._instructions(directory, root or directory)
@@ -356,7 +356,7 @@ class LocalWorkspace(Workspace):
         return Instructions(path, text, shown_bytes=len(data), cut_bytes=cut)
 
     def _refusal(self, real: str) -> str:
-        return "tools may not read it" if self._is_protected(real) else ""
+        return "tools cannot read it" if self._is_protected(real) else ""
 
     def _is_protected(self, real: str) -> bool:
         return any(is_inside(real, folder) for folder in self._protected())

@@ -82,7 +82,7 @@ class AsyncRunWatch:
             if recent:
                 break
         if not recent:
-            raise NotFound(f"{self._cursor.name} has no run {self._progress.run}", reason="NOT_FOUND")
+            raise NotFound(f"{self._cursor.name} has no run named {self._progress.run}", reason="NOT_FOUND")
         self._progress.lost(snapshot)
 
     async def _settle(self) -> None:

@@ -28,7 +28,7 @@ _OPTIONS: list[tuple[str, str | int]] = [
     # In spite of the option's name, this is the time limit of one attempt to connect. A distant or busy server needs
     # some time.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Each channel has connections of its own: with gRPC's global pool, closing one client would affect others.
+    # Each channel has its own connections: with gRPC's global pool, closing one client would affect others.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
@@ -143,7 +143,7 @@ class Connection(Generic[ChannelT]):
     def candidate(self) -> tuple[Settings, ChannelT]:
         """Open a channel to the server's present address, for `use`.
 
-        One that failed to connect repeats its last error; another tries at once. Raises Misconfigured, or
+        One that failed to connect repeats its last error; another tries immediately. Raises Misconfigured, or
         ServerNotRunning, also without a listener.
         """
         settings = self._find()

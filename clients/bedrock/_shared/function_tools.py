@@ -82,11 +82,11 @@ def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
-        raise TypeError(f"{name}: a type of its parameters is not known where it is defined: {error}") from None
+        raise TypeError(f"{name}: a parameter's type cannot be resolved: {error}") from None
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in _NAMED:
-            raise TypeError(f"{name}: {parameter} has no name that a model could give; write each parameter out")
+            raise TypeError(f"{name}: {parameter} cannot be passed by name; write each parameter out")
         if parameter.name not in hints:
             raise TypeError(f"{name}: the parameter {parameter.name} needs a type, as in {parameter.name}: str")
         hint = hints[parameter.name]
@@ -102,7 +102,7 @@ def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
     try:
         (schema,), shared = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
     except TypeError as error:
-        raise TypeError(f"{name}: a parameter has a type that JSON has no counterpart for: {error}") from None
+        raise TypeError(f"{name}: a parameter's type has no JSON equivalent: {error}") from None
     own = schema["$ref"].rpartition("/")[2]
     return {**shared.pop(own), **({"$defs": shared} if shared else {})}
 

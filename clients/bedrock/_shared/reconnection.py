@@ -60,10 +60,10 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
         proxy = f" through the proxy {os.environ[variable].rpartition('@')[2]} of {variable}" if variable else ""
         message = f"no Bedrock server can be reached at {target}{proxy}: {cause}"
     if code == "UNAUTHENTICATED":
-        sent = f"does not know the token from {token_source}" if token_source else "wants a token, and none was sent"
+        sent = f"rejects the token from {token_source}" if token_source else "requires a token, but none was sent"
         message = f"the server at {target} {sent}"
     if code == "DEADLINE_EXCEEDED" and not reason:
-        message = f"there was no answer from {target} in time"
+        message = f"{target} did not respond in time"
     return errors.error_class(reason, code)(
         message, reason=reason, code=code, fields=fields, metadata=metadata, resource=resource, retry_after=retry_after
     )
@@ -97,7 +97,7 @@ def is_gap(error: errors.BedrockError) -> bool:
 def cause_of(details: str) -> str:
     """The last cause in gRPC's nested causes, on which users can act, or advice for a failed TLS handshake."""
     if "handshake failed" in details:
-        return "the TLS handshake failed. Does it speak TLS, with a certificate that is trusted here?"
+        return "the TLS handshake failed. Check that it uses TLS with a certificate that is trusted here."
     return details.rpartition(": ")[2].rstrip("]")
 
 

@@ -162,7 +162,7 @@ def wait_for_cycle(
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
-    """What the server did with a message, e.g. "steer_queued"; "direct" for a call that spawns sub-agents."""
+    """The disposition of a message, e.g. "steer_queued"; "direct" for a call that spawns sub-agents."""
     if isinstance(response, v1.SendMessageResponse):
         return cast("Disposition", wrapper.enum_name(v1.Disposition, response.disposition))
     return "direct"

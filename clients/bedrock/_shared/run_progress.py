@@ -51,7 +51,7 @@ def log_denied(approval: Approval) -> None:
 def log_declined(question: Question) -> None:
     """Log a warning that a tool question was declined because the caller's loop over the events had not answered it."""
     _log.warning(
-        "what the MCP server %s asked was declined, because the loop did not answer: answer there, or pass on_question="
+        "the question of the MCP server %s was declined, as the loop did not answer: answer there, or pass on_question="
         " or wait_for_others=True",
         question.mcp_server,
     )

@@ -61,17 +61,17 @@ def resolve(
         token, source = _local_token(data) if _is_private_socket(target) else "", str(data / local_server.TOKEN_FILE)
     elif token and not is_local(target) and not scheme:
         raise _misconfigured(
-            f"the token would be sent in the clear to {target}; write https://{target}, "
-            f"or http://{target} if the way there is protected otherwise"
+            f"the token would be sent unencrypted to {target}; write https://{target}, "
+            f"or http://{target} if the connection is protected in another way"
         )
     if not (token.isascii() and token.isprintable()):
-        raise _misconfigured("the token has characters that no token has: line breaks, or letters beyond ASCII")
+        raise _misconfigured("the token has invalid characters: line breaks or non-ASCII letters")
     ca_file = ca_file or environ.get("BEDROCK_CA_FILE")
     ca = _read_file("CA", ca_file) if ca_file else None
     certificate_file = certificate_file or environ.get("BEDROCK_CERTIFICATE_FILE")
     key_file = key_file or environ.get("BEDROCK_KEY_FILE")
     if bool(certificate_file) != bool(key_file):
-        raise _misconfigured("a certificate of the client and its key are needed together")
+        raise _misconfigured("a client certificate and its key are needed together")
     return Settings(
         target, token, tls=scheme == "https", ca=ca,
         certificate=_read_file("certificate", certificate_file) if certificate_file else None,
@@ -101,12 +101,12 @@ def _local_server(data: Path) -> str:
         if not isinstance(error, FileNotFoundError):
             raise _misconfigured(f"{error.filename} cannot be used: {error.strerror}") from None
     except local_server.NotPrivateError as error:
-        raise _misconfigured(f"the files of a server on this machine cannot be believed: {error}") from None
+        raise _misconfigured(f"the files of the server on this machine cannot be trusted: {error}") from None
     else:
         if target:
             raise _misconfigured(
-                f"{data / local_server.ADDRESS_FILE} names no Unix socket, but {target}: "
-                "start the server again, with this version"
+                f"{data / local_server.ADDRESS_FILE} names {target}, not a Unix socket: "
+                "restart the server with this version"
             )
     if process := local_server.server_process(data):
         raise _unreachable(process, data)
@@ -146,7 +146,7 @@ def _local_token(data: Path) -> str:
         local_server.check_private(data)
         return _read(data / local_server.TOKEN_FILE)
     except local_server.NotPrivateError as error:
-        raise _misconfigured(f"the token of this machine cannot be believed: {error}") from None
+        raise _misconfigured(f"the token on this machine cannot be trusted: {error}") from None
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -174,7 +174,7 @@ def _split(address: str) -> tuple[str, str]:
 
 def _with_port(target: str) -> str:
     if not target or target.startswith(":"):
-        raise _misconfigured("the address names no host: write it as host:port, or https://host:port")
+        raise _misconfigured("the address has no host: write it as host:port, or https://host:port")
     _, colon, port = target.rpartition("]")[2].rpartition(":")
     if not colon:
         return f"{target}:{DEFAULT_PORT}"
@@ -230,6 +230,6 @@ def _read_file(what: str, path: str | os.PathLike[str]) -> bytes:
     try:
         return local_server.read_believed(Path(path), named=True)
     except local_server.NotPrivateError as error:
-        raise _misconfigured(f"the {what} file cannot be believed: {error}") from None
+        raise _misconfigured(f"the {what} file cannot be trusted: {error}") from None
     except OSError as error:
         raise _misconfigured(f"the {what} file {path} cannot be read: {error.strerror}") from error

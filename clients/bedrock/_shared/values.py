@@ -107,7 +107,7 @@ class ToolCall(Wrapper[v1.ToolCall]):
 
 @dataclass(frozen=True, slots=True)
 class ToolResult(Wrapper[v1.ToolResult]):
-    """The result of a tool call. Every call gets exactly one result, whatever happens to it."""
+    """The result of a tool call. Every call gets exactly one result, whatever happens."""
 
     tool_use_id: str
     """The id of the call."""
@@ -118,10 +118,9 @@ class ToolResult(Wrapper[v1.ToolResult]):
     images: tuple[Image, ...]
     """Images that the model gets with the output."""
     display: dict[str, Any] = field(hash=False)
-    """Data that clients can show to people instead of the output, for example a diff. The keys depend on the tool;
-    the value of `for_agent` is a part of the output that need not be shown to people, and that of
-    `structured_content` is what a tool of an MCP server returns beside its text. Unset if the tool offers no such
-    data.
+    """Data that clients can show to people instead of the output, for example a diff. The keys depend on the tool:
+    `for_agent` is the part of the output that need not be shown to people, and `structured_content` is an MCP
+    tool's structured result. Unset if the tool returns no such data.
     """
     duration: timedelta | None
     """How long the call ran. Unset if it never started."""
@@ -151,7 +150,7 @@ class RunError(Wrapper[v1.RunError]):
     """The kind of failure."""
     message: str
     """One or two sentences for people: what happened, after how many attempts, and what to do about it. They reveal
-    nothing internal of the server.
+    no internals of the server.
     """
 
 
@@ -248,7 +247,7 @@ class QueuedMessage(Wrapper[v1.QueuedMessage]):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule(Wrapper[v1.ApprovalRule]):
-    """A rule that decides whether tool calls run at once, need a person's approval, or never run.
+    """A rule that decides whether tool calls run immediately, need a person's approval, or never run.
 
     Rules that deny take precedence over rules that ask, and those over rules that allow, regardless of who made
     them. If no rule matches, the conversation's `approval_policy` decides. Rules are for convenience; the mode
@@ -333,9 +332,9 @@ class Approval(Wrapper[v1.PendingApproval]):
     ResolveApproval takes.
     """
     tool_call: ToolCall | None
-    """This tool call may run."""
+    """Permission to run this tool call."""
     mode_upgrade: ModeUpgrade | None
-    """The conversation may change to a mode with more rights."""
+    """Permission to change to a mode with more rights."""
     create_time: datetime | None
     """When the approval was requested."""
     suggestions: tuple[ApprovalRule, ...]
@@ -410,7 +409,7 @@ class Question(Wrapper[v1.Question]):
     create_time: datetime
     """When the question was asked."""
     deadline: datetime
-    """Until when an answer is accepted."""
+    """The deadline for an answer."""
     status: QuestionStatus
     """Whether the question still waits, and if not, how it ended."""
 
@@ -422,7 +421,7 @@ class Question(Wrapper[v1.Question]):
 
 @dataclass(frozen=True, slots=True)
 class PendingSubAgent(Wrapper[v1.SubAgent]):
-    """A sub-agent that is working, with the data that its parent has about it.
+    """A working sub-agent, with its parent's data about it.
 
     The sub-agent's own conversation can be read and watched like any other: GetConversation and Subscribe show
     its state, its running tool, when it began and what it has used; its first message is its whole task.
@@ -484,7 +483,7 @@ class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
     """A request to the model."""
 
     llm_request_id: str
-    """Identifies the request. All its attempts have the same id. Text deltas name the request by this id and the
+    """Identifies the request. All its attempts have the same id. Text deltas refer to the request by this id and the
     attempt.
     """
     attempt: int
@@ -674,7 +673,7 @@ class InferenceRound(Wrapper[v1.InferenceRound]):
 
 @dataclass(frozen=True, slots=True)
 class RequestCycle(Wrapper[v1.RequestCycle]):
-    """All that was done for one user message: the message.
+    """All the work for one user message: the message.
 
     The agent's work on it, and the messages that joined the run (steers), until the run ended. Each run is one
     request cycle with the same name.
@@ -740,9 +739,9 @@ class Model(Wrapper[v1.Model]):
     32,768 tokens over OpenAI's protocols, otherwise the limits of the smallest known window.
     """
     images: bool
-    """Whether the model is sent images: it accepts them, or it is not known whether it does. If false, a message
-    with an image is refused, and requests contain a note instead of each image of the history, for example of a
-    tool's result.
+    """Whether the server sends images to the model: it accepts them, or this is unknown. If false, a message with an
+    image is refused, and requests contain a note instead of each image of the history, for example of a tool's
+    result.
     """
     default: bool
     """Whether conversations use this model if they are created without naming one. True for exactly one model,
@@ -757,8 +756,8 @@ class Model(Wrapper[v1.Model]):
     ends the run by calling a tool.
     """
     images_assumed: bool
-    """Whether it is not known if the model accepts images, so that `images` is assumed. It becomes false, as
-    `images` does, when the provider refuses images.
+    """Whether `images` is only assumed, because it is unknown if the model accepts images. Both become false when
+    the provider refuses images.
     """
 
 
@@ -779,8 +778,8 @@ class Tool(Wrapper[v1.Tool]):
     group: ToolGroup
     """The kind of work that the tool does."""
     retry_safe: bool
-    """Whether a call may be tried again after a failure of the infrastructure. Only tools that change nothing may; a
-    call of a tool that can change something is never started twice.
+    """Whether a call can be retried after an infrastructure failure. This is true only of tools that change nothing;
+    a call of a tool that can change something is never started twice.
     """
     requires_approval: bool
     """Whether a person must approve every call of the tool, whatever the approval policy. For other tools the policy
@@ -816,7 +815,7 @@ class DirectoryListing(Wrapper[v1.BrowseDirectoryResponse]):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
-    """What the sandbox can do on a machine, as tested once when the server starts."""
+    """The capabilities of the sandbox on this machine, as tested when the server starts."""
 
     tier: SandboxTier
     """The technique that enforces "restricted"."""
@@ -837,8 +836,8 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     by_setting: bool
     """Whether the operator chose this tier with the setting `sandbox`, so that the machine may support a better one."""
     kernel_bounds_processes: bool
-    """Whether the kernel limits how many processes a tool has at once. If not, the server counts them many times a
-    second, and kills a tool that has too many.
+    """Whether the kernel limits a tool's number of processes. If not, the server counts them many times a second,
+    and kills a tool that has too many.
     """
     kernel_bounds_memory: bool
     """Whether the kernel limits how much memory all processes of a tool use together. If not, the server measures
@@ -861,7 +860,7 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
     without an ErrorInfo.
     """
     max_response_bytes: int
-    """The maximum number of bytes of a response message, also of a page or a batch of events."""
+    """The maximum number of bytes of a response message, including a page or a batch of events."""
     max_text_bytes: int
     """The maximum number of bytes (in UTF-8) of the text of one message."""
     max_image_bytes: int
@@ -892,25 +891,23 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
     max_rounds_per_run: int
     """The maximum number of model requests in one run."""
     max_sub_agents: int
-    """The maximum number of sub-agents that one call may start."""
+    """The maximum number of sub-agents that one call can start."""
     default_sub_agent_turns: int
-    """The maximum number of turns (model requests) of a sub-agent whose task names no number."""
+    """The maximum number of turns (model requests) of a sub-agent whose task sets no limit."""
     default_sub_agent_timeout: timedelta
-    """The time limit of a sub-agent whose task names none."""
+    """The time limit of a sub-agent whose task sets none."""
     max_sub_agent_turns: int
-    """The highest limit of turns that a task may name."""
+    """The highest turn limit that a task can set."""
     max_sub_agent_timeout: timedelta
-    """The longest time limit that a task may name."""
+    """The longest time limit that a task can set."""
     max_streams: int
-    """The maximum number of streams that may be open on the server at the same time, including waiting calls of
+    """The maximum number of streams that can be open on the server at the same time, including waiting calls of
     WaitRequestCycle.
     """
     heartbeat_interval: timedelta
     """The longest time without an event on a stream; after it, a heartbeat is sent."""
     watcher_stall_timeout: timedelta
-    """How long a client may read nothing from its stream while events wait for it, before the server ends the
-    stream.
-    """
+    """How long a client can stop reading its stream while events wait, before the server ends the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -918,7 +915,7 @@ class McpToolLeftOut(Wrapper[v1.McpServer.ToolLeftOut]):
     """A tool that an MCP server lists, but that is not offered."""
 
     name: str
-    """The name that the server gives to the tool, shortened. Empty if it gives none."""
+    """The server's name for the tool, shortened. Empty if it has none."""
     reason: str
     """Why the tool is not offered, as text for people."""
 
@@ -930,7 +927,7 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     version: str
     """The version of the server (semantic versioning)."""
     sandbox: Sandbox
-    """What the sandbox can do on this machine."""
+    """The capabilities of the sandbox on this machine."""
     limits: Limits
     """The limits that apply to clients."""
     default_model: str
@@ -944,18 +941,18 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     conversation, but not to sub-agents.
     """
     ends_when_unused: bool
-    """Whether the server ends by itself once no client is connected and no run is open, as one does that a terminal
-    has started. Background jobs end with it.
+    """Whether the server stops by itself once no client is connected and no run is open, like a server started by a
+    terminal. Background jobs end with it.
     """
     principal: str
     """The principal of the caller."""
     role: str
-    """What the caller may do: "reader" (read only), "user" or "operator", as in AuditEntry."""
+    """The caller's role: "reader" (read only), "user" or "operator", as in AuditEntry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota(Wrapper[v1.Quota]):
-    """A limit of what a principal, or all principals together, may use.
+    """A limit on usage by one principal, or by all together.
 
     A call that exceeds it is refused with QUOTA_EXCEEDED, or waits for its turn.
     """
@@ -970,9 +967,9 @@ class Quota(Wrapper[v1.Quota]):
     limit: int
     """The limit. Costs are in millionths of a US dollar. Zero means no limit."""
     used: int
-    """How much is used, in the same unit. Stored bytes are measured only from time to time."""
+    """The current usage, in the same unit. Stored bytes are measured only from time to time."""
     reset_time: datetime | None
-    """When the use is reset to zero. Unset for quotas that become free when runs, requests or streams end."""
+    """When the usage is reset to zero. Unset for quotas whose usage falls when runs, requests or streams end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -994,9 +991,9 @@ class Node(Wrapper[v1.Node]):
     draining: bool
     """Whether the node is about to stop and accepts no more conversations."""
     active_conversations: int
-    """The number of conversations that the node has in memory, as it last reported."""
+    """The number of conversations in the node's memory, as last reported."""
     answering: bool
-    """Whether this is the node that answers the call."""
+    """Whether this node answers the call."""
     workspaces: tuple[str, ...]
     """Directories that this node has and some other nodes do not have. Conversations that work in one of them run
     only on nodes that have it.
@@ -1045,7 +1042,7 @@ class AuditEntry(Wrapper[v1.AuditEntry]):
     """
     method: str
     """The name of the called method, such as `SendMessage`. Empty for entries that no caller caused, and for
-    refusals that were too many to be stored one by one, which `count` counts.
+    refusals too numerous to store one by one, which `count` counts.
     """
     conversation: str
     """The conversation of the call. Empty if the call was refused before the server looked for the conversation."""
@@ -1065,7 +1062,7 @@ class AuditEntry(Wrapper[v1.AuditEntry]):
 
 @dataclass(frozen=True, slots=True)
 class UnofferedTool(Wrapper[v1.UnofferedTool]):
-    """A tool of clients that the agent is not offered."""
+    """A client tool that the agent is not offered."""
 
     name: str
     """The name of the tool, as in ClientTool."""
@@ -1109,7 +1106,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     state: ConversationState
     """What the conversation is doing."""
     mode: Mode
-    """What tools may do. Set at creation; if unset there, "restricted" where the server can enforce it, otherwise
+    """What tools can do. Set at creation; if unset there, "restricted" where the server can enforce it, otherwise
     "unrestricted". SetMode changes it, and so does a request of the agent that a person approves.
     """
     context_usage: ContextUsage
@@ -1137,7 +1134,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     nothing and repeats nothing.
     """
     etag: str
-    """A value that changes whenever a field changes that UpdateConversation can set. Send it with UpdateConversation
+    """A value that changes whenever a field that UpdateConversation can set changes. Send it with UpdateConversation
     or DeleteConversation, so that the call fails if the conversation has changed since you read it.
     """
     labels: dict[str, str] = field(hash=False)
@@ -1153,12 +1150,12 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     updated.
     """
     budget: Budget | None
-    """How much the conversation may use. If unset, there is no limit; a negative amount is INVALID_ARGUMENT. Set at
-    creation, and can be updated; a new budget applies from the next model request on.
+    """The usage limit of the conversation. If unset, there is no limit; a negative amount is INVALID_ARGUMENT. Set
+    at creation, and can be updated; a new budget applies from the next model request on.
     """
     aside_usage: Usage
     """The tokens and the cost of small requests beside the conversation, to a fast and cheap model: for its title,
-    and for what `keyword_search` selects from its results. These requests are not in the history, do not count as
+    and for selecting excerpts in `keyword_search`. These requests are not in the history, do not count as
     requests of a run, and are not part of `total_usage`. The budget of the conversation counts both.
     """
     background_jobs: tuple[str, ...]
@@ -1290,9 +1287,9 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     """
     unrecorded: bool
     """Whether the cancel is not stored yet, because the store cannot write now, for example on a full disk.
-    Everything that this response names was stopped nevertheless. The server stores the cancel as soon as it can,
-    and events then report it; until then `state` and `revision` are those before the cancel, and queued messages
-    stay in the queue.
+    Everything named in this response was stopped anyway. The server stores the cancel as soon as it can, and
+    events then report it; until then `state` and `revision` are those before the cancel, and queued messages stay
+    in the queue.
     """
 
 
@@ -1349,7 +1346,7 @@ class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
 
 @dataclass(frozen=True, slots=True)
 class Transition(Wrapper[v1.Transition]):
-    """A transition as the log of a conversation has it.
+    """A transition as stored in a conversation's log.
 
     The JSON has the form of the server's log, which may change between versions.
     """
@@ -1416,7 +1413,7 @@ class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
 
 @dataclass(frozen=True, slots=True)
 class ClientToolCallChanged(Wrapper[v1.Event.ClientToolCallChanged]):
-    """A call of a tool that clients run began to wait for an answer, or stopped waiting.
+    """A client tool call started or stopped waiting for an answer.
 
     Every call that waited gets exactly one later event with another status, which is stored together with the
     call's result.
@@ -1427,7 +1424,7 @@ class ClientToolCallChanged(Wrapper[v1.Event.ClientToolCallChanged]):
     status: CallStatus
     """Whether the call still waits, and if not, why."""
     deadline: datetime
-    """Until when an answer is accepted."""
+    """The deadline for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1489,7 +1486,7 @@ class RunStopped(Wrapper[v1.Event.RunStopped]):
 
 @dataclass(frozen=True, slots=True)
 class Retrying(Wrapper[v1.Event.Retrying]):
-    """A request to the model or a tool failed and will be tried again."""
+    """A request to the model or a tool failed and will be retried."""
 
     llm_request_id: str
     """A request to the model."""
@@ -1544,14 +1541,11 @@ class BackgroundJobChanged(Wrapper[v1.Event.BackgroundJobChanged]):
     """A command continues as a background job after the tool call that started it, or such a job has ended.
 
     The agent gets a message about the end with its next request to the model, unless a tool result has shown it
-    the end. If the server was killed, the event comes when the conversation is watched or used for the first time
-    after that.
+    the end. If the server was killed, the event is sent when the conversation is next watched or used.
     """
 
     handle: str
-    """The handle of the job, as in Conversation.background_jobs. After a restart of the server, handles are used
-    again.
-    """
+    """The handle of the job, as in Conversation.background_jobs. After a restart of the server, handles are reused."""
     tool_use_id: str
     """The id of the tool call that started the job."""
     command: str
@@ -1615,7 +1609,7 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     "awaiting_sub_agents".
     """
     pending_client_tool_calls: tuple[ClientToolCallChanged, ...]
-    """The calls that wait for an answer of a client: one at most, because tools run one after the other."""
+    """The calls waiting for a client's answer: at most one, because tools run one after the other."""
     pending_questions: tuple[Question, ...]
     """The questions that the running tool asks a person, in the order of asking."""
 
@@ -1659,9 +1653,9 @@ class Event(Wrapper[v1.Event]):
     approval_changed: ApprovalChanged | None
     """Durable. A person was asked to approve a tool call, or that request was answered or withdrawn."""
     retrying: Retrying | None
-    """Durable. A request to the model or a tool failed and will be tried again."""
+    """Durable. A request to the model or a tool failed and will be retried."""
     stream_discarded: StreamDiscarded | None
-    """Durable. The text that was streamed for one attempt of a model request is void."""
+    """Durable. The text streamed for one attempt of a model request is discarded."""
     sub_agents_changed: SubAgentsChanged | None
     """Durable. A sub-agent ended while the conversation was waiting for it."""
     tool_tree_reaped: ToolTreeReaped | None
@@ -1671,11 +1665,11 @@ class Event(Wrapper[v1.Event]):
     tool_output_delta: ToolOutputDelta | None
     """Passing. A piece of output that a tool is writing."""
     client_tool_call_changed: ClientToolCallChanged | None
-    """Durable. A call of a tool that clients run began to wait for an answer, or stopped waiting."""
+    """Durable. A client tool call started or stopped waiting for an answer."""
     question_changed: QuestionChanged | None
     """Durable. A tool call asked a person a question, or such a question has ended."""
     background_job_changed: BackgroundJobChanged | None
-    """Durable. A background job began or has ended."""
+    """Durable. A background job started or ended."""
 
     @property
     def kind(self) -> EventKind | Literal[""]:
@@ -1845,16 +1839,16 @@ class ContextUsage(Value[v1.ContextUsage]):
 
 @dataclass(frozen=True, slots=True)
 class Budget(Value[v1.Budget]):
-    """How many tokens and how much money a conversation may use. Zero in any field means that there is no limit.
+    """The tokens and money that a conversation can use. Zero in any field means that there is no limit.
 
     The budget is checked before every request to the model. If it is used up, the run ends with "interrupted" and
     the detail "budget". A request that has begun is not aborted, so one response may exceed the budget.
     """
 
     run_tokens: int = 0
-    """The tokens, counted as in Usage, that one run may use."""
+    """The tokens, counted as in Usage, that one run can use."""
     conversation_tokens: int = 0
-    """The tokens that all runs of the conversation together may use, including small requests beside the runs, such
+    """The tokens that all runs of the conversation together can use, including small requests outside the runs, such
     as for a title.
     """
     conversation_cost_micros: int = 0
@@ -1933,7 +1927,7 @@ class ClientTool(Value[v1.ClientTool]):
 
 @dataclass(frozen=True, slots=True)
 class McpStdio(Value[v1.McpServer.Stdio]):
-    """A program with which Bedrock communicates through its stdin and stdout.
+    """A program that Bedrock communicates with through stdin and stdout.
 
     Each conversation that calls one of its tools gets a separate process, in the conversation's working directory
     and mode.
@@ -1942,7 +1936,7 @@ class McpStdio(Value[v1.McpServer.Stdio]):
     command: tuple[str, ...]
     """The program and its arguments: 1 to 64, of 4096 characters at most."""
     environment: dict[str, str] = field(default_factory=dict, hash=False)
-    """Environment variables for the program, beside those that every tool gets: 64 at most, with values of 4096
+    """Environment variables for the program, in addition to those of every tool: 64 at most, with values of 4096
     characters at most. They are stored and shown unchanged, so put no secret here. Never set for servers of the
     operator.
     """
@@ -1978,8 +1972,8 @@ class McpServer(Value[v1.McpServer]):
     http: McpHttp | None = None
     """The URL of a web service."""
     read_only_tools: tuple[str, ...] = ()
-    """The tools that change nothing, by the names that the server gives them; 64 at most. In "restricted" only these
-    tools run, and "ask_writes" requires approval of all others: what the server itself claims about its tools is
+    """The tools that change nothing, by the server's names for them; 64 at most. In "restricted" only these tools
+    run, and "ask_writes" requires approval of all others: what the server itself claims about its tools is
     ignored. Unset for servers of the operator, whose settings contain this.
     """
     state: McpServerState | Literal[""] = ""
@@ -1987,13 +1981,11 @@ class McpServer(Value[v1.McpServer]):
     error: str = ""
     """Why the connection failed, or how to log in, as text for people. Empty in other states."""
     tools: tuple[str, ...] = ()
-    """The server's tools, `tools/mcp__{name}__{tool}`, as the server listed them last. Empty until it has listed
-    them. A run offers the tools that were known when it began.
+    """The server's tools, `tools/mcp__{name}__{tool}`, as in the server's latest list. Empty before the first one. A
+    run offers the tools known when it began.
     """
     tools_left_out: tuple[McpToolLeftOut, ...] = ()
-    """Tools that the server listed last, but that are not offered, because models could not be given them. At most
-    128 are named.
-    """
+    """Tools in the server's latest list that are not offered, because models cannot use them. At most 128 are named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Wrapper(Generic[MessageT]):
         """Return the message as values for JSON, with the protobuf field names.
 
         This is protobuf's JSON mapping: enums by full names, 64-bit integers as strings, times in RFC 3339, no unset
-        fields. What is out of range becomes the nearest valid value.
+        fields. Values out of range become the nearest valid ones.
         """
         return _json_values(self.proto)
 
@@ -119,12 +119,12 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
     except json_format.ParseError as error:
         raise TypeError(f"{name}: must hold values of JSON only: {error}") from None
     except (RecursionError, DecodeError):
-        raise TypeError(f"{name}: must not be nested that deeply") from None
+        raise TypeError(f"{name}: is nested too deeply") from None
     return made
 
 
 def _sent(kind: type[Message], name: str, value: Any) -> Any:
-    """What a protobuf field takes for a caller's value.
+    """A caller's value, converted for a protobuf field.
 
     Raises TypeError for no timedelta or JSON, ValueError for an unknown name of an enum.
     """
@@ -356,7 +356,7 @@ def number_name(enum: EnumDescriptor, number: int) -> str:
 def resource_name(collection: str, name: str) -> str:
     """The full resource name for an id, a slug, or a full name. Raises ValueError for ""."""
     if not name:
-        raise ValueError(f"the name of one of the {collection} is empty")
+        raise ValueError(f"one of the {collection} has an empty name")
     return name if name.startswith(collection + "/") else f"{collection}/{name}"
 
 

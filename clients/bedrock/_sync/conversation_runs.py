@@ -127,8 +127,8 @@ class ConversationRuns(ConversationBase):
         Args:
             text: What to say.
             images: As for `send`.
-            on_approval: As for `send`. If None, every call that needs approval is denied at once.
-            on_question: As for `send`. If None, every question of a tool is declined at once.
+            on_approval: As for `send`. If None, every call that needs approval is denied immediately.
+            on_question: As for `send`. If None, every question of a tool is declined immediately.
             wait_for_others: Leave approvals and questions open, and wait until other clients have answered them.
             generation: As for `send`.
             output_schema: As for `send`.
@@ -180,7 +180,7 @@ class ConversationRuns(ConversationBase):
         """Start sub-agents, one for each task, as a run that ends when the agent has processed their results.
 
         Args:
-            tasks: One to ten tasks. A task is a text, or a `Task` with limits of its own.
+            tasks: One to ten tasks. A task is a text, or a `Task` with its own limits.
             on_approval: As for `send`.
             on_question: As for `send`.
             wait_for_others: As for `send`.

@@ -81,8 +81,8 @@ class Run(Sending):
     def wait(self, *, timeout: float | None = None) -> Stop | None:
         """Wait for the end of the run and return how it ended; None if the iterator was closed before the end.
 
-        An approval request is decided by `on_approval`, or denied at once; a tool's question is answered by
-        `on_question`, or declined at once.
+        An approval request is decided by `on_approval`, or denied immediately; a tool's question is answered by
+        `on_question`, or declined immediately.
 
         Args:
             timeout: Seconds to wait; no limit if None. The run is not cancelled after that, and `wait` may be repeated.

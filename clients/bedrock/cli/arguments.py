@@ -182,7 +182,7 @@ class _McpTable(Struct, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
-            raise ValueError(f"{self.name}: give either command, for a program, or url")
+            raise ValueError(f"{self.name}: set either command (a program) or url")
 
     @property
     def server(self) -> McpServer:

@@ -17,11 +17,11 @@ from bedrock.cli.text.output import folding, print_line
 from bedrock.cli.text.style import Paint, columns
 
 # The end of some of the server's error messages. It is meant for programs, so it is removed for people.
-FOR_PROGRAMS = ": try again, with the same request_id"
-RUNS_END = "A run has to end first: `bedrock list --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
+FOR_PROGRAMS = ": retry with the same request_id"
+RUNS_END = "A run must end first: `bedrock list --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
 
 _COMMAND_LINE: dict[type[errors.BedrockError], str] = {
-    errors.AgentBusy: "Wait for the end of the run, or end it with `bedrock cancel NAME`; then try again.",
+    errors.AgentBusy: "Wait until the run ends, or end it with `bedrock cancel NAME`; then try again.",
     errors.AwaitingApproval: "Answer with `bedrock approve NAME` or `bedrock deny NAME`, or cancel; then try again.",
     errors.ApprovalNeeded: "Answer with `bedrock approve NAME` or `bedrock deny NAME`.",
     errors.ModelUnavailable: "Choose one with -m; `bedrock models` lists them.",
@@ -31,7 +31,7 @@ _COMMAND_LINE: dict[type[errors.BedrockError], str] = {
 }
 _CHAT: dict[type[errors.BedrockError], str] = {
     **_COMMAND_LINE,
-    errors.AgentBusy: "Wait for the end of the run, or cancel it with Esc; then enter it again.",
+    errors.AgentBusy: "Wait until the run ends, or cancel it with Esc; then enter it again.",
     errors.ModelUnavailable: errors.ModelUnavailable.hint,
     errors.AwaitingApproval: "Answer the question, or cancel with Esc; then enter it again.",
 }
@@ -46,9 +46,9 @@ def what_happened(error: errors.BedrockError) -> str:
 def what_to_do(error: errors.BedrockError, *, in_chat: bool = False) -> str:
     """A hint: a command to enter, or in a chat a key to press; "" if the message has it already."""
     if _missing_conversation(error):
-        return "`bedrock list` lists them."
+        return "See `bedrock list`."
     if isinstance(error, errors.ModeUnavailable) and error.metadata.get("cause") == "directory":
-        return "Use a conversation in another directory (-C)."
+        return "Choose a conversation in another directory (-C)."
     if isinstance(error, errors.QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":
         return RUNS_END
     if error.reason == "STORE_UNAVAILABLE":
@@ -80,12 +80,12 @@ CANCELLED = 130
 CLOSED_PIPE = 141
 
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock`."
-SPEAK_TLS = "Something listens there. If it speaks TLS, begin the address with https://."
-TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server speaks no TLS."
+SPEAK_TLS = "A server listens there. If it uses TLS, begin the address with https://."
+TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server does not use TLS."
 AROUND_THE_PROXY = "If the server can be reached without the proxy, add its host to `no_proxy`."
 
 CHECK_ADDRESS = (
-    "No server answers there. Check {source}, and that `bedrock serve` on that machine listens at that address. "
+    "No server responds there. Check {source}, and that `bedrock serve` on that machine listens at that address. "
     "Without an address, this machine's server is used."
 )
 

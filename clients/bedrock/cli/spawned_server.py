@@ -106,9 +106,9 @@ class SpawnedServer:
             self._ended(self._child)
 
     def leave(self) -> bool:
-        """Wait until the server has exited, unless it goes on; return whether it does. Idempotent.
+        """Wait until the server has exited, unless it keeps running; return whether it does. Idempotent.
 
-        Close this process's clients first: the server would go on for them.
+        Close this process's clients first: the server would keep running for them.
         """
         child = self._child
         if child is None:

@@ -141,7 +141,7 @@ def typing_ahead(stream: TextIO) -> Generator[None]:
 
 @contextmanager
 def asking(stream: TextIO) -> Generator[None]:
-    """Let the terminal edit and echo lines for a question; what was typed before is dropped, and no answer."""
+    """Let the terminal edit and echo lines for a question; earlier input is dropped, and is not an answer."""
     with _editing(stream, True, termios.TCSAFLUSH):
         yield
 

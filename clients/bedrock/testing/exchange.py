@@ -101,7 +101,7 @@ class Exchange:
         """Set `reached`, then block until the test sets `go`; AssertionError after PATIENCE."""
         self.reached.set()
         if not self.go.wait(PATIENCE):
-            raise AssertionError("the test never let this script continue")
+            raise AssertionError("the test never released this script")
 
 
 Play: TypeAlias = Callable[[Exchange], None]
@@ -129,7 +129,7 @@ class Gate:
         try:
             return self._arrived.get(timeout=timeout)
         except queue.Empty:
-            raise AssertionError(f"no answer of the model reached the gate within {timeout:g} s") from None
+            raise AssertionError(f"no model answer reached the gate within {timeout:g} s") from None
 
     def open(self) -> None:
         """Let all waiting and all later answers through."""

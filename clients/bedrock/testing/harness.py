@@ -101,7 +101,7 @@ class Bedrock:
         problems: list[str] = []
         try:
             if self.server.crashed:
-                problems.append(f"the server has ended by itself: {self.server.log()[-2000:]}")
+                problems.append(f"the server exited unexpectedly: {self.server.log()[-2000:]}")
             if self.server.pid is None:
                 self.server.start()
             for name in [found.name for found in self.client.conversations(archived=None)]:
@@ -114,7 +114,7 @@ class Bedrock:
             self.client.close()
         for script in self.model.scripts:
             problems += script.problems
-            problems += [f"the model was never asked for: {words}" for words in script.unplayed]
+            problems += [f"the model never got a request for: {words}" for words in script.unplayed]
         return problems
 
     def _left_in(self, name: str) -> Iterator[str]:
@@ -139,7 +139,7 @@ class Bedrock:
         try:
             eventually(lambda: not self.server.tool_processes(), "the end of the tools' processes")
         except AssertionError:
-            return [f"process {pid} is left: {processes.command(pid)}" for pid in self.server.tool_processes()]
+            return [f"process {pid} is still running: {processes.command(pid)}" for pid in self.server.tool_processes()]
         return []
 
 

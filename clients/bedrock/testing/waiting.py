@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Maximum seconds to wait for what should happen at once. The limit is generous because machines may be busy.
+# Maximum seconds to wait for immediate effects. The limit is generous because machines may be busy.
 PATIENCE = 45.0
 
 

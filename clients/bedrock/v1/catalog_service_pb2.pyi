@@ -44,7 +44,7 @@ class Model(_message.Message):
         PROTOCOL_OPENAI_RESPONSES: Model._Protocol.ValueType  # 3
         """The OpenAI Responses API."""
         PROTOCOL_DEMO: Model._Protocol.ValueType  # 4
-        """No protocol: a scripted model inside the server, for trying things out."""
+        """No protocol: a scripted model inside the server, for demos and tests."""
 
     class Protocol(_Protocol, metaclass=_ProtocolEnumTypeWrapper):
         """The protocols in which the server talks to providers."""
@@ -58,7 +58,7 @@ class Model(_message.Message):
     PROTOCOL_OPENAI_RESPONSES: Model.Protocol.ValueType  # 3
     """The OpenAI Responses API."""
     PROTOCOL_DEMO: Model.Protocol.ValueType  # 4
-    """No protocol: a scripted model inside the server, for trying things out."""
+    """No protocol: a scripted model inside the server, for demos and tests."""
 
     NAME_FIELD_NUMBER: _builtins.int
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
@@ -102,9 +102,9 @@ class Model(_message.Message):
     otherwise the limits of the smallest known window.
     """
     images: _builtins.bool
-    """Whether the model is sent images: it accepts them, or it is not known whether it
-    does. If false, a message with an image is refused, and requests contain a note
-    instead of each image of the history, for example of a tool's result.
+    """Whether the server sends images to the model: it accepts them, or this is unknown. If false, a
+    message with an image is refused, and requests contain a note instead of each image of the
+    history, for example of a tool's result.
     """
     default: _builtins.bool
     """Whether conversations use this model if they are created without naming one. True
@@ -117,8 +117,8 @@ class Model(_message.Message):
     With other models the agent ends the run by calling a tool.
     """
     images_assumed: _builtins.bool
-    """Whether it is not known if the model accepts images, so that `images` is assumed.
-    It becomes false, as `images` does, when the provider refuses images.
+    """Whether `images` is only assumed, because it is unknown if the model accepts images. Both become
+    false when the provider refuses images.
     """
     @_builtins.property
     def reasoning_efforts(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.ReasoningEffort.ValueType]:
@@ -202,9 +202,8 @@ class Tool(_message.Message):
     group: _common_pb2.ToolGroup.ValueType
     """The kind of work that the tool does."""
     retry_safe: _builtins.bool
-    """Whether a call may be tried again after a failure of the infrastructure. Only
-    tools that change nothing may; a call of a tool that can change something is
-    never started twice.
+    """Whether a call can be retried after an infrastructure failure. This is true only of tools that
+    change nothing; a call of a tool that can change something is never started twice.
     """
     requires_approval: _builtins.bool
     """Whether a person must approve every call of the tool, whatever the approval
@@ -570,7 +569,7 @@ class GetServerInfoResponse(_message.Message):
 
     @_typing.final
     class Sandbox(_message.Message):
-        """What the sandbox can do on a machine, as tested once when the server starts."""
+        """The capabilities of the sandbox on this machine, as tested when the server starts."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -636,8 +635,8 @@ class GetServerInfoResponse(_message.Message):
         machine may support a better one.
         """
         kernel_bounds_processes: _builtins.bool
-        """Whether the kernel limits how many processes a tool has at once. If not, the
-        server counts them many times a second, and kills a tool that has too many.
+        """Whether the kernel limits a tool's number of processes. If not, the server counts them many
+        times a second, and kills a tool that has too many.
         """
         kernel_bounds_memory: _builtins.bool
         """Whether the kernel limits how much memory all processes of a tool use together.
@@ -706,9 +705,7 @@ class GetServerInfoResponse(_message.Message):
         one with RESOURCE_EXHAUSTED, without an ErrorInfo.
         """
         max_response_bytes: _builtins.int
-        """The maximum number of bytes of a response message, also of a page or a batch of
-        events.
-        """
+        """The maximum number of bytes of a response message, including a page or a batch of events."""
         max_text_bytes: _builtins.int
         """The maximum number of bytes (in UTF-8) of the text of one message."""
         max_image_bytes: _builtins.int
@@ -742,24 +739,22 @@ class GetServerInfoResponse(_message.Message):
         max_rounds_per_run: _builtins.int
         """The maximum number of model requests in one run."""
         max_sub_agents: _builtins.int
-        """The maximum number of sub-agents that one call may start."""
+        """The maximum number of sub-agents that one call can start."""
         default_sub_agent_turns: _builtins.int
-        """The maximum number of turns (model requests) of a sub-agent whose task names no
-        number.
-        """
+        """The maximum number of turns (model requests) of a sub-agent whose task sets no limit."""
         max_sub_agent_turns: _builtins.int
-        """The highest limit of turns that a task may name."""
+        """The highest turn limit that a task can set."""
         max_streams: _builtins.int
-        """The maximum number of streams that may be open on the server at the same time,
-        including waiting calls of WaitRequestCycle.
+        """The maximum number of streams that can be open on the server at the same time, including
+        waiting calls of WaitRequestCycle.
         """
         @_builtins.property
         def default_sub_agent_timeout(self) -> _duration_pb2.Duration:
-            """The time limit of a sub-agent whose task names none."""
+            """The time limit of a sub-agent whose task sets none."""
 
         @_builtins.property
         def max_sub_agent_timeout(self) -> _duration_pb2.Duration:
-            """The longest time limit that a task may name."""
+            """The longest time limit that a task can set."""
 
         @_builtins.property
         def heartbeat_interval(self) -> _duration_pb2.Duration:
@@ -767,8 +762,8 @@ class GetServerInfoResponse(_message.Message):
 
         @_builtins.property
         def watcher_stall_timeout(self) -> _duration_pb2.Duration:
-            """How long a client may read nothing from its stream while events wait for it,
-            before the server ends the stream.
+            """How long a client can stop reading its stream while events wait, before the server ends the
+            stream.
             """
 
         def __init__(
@@ -827,18 +822,16 @@ class GetServerInfoResponse(_message.Message):
     another database.
     """
     ends_when_unused: _builtins.bool
-    """Whether the server ends by itself once no client is connected and no run is open,
-    as one does that a terminal has started. Background jobs end with it.
+    """Whether the server stops by itself once no client is connected and no run is open, like a server
+    started by a terminal. Background jobs end with it.
     """
     principal: _builtins.str
     """The principal of the caller."""
     role: _builtins.str
-    """What the caller may do: "reader" (read only), "user" or "operator", as in
-    AuditEntry.
-    """
+    """The caller's role: "reader" (read only), "user" or "operator", as in AuditEntry."""
     @_builtins.property
     def sandbox(self) -> Global___GetServerInfoResponse.Sandbox:
-        """What the sandbox can do on this machine."""
+        """The capabilities of the sandbox on this machine."""
 
     @_builtins.property
     def limits(self) -> Global___GetServerInfoResponse.Limits:
@@ -874,8 +867,8 @@ Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
 
 @_typing.final
 class Quota(_message.Message):
-    """A limit of what a principal, or all principals together, may use. A call that
-    exceeds it is refused with QUOTA_EXCEEDED, or waits for its turn.
+    """A limit on usage by one principal, or by all together. A call that exceeds it is refused with
+    QUOTA_EXCEEDED, or waits for its turn.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -896,13 +889,11 @@ class Quota(_message.Message):
     limit: _builtins.int
     """The limit. Costs are in millionths of a US dollar. Zero means no limit."""
     used: _builtins.int
-    """How much is used, in the same unit. Stored bytes are measured only from time to
-    time.
-    """
+    """The current usage, in the same unit. Stored bytes are measured only from time to time."""
     @_builtins.property
     def reset_time(self) -> _timestamp_pb2.Timestamp:
-        """When the use is reset to zero. Unset for quotas that become free when runs,
-        requests or streams end.
+        """When the usage is reset to zero. Unset for quotas whose usage falls when runs, requests or
+        streams end.
         """
 
     def __init__(
@@ -998,9 +989,9 @@ class Node(_message.Message):
     draining: _builtins.bool
     """Whether the node is about to stop and accepts no more conversations."""
     active_conversations: _builtins.int
-    """The number of conversations that the node has in memory, as it last reported."""
+    """The number of conversations in the node's memory, as last reported."""
     answering: _builtins.bool
-    """Whether this is the node that answers the call."""
+    """Whether this node answers the call."""
     @_builtins.property
     def workspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Directories that this node has and some other nodes do not have. Conversations

@@ -107,8 +107,8 @@ class CatalogServiceServicer(object):
     def ListTools(self, request, context):
         """Lists the tools that agents can call, ordered by name.
 
-        Names, descriptions and schemas are the same in every mode; only what a tool may
-        do depends on the mode.
+        Names, descriptions and schemas are the same in every mode; only a tool's rights depend on the
+        mode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,17 +125,16 @@ class CatalogServiceServicer(object):
         """Lists the directories and files in a directory of the server, to help people
         choose a working directory.
 
-        The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path
-        is relative, does not exist, is not a directory, may not be read, or is where the
-        server keeps its own data. The server's own files, and names that are not valid
-        UTF-8, are not listed.
+        The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path is relative,
+        does not exist, is not a directory, cannot be read, or contains the server's own data. The
+        server's own files, and names that are not valid UTF-8, are not listed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """Returns the version of the server, what its sandbox can do, and its limits.
+        """Returns the server's version, sandbox capabilities and limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,10 +150,9 @@ class CatalogServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
-        """Lists the servers that share the database of this one, including itself, as this
-        server sees them: those that are running, in the order in which they were
-        started. A server that does not share its conversations lists only itself,
-        without an address. Requires the role of an operator.
+        """Lists the running servers that share this one's database, including itself, in the order in
+        which they were started, as this server sees them. A server that does not share its
+        conversations lists only itself, without an address. Requires the role of an operator.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

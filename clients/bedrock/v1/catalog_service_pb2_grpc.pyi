@@ -51,8 +51,8 @@ class CatalogServiceStub:
     ListTools: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListToolsRequest, _catalog_service_pb2.ListToolsResponse]
     """Lists the tools that agents can call, ordered by name.
 
-    Names, descriptions and schemas are the same in every mode; only what a tool may
-    do depends on the mode.
+    Names, descriptions and schemas are the same in every mode; only a tool's rights depend on the
+    mode.
     """
     GetTool: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetToolRequest, _catalog_service_pb2.GetToolResponse]
     """Reads one of the tools that agents can call. NOT_FOUND for any other tool."""
@@ -60,23 +60,21 @@ class CatalogServiceStub:
     """Lists the directories and files in a directory of the server, to help people
     choose a working directory.
 
-    The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path
-    is relative, does not exist, is not a directory, may not be read, or is where the
-    server keeps its own data. The server's own files, and names that are not valid
-    UTF-8, are not listed.
+    The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path is relative,
+    does not exist, is not a directory, cannot be read, or contains the server's own data. The
+    server's own files, and names that are not valid UTF-8, are not listed.
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetServerInfoRequest, _catalog_service_pb2.GetServerInfoResponse]
-    """Returns the version of the server, what its sandbox can do, and its limits."""
+    """Returns the server's version, sandbox capabilities and limits."""
     GetQuotas: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetQuotasRequest, _catalog_service_pb2.GetQuotasResponse]
     """Returns the quotas of the caller's principal and how much of each is used. An
     operator gets the quotas of all principals, and those that apply to all
     principals together. The call itself never counts towards a quota.
     """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListNodesRequest, _catalog_service_pb2.ListNodesResponse]
-    """Lists the servers that share the database of this one, including itself, as this
-    server sees them: those that are running, in the order in which they were
-    started. A server that does not share its conversations lists only itself,
-    without an address. Requires the role of an operator.
+    """Lists the running servers that share this one's database, including itself, in the order in
+    which they were started, as this server sees them. A server that does not share its
+    conversations lists only itself, without an address. Requires the role of an operator.
     """
 
 @_typing.type_check_only
@@ -102,8 +100,8 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     ListTools: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListToolsRequest, _catalog_service_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists the tools that agents can call, ordered by name.
 
-    Names, descriptions and schemas are the same in every mode; only what a tool may
-    do depends on the mode.
+    Names, descriptions and schemas are the same in every mode; only a tool's rights depend on the
+    mode.
     """
     GetTool: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetToolRequest, _catalog_service_pb2.GetToolResponse]  # type: ignore[assignment]
     """Reads one of the tools that agents can call. NOT_FOUND for any other tool."""
@@ -111,23 +109,21 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     """Lists the directories and files in a directory of the server, to help people
     choose a working directory.
 
-    The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path
-    is relative, does not exist, is not a directory, may not be read, or is where the
-    server keeps its own data. The server's own files, and names that are not valid
-    UTF-8, are not listed.
+    The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path is relative,
+    does not exist, is not a directory, cannot be read, or contains the server's own data. The
+    server's own files, and names that are not valid UTF-8, are not listed.
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetServerInfoRequest, _catalog_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """Returns the version of the server, what its sandbox can do, and its limits."""
+    """Returns the server's version, sandbox capabilities and limits."""
     GetQuotas: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetQuotasRequest, _catalog_service_pb2.GetQuotasResponse]  # type: ignore[assignment]
     """Returns the quotas of the caller's principal and how much of each is used. An
     operator gets the quotas of all principals, and those that apply to all
     principals together. The call itself never counts towards a quota.
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListNodesRequest, _catalog_service_pb2.ListNodesResponse]  # type: ignore[assignment]
-    """Lists the servers that share the database of this one, including itself, as this
-    server sees them: those that are running, in the order in which they were
-    started. A server that does not share its conversations lists only itself,
-    without an address. Requires the role of an operator.
+    """Lists the running servers that share this one's database, including itself, in the order in
+    which they were started, as this server sees them. A server that does not share its
+    conversations lists only itself, without an address. Requires the role of an operator.
     """
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -168,8 +164,8 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_catalog_service_pb2.ListToolsResponse, _abc.Awaitable[_catalog_service_pb2.ListToolsResponse]]:
         """Lists the tools that agents can call, ordered by name.
 
-        Names, descriptions and schemas are the same in every mode; only what a tool may
-        do depends on the mode.
+        Names, descriptions and schemas are the same in every mode; only a tool's rights depend on the
+        mode.
         """
 
     @_abc_1.abstractmethod
@@ -189,10 +185,9 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists the directories and files in a directory of the server, to help people
         choose a working directory.
 
-        The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path
-        is relative, does not exist, is not a directory, may not be read, or is where the
-        server keeps its own data. The server's own files, and names that are not valid
-        UTF-8, are not listed.
+        The call is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) if the path is relative,
+        does not exist, is not a directory, cannot be read, or contains the server's own data. The
+        server's own files, and names that are not valid UTF-8, are not listed.
         """
 
     @_abc_1.abstractmethod
@@ -201,7 +196,7 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_service_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_service_pb2.GetServerInfoResponse, _abc.Awaitable[_catalog_service_pb2.GetServerInfoResponse]]:
-        """Returns the version of the server, what its sandbox can do, and its limits."""
+        """Returns the server's version, sandbox capabilities and limits."""
 
     @_abc_1.abstractmethod
     def GetQuotas(
@@ -220,10 +215,9 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_service_pb2.ListNodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_service_pb2.ListNodesResponse, _abc.Awaitable[_catalog_service_pb2.ListNodesResponse]]:
-        """Lists the servers that share the database of this one, including itself, as this
-        server sees them: those that are running, in the order in which they were
-        started. A server that does not share its conversations lists only itself,
-        without an address. Requires the role of an operator.
+        """Lists the running servers that share this one's database, including itself, in the order in
+        which they were started, as this server sees them. A server that does not share its
+        conversations lists only itself, without an address. Requires the role of an operator.
         """
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

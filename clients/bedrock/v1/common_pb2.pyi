@@ -42,10 +42,10 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     open run) or as a follow-up (for a run after it).
     """
     REFUSAL_REASON_CANCELLING: _RefusalReason.ValueType  # 2
-    """FAILED_PRECONDITION. A cancel is being carried out, and until it is complete the
-    conversation accepts no messages.
+    """FAILED_PRECONDITION. A cancel is in progress; until it is complete, the conversation accepts no
+    messages.
 
-    Send the message again when the state is idle, which takes two seconds at most.
+    Send the message again when the state is idle, after at most two seconds.
     """
     REFUSAL_REASON_AWAITING_APPROVAL: _RefusalReason.ValueType  # 3
     """FAILED_PRECONDITION. The agent is busy because a tool call waits until a person
@@ -89,8 +89,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Read, export or delete it; continue in another conversation.
     """
     REFUSAL_REASON_SUB_AGENT: _RefusalReason.ValueType  # 9
-    """FAILED_PRECONDITION. The conversation is that of a sub-agent, to which only its
-    parent may send commands.
+    """FAILED_PRECONDITION. The conversation belongs to a sub-agent, and only its parent can send it
+    commands.
 
     Send the command to the parent. The sub-agent's conversation itself can be read,
     watched and cancelled.
@@ -120,8 +120,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Read how that run ended and decide whether the message still makes sense.
     """
     REFUSAL_REASON_QUEUE_FULL: _RefusalReason.ValueType  # 14
-    """RESOURCE_EXHAUSTED. The queue of the conversation is full: the number of steers
-    and follow-ups that wait has reached Limits.max_queue_length.
+    """RESOURCE_EXHAUSTED. The queue of the conversation is full: the number of waiting steers and
+    follow-ups has reached Limits.max_queue_length.
 
     Wait until one of them has been delivered, or withdraw one.
     """
@@ -133,7 +133,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_SLUG_TAKEN: _RefusalReason.ValueType  # 16
     """ALREADY_EXISTS. Another conversation of the principal has this slug.
 
-    Choose another slug, or leave the field empty, so that the server chooses one.
+    Choose another slug, or leave the field empty to let the server choose one.
     """
     REFUSAL_REASON_MODEL_UNAVAILABLE: _RefusalReason.ValueType  # 17
     """INVALID_ARGUMENT. The server does not offer this model, and it never uses another
@@ -152,8 +152,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     directory; `cause` in the metadata of the ErrorInfo is then `directory`.
     """
     REFUSAL_REASON_WORKING_DIRECTORY_INVALID: _RefusalReason.ValueType  # 19
-    """INVALID_ARGUMENT. The path is not an absolute path of an existing directory
-    that the server may use.
+    """INVALID_ARGUMENT. The path is not the absolute path of an existing directory that the server can
+    use.
 
     Correct the path.
     """
@@ -165,8 +165,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Correct or leave out the image that the BadRequest names, or choose another model.
     """
     REFUSAL_REASON_REVISION_TOO_OLD: _RefusalReason.ValueType  # 21
-    """OUT_OF_RANGE. The events after the given revision are no longer stored. The
-    metadata key "oldest_revision" contains the oldest revision that can be given.
+    """OUT_OF_RANGE. The events after the given revision are no longer stored. The metadata key
+    "oldest_revision" contains the oldest valid revision.
 
     Take a new snapshot by subscribing without `after_revision`.
     """
@@ -185,13 +185,13 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Raise the budget with UpdateConversation.
     """
     REFUSAL_REASON_STORE_UNAVAILABLE: _RefusalReason.ValueType  # 24
-    """UNAVAILABLE. The store cannot be read, or cannot confirm the change of this call.
-    In rare cases the change has been written nevertheless.
+    """UNAVAILABLE. The store cannot be read, or cannot confirm the change of this call. In rare cases
+    the change has been written anyway.
 
     Try again with the same `request_id` after the delay in `google.rpc.RetryInfo`.
     """
     REFUSAL_REASON_SHUTTING_DOWN: _RefusalReason.ValueType  # 25
-    """UNAVAILABLE. The server is shutting down and takes no new work.
+    """UNAVAILABLE. The server is shutting down and accepts no new work.
 
     Connect again and repeat the call with the same `request_id`.
     """
@@ -267,12 +267,11 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """The reasons for which the server refuses a well-formed call.
 
-    A refusal changes nothing: the conversation is exactly as it was before the call.
-    When the cause has gone, the same request may be sent again with the same
-    `request_id`. The status contains a `google.rpc.ErrorInfo` whose `domain` is
-    "bedrock.dev" and whose `reason` is the name of a value below without the prefix,
-    for example "AGENT_BUSY". Programs should look at the reason and show the status
-    message to people, because the wording of messages may change.
+    A refusal changes nothing: the conversation is exactly as it was before the call. When the cause
+    has been resolved, the same request can be sent again with the same `request_id`. The status
+    contains a `google.rpc.ErrorInfo` whose `domain` is "bedrock.dev" and whose `reason` is the name
+    of a value below without the prefix, for example "AGENT_BUSY". Programs should look at the reason
+    and show the status message to people, because the wording of messages may change.
 
     AGENT_BUSY, AWAITING_APPROVAL, CANCELLING and RUN_OVER name the open run, if there
     is one, in the metadata key "run". If waiting helps, a `google.rpc.RetryInfo`
@@ -317,10 +316,10 @@ Wait until the run has ended, cancel it, or send the message as a steer (for the
 open run) or as a follow-up (for a run after it).
 """
 REFUSAL_REASON_CANCELLING: RefusalReason.ValueType  # 2
-"""FAILED_PRECONDITION. A cancel is being carried out, and until it is complete the
-conversation accepts no messages.
+"""FAILED_PRECONDITION. A cancel is in progress; until it is complete, the conversation accepts no
+messages.
 
-Send the message again when the state is idle, which takes two seconds at most.
+Send the message again when the state is idle, after at most two seconds.
 """
 REFUSAL_REASON_AWAITING_APPROVAL: RefusalReason.ValueType  # 3
 """FAILED_PRECONDITION. The agent is busy because a tool call waits until a person
@@ -364,8 +363,8 @@ longer accepts commands.
 Read, export or delete it; continue in another conversation.
 """
 REFUSAL_REASON_SUB_AGENT: RefusalReason.ValueType  # 9
-"""FAILED_PRECONDITION. The conversation is that of a sub-agent, to which only its
-parent may send commands.
+"""FAILED_PRECONDITION. The conversation belongs to a sub-agent, and only its parent can send it
+commands.
 
 Send the command to the parent. The sub-agent's conversation itself can be read,
 watched and cancelled.
@@ -395,8 +394,8 @@ REFUSAL_REASON_RUN_OVER: RefusalReason.ValueType  # 13
 Read how that run ended and decide whether the message still makes sense.
 """
 REFUSAL_REASON_QUEUE_FULL: RefusalReason.ValueType  # 14
-"""RESOURCE_EXHAUSTED. The queue of the conversation is full: the number of steers
-and follow-ups that wait has reached Limits.max_queue_length.
+"""RESOURCE_EXHAUSTED. The queue of the conversation is full: the number of waiting steers and
+follow-ups has reached Limits.max_queue_length.
 
 Wait until one of them has been delivered, or withdraw one.
 """
@@ -408,7 +407,7 @@ Use a new id for a new request.
 REFUSAL_REASON_SLUG_TAKEN: RefusalReason.ValueType  # 16
 """ALREADY_EXISTS. Another conversation of the principal has this slug.
 
-Choose another slug, or leave the field empty, so that the server chooses one.
+Choose another slug, or leave the field empty to let the server choose one.
 """
 REFUSAL_REASON_MODEL_UNAVAILABLE: RefusalReason.ValueType  # 17
 """INVALID_ARGUMENT. The server does not offer this model, and it never uses another
@@ -427,8 +426,8 @@ ask for another mode. If it is the directory, create a conversation in another
 directory; `cause` in the metadata of the ErrorInfo is then `directory`.
 """
 REFUSAL_REASON_WORKING_DIRECTORY_INVALID: RefusalReason.ValueType  # 19
-"""INVALID_ARGUMENT. The path is not an absolute path of an existing directory
-that the server may use.
+"""INVALID_ARGUMENT. The path is not the absolute path of an existing directory that the server can
+use.
 
 Correct the path.
 """
@@ -440,8 +439,8 @@ known not to accept images (`images` of Model).
 Correct or leave out the image that the BadRequest names, or choose another model.
 """
 REFUSAL_REASON_REVISION_TOO_OLD: RefusalReason.ValueType  # 21
-"""OUT_OF_RANGE. The events after the given revision are no longer stored. The
-metadata key "oldest_revision" contains the oldest revision that can be given.
+"""OUT_OF_RANGE. The events after the given revision are no longer stored. The metadata key
+"oldest_revision" contains the oldest valid revision.
 
 Take a new snapshot by subscribing without `after_revision`.
 """
@@ -460,13 +459,13 @@ begins, and ends with the detail "budget".
 Raise the budget with UpdateConversation.
 """
 REFUSAL_REASON_STORE_UNAVAILABLE: RefusalReason.ValueType  # 24
-"""UNAVAILABLE. The store cannot be read, or cannot confirm the change of this call.
-In rare cases the change has been written nevertheless.
+"""UNAVAILABLE. The store cannot be read, or cannot confirm the change of this call. In rare cases
+the change has been written anyway.
 
 Try again with the same `request_id` after the delay in `google.rpc.RetryInfo`.
 """
 REFUSAL_REASON_SHUTTING_DOWN: RefusalReason.ValueType  # 25
-"""UNAVAILABLE. The server is shutting down and takes no new work.
+"""UNAVAILABLE. The server is shutting down and accepts no new work.
 
 Connect again and repeat the call with the same `request_id`.
 """
@@ -563,8 +562,8 @@ class _StateKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StateKind.V
     STATE_KIND_TOOL_EXECUTING: _StateKind.ValueType  # 5
     """Tool calls run, one after the other, in the order of the response."""
     STATE_KIND_CANCELLING: _StateKind.ValueType  # 6
-    """A cancel was accepted and is being carried out. The state lasts only while
-    sub-agents end, for two seconds at most.
+    """A cancel was accepted and is in progress. The state lasts only while sub-agents end, for two
+    seconds at most.
     """
     STATE_KIND_AWAITING_SUB_AGENTS: _StateKind.ValueType  # 7
     """Sub-agents are working, each in a separate conversation."""
@@ -603,8 +602,8 @@ Only this state can last without a time limit.
 STATE_KIND_TOOL_EXECUTING: StateKind.ValueType  # 5
 """Tool calls run, one after the other, in the order of the response."""
 STATE_KIND_CANCELLING: StateKind.ValueType  # 6
-"""A cancel was accepted and is being carried out. The state lasts only while
-sub-agents end, for two seconds at most.
+"""A cancel was accepted and is in progress. The state lasts only while sub-agents end, for two
+seconds at most.
 """
 STATE_KIND_AWAITING_SUB_AGENTS: StateKind.ValueType  # 7
 """Sub-agents are working, each in a separate conversation."""
@@ -651,11 +650,11 @@ class _ContextStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ContextS
     CONTEXT_STATE_GENERATING_RESPONSE: _ContextState.ValueType  # 9
     """The next model request of the same run is being prepared."""
     CONTEXT_STATE_TRANSIENT_FAILURE: _ContextState.ValueType  # 10
-    """A model request or a tool call failed and will be tried again."""
+    """A model request or a tool call failed and will be retried."""
     CONTEXT_STATE_FAILED: _ContextState.ValueType  # 11
     """The run failed. A new message starts the next run."""
     CONTEXT_STATE_CANCELLING: _ContextState.ValueType  # 12
-    """A cancel is being carried out."""
+    """A cancel is in progress."""
     CONTEXT_STATE_CONTEXT_EXHAUSTED: _ContextState.ValueType  # 13
     """The context is used up."""
 
@@ -688,11 +687,11 @@ CONTEXT_STATE_PROCESSING_TOOL_RESULTS: ContextState.ValueType  # 8
 CONTEXT_STATE_GENERATING_RESPONSE: ContextState.ValueType  # 9
 """The next model request of the same run is being prepared."""
 CONTEXT_STATE_TRANSIENT_FAILURE: ContextState.ValueType  # 10
-"""A model request or a tool call failed and will be tried again."""
+"""A model request or a tool call failed and will be retried."""
 CONTEXT_STATE_FAILED: ContextState.ValueType  # 11
 """The run failed. A new message starts the next run."""
 CONTEXT_STATE_CANCELLING: ContextState.ValueType  # 12
-"""A cancel is being carried out."""
+"""A cancel is in progress."""
 CONTEXT_STATE_CONTEXT_EXHAUSTED: ContextState.ValueType  # 13
 """The context is used up."""
 Global___ContextState: _TypeAlias = ContextState  # noqa: Y015
@@ -714,9 +713,7 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     the provider demanded a longer wait than the server accepts.
     """
     ERROR_KIND_NETWORK: _ErrorKind.ValueType  # 3
-    """On every attempt, the provider could not be reached, did not answer in time, or
-    broke off its answer.
-    """
+    """On every attempt, the provider was unreachable, did not respond in time, or cut off its answer."""
     ERROR_KIND_INVALID_REQUEST: _ErrorKind.ValueType  # 4
     """The provider rejected the request as wrong, or no longer serves the model. There
     is no retry.
@@ -726,7 +723,7 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_CONTENT_FILTER: _ErrorKind.ValueType  # 6
     """The provider rejected the content. There is no retry."""
     ERROR_KIND_UNKNOWN: _ErrorKind.ValueType  # 7
-    """The server itself failed. This is a bug; the server's log contains the details."""
+    """Internal error. This is a bug; the server's log contains the details."""
     ERROR_KIND_CONTEXT_EXHAUSTED: _ErrorKind.ValueType  # 8
     """The context is used up."""
     ERROR_KIND_SUB_AGENT_ERROR: _ErrorKind.ValueType  # 9
@@ -778,9 +775,7 @@ ERROR_KIND_RATE_LIMIT: ErrorKind.ValueType  # 2
 the provider demanded a longer wait than the server accepts.
 """
 ERROR_KIND_NETWORK: ErrorKind.ValueType  # 3
-"""On every attempt, the provider could not be reached, did not answer in time, or
-broke off its answer.
-"""
+"""On every attempt, the provider was unreachable, did not respond in time, or cut off its answer."""
 ERROR_KIND_INVALID_REQUEST: ErrorKind.ValueType  # 4
 """The provider rejected the request as wrong, or no longer serves the model. There
 is no retry.
@@ -790,7 +785,7 @@ ERROR_KIND_SERVER_ERROR: ErrorKind.ValueType  # 5
 ERROR_KIND_CONTENT_FILTER: ErrorKind.ValueType  # 6
 """The provider rejected the content. There is no retry."""
 ERROR_KIND_UNKNOWN: ErrorKind.ValueType  # 7
-"""The server itself failed. This is a bug; the server's log contains the details."""
+"""Internal error. This is a bug; the server's log contains the details."""
 ERROR_KIND_CONTEXT_EXHAUSTED: ErrorKind.ValueType  # 8
 """The context is used up."""
 ERROR_KIND_SUB_AGENT_ERROR: ErrorKind.ValueType  # 9
@@ -919,9 +914,9 @@ class _ApprovalPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Approv
     """Every call needs approval."""
 
 class ApprovalPolicy(_ApprovalPolicy, metaclass=_ApprovalPolicyEnumTypeWrapper):
-    """Which tool calls a person must approve before they run. If the agent requests a
-    mode with more rights, a person is always asked, under every policy. Sub-agents
-    cannot ask: their calls that need approval get an error result.
+    """Which tool calls a person must approve before they run. A request for a mode with more rights
+    always needs approval, under every policy. Sub-agents cannot ask: their calls that need approval
+    get an error result.
     """
 
 APPROVAL_POLICY_UNSPECIFIED: ApprovalPolicy.ValueType  # 0
@@ -979,7 +974,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_UNSPECIFIED: _Role.ValueType  # 0
     """Never sent."""
     ROLE_USER: _Role.ValueType  # 1
-    """A person, or a program on behalf of one."""
+    """A person, or a program acting for one."""
     ROLE_AGENT: _Role.ValueType  # 2
     """The model."""
     ROLE_TOOL: _Role.ValueType  # 3
@@ -999,7 +994,7 @@ class Role(_Role, metaclass=_RoleEnumTypeWrapper):
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 """Never sent."""
 ROLE_USER: Role.ValueType  # 1
-"""A person, or a program on behalf of one."""
+"""A person, or a program acting for one."""
 ROLE_AGENT: Role.ValueType  # 2
 """The model."""
 ROLE_TOOL: Role.ValueType  # 3
@@ -1056,8 +1051,8 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     message explains what does not match. There are at most two of these in a run.
     """
     SYSTEM_MESSAGE_KIND_MCP_RESTARTED: _SystemMessageKind.ValueType  # 14
-    """MCP servers were restarted in another mode, so that they lost what they kept in
-    memory. The message names them.
+    """MCP servers were restarted in another mode, and lost their state in memory. The message names
+    them.
     """
     SYSTEM_MESSAGE_KIND_FORKED: _SystemMessageKind.ValueType  # 15
     """The conversation is a fork; the message says that files and background jobs are
@@ -1106,8 +1101,8 @@ SYSTEM_MESSAGE_KIND_OUTPUT_NUDGE: SystemMessageKind.ValueType  # 13
 message explains what does not match. There are at most two of these in a run.
 """
 SYSTEM_MESSAGE_KIND_MCP_RESTARTED: SystemMessageKind.ValueType  # 14
-"""MCP servers were restarted in another mode, so that they lost what they kept in
-memory. The message names them.
+"""MCP servers were restarted in another mode, and lost their state in memory. The message names
+them.
 """
 SYSTEM_MESSAGE_KIND_FORKED: SystemMessageKind.ValueType  # 15
 """The conversation is a fork; the message says that files and background jobs are
@@ -1180,7 +1175,7 @@ class _DispositionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Dispositi
     """
 
 class Disposition(_Disposition, metaclass=_DispositionEnumTypeWrapper):
-    """What happened to a message when it was accepted."""
+    """What happened to an accepted message."""
 
 DISPOSITION_UNSPECIFIED: Disposition.ValueType  # 0
 """Never sent."""
@@ -1293,7 +1288,7 @@ class _ApprovalDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Appr
     APPROVAL_DECISION_UNSPECIFIED: _ApprovalDecision.ValueType  # 0
     """In a request: INVALID_ARGUMENT. In an event: not decided yet."""
     APPROVAL_DECISION_APPROVE: _ApprovalDecision.ValueType  # 1
-    """The call may run."""
+    """The call can run."""
     APPROVAL_DECISION_DENY: _ApprovalDecision.ValueType  # 2
     """The call must not run. The agent is informed, and continues without the call."""
     APPROVAL_DECISION_WITHDRAWN: _ApprovalDecision.ValueType  # 4
@@ -1308,7 +1303,7 @@ class ApprovalDecision(_ApprovalDecision, metaclass=_ApprovalDecisionEnumTypeWra
 APPROVAL_DECISION_UNSPECIFIED: ApprovalDecision.ValueType  # 0
 """In a request: INVALID_ARGUMENT. In an event: not decided yet."""
 APPROVAL_DECISION_APPROVE: ApprovalDecision.ValueType  # 1
-"""The call may run."""
+"""The call can run."""
 APPROVAL_DECISION_DENY: ApprovalDecision.ValueType  # 2
 """The call must not run. The agent is informed, and continues without the call."""
 APPROVAL_DECISION_WITHDRAWN: ApprovalDecision.ValueType  # 4
@@ -1365,8 +1360,8 @@ class RunError(_message.Message):
     kind: Global___ErrorKind.ValueType
     """The kind of failure."""
     message: _builtins.str
-    """One or two sentences for people: what happened, after how many attempts, and what
-    to do about it. They reveal nothing internal of the server.
+    """One or two sentences for people: what happened, after how many attempts, and what to do about
+    it. They reveal no internals of the server.
     """
     def __init__(
         self,
@@ -1538,7 +1533,7 @@ Global___ClientTool: _TypeAlias = ClientTool  # noqa: Y015
 
 @_typing.final
 class UnofferedTool(_message.Message):
-    """A tool of clients that the agent is not offered."""
+    """A client tool that the agent is not offered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1591,8 +1586,7 @@ Global___UnofferedTool: _TypeAlias = UnofferedTool  # noqa: Y015
 
 @_typing.final
 class Budget(_message.Message):
-    """How many tokens and how much money a conversation may use. Zero in any field means
-    that there is no limit.
+    """The tokens and money that a conversation can use. Zero in any field means that there is no limit.
 
     The budget is checked before every request to the model. If it is used up, the run
     ends with STOP_REASON_INTERRUPTED and the detail "budget". A request that has begun
@@ -1605,10 +1599,10 @@ class Budget(_message.Message):
     CONVERSATION_TOKENS_FIELD_NUMBER: _builtins.int
     CONVERSATION_COST_MICROS_FIELD_NUMBER: _builtins.int
     run_tokens: _builtins.int
-    """The tokens, counted as in Usage, that one run may use."""
+    """The tokens, counted as in Usage, that one run can use."""
     conversation_tokens: _builtins.int
-    """The tokens that all runs of the conversation together may use, including small
-    requests beside the runs, such as for a title.
+    """The tokens that all runs of the conversation together can use, including small requests outside
+    the runs, such as for a title.
     """
     conversation_cost_micros: _builtins.int
     """The cost of these tokens in millionths of a US dollar, computed as in Usage: the
@@ -1650,8 +1644,8 @@ class McpServer(_message.Message):
         STATE_READY: McpServer._State.ValueType  # 2
         """The last attempt to connect succeeded."""
         STATE_FAILED: McpServer._State.ValueType  # 3
-        """The last attempt failed, or the connection was lost. The next call of one of
-        its tools tries again.
+        """The last attempt failed, or the connection was lost. The next call of one of its tools
+        retries.
         """
         STATE_STOPPED: McpServer._State.ValueType  # 4
         """No call has needed the server yet."""
@@ -1670,8 +1664,8 @@ class McpServer(_message.Message):
     STATE_READY: McpServer.State.ValueType  # 2
     """The last attempt to connect succeeded."""
     STATE_FAILED: McpServer.State.ValueType  # 3
-    """The last attempt failed, or the connection was lost. The next call of one of
-    its tools tries again.
+    """The last attempt failed, or the connection was lost. The next call of one of its tools
+    retries.
     """
     STATE_STOPPED: McpServer.State.ValueType  # 4
     """No call has needed the server yet."""
@@ -1682,9 +1676,8 @@ class McpServer(_message.Message):
 
     @_typing.final
     class Stdio(_message.Message):
-        """A program with which Bedrock communicates through its stdin and stdout. Each
-        conversation that calls one of its tools gets a separate process, in the
-        conversation's working directory and mode.
+        """A program that Bedrock communicates with through stdin and stdout. Each conversation that calls
+        one of its tools gets a separate process, in the conversation's working directory and mode.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -1717,9 +1710,9 @@ class McpServer(_message.Message):
 
         @_builtins.property
         def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-            """Environment variables for the program, beside those that every tool gets: 64 at
-            most, with values of 4096 characters at most. They are stored and shown
-            unchanged, so put no secret here. Never set for servers of the operator.
+            """Environment variables for the program, in addition to those of every tool: 64 at most, with
+            values of 4096 characters at most. They are stored and shown unchanged, so put no secret here.
+            Never set for servers of the operator.
             """
 
         def __init__(
@@ -1794,7 +1787,7 @@ class McpServer(_message.Message):
         NAME_FIELD_NUMBER: _builtins.int
         REASON_FIELD_NUMBER: _builtins.int
         name: _builtins.str
-        """The name that the server gives to the tool, shortened. Empty if it gives none."""
+        """The server's name for the tool, shortened. Empty if it has none."""
         reason: _builtins.str
         """Why the tool is not offered, as text for people."""
         def __init__(
@@ -1840,23 +1833,22 @@ class McpServer(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The server's tools, `tools/mcp__{name}__{tool}`, as the server listed them last.
-        Empty until it has listed them. A run offers the tools that were known when it
-        began.
+        """The server's tools, `tools/mcp__{name}__{tool}`, as in the server's latest list. Empty before
+        the first one. A run offers the tools known when it began.
         """
 
     @_builtins.property
     def read_only_tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The tools that change nothing, by the names that the server gives them; 64 at
-        most. In MODE_RESTRICTED only these tools run, and APPROVAL_POLICY_ASK_WRITES
-        requires approval of all others: what the server itself claims about its tools is
-        ignored. Unset for servers of the operator, whose settings contain this.
+        """The tools that change nothing, by the server's names for them; 64 at most. In MODE_RESTRICTED
+        only these tools run, and APPROVAL_POLICY_ASK_WRITES requires approval of all others: what the
+        server itself claims about its tools is ignored. Unset for servers of the operator, whose
+        settings contain this.
         """
 
     @_builtins.property
     def tools_left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpServer.ToolLeftOut]:
-        """Tools that the server listed last, but that are not offered, because models could
-        not be given them. At most 128 are named.
+        """Tools in the server's latest list that are not offered, because models cannot use them. At most
+        128 are named.
         """
 
     def __init__(

@@ -117,9 +117,9 @@ class Conversation(_message.Message):
     server's default. Can be updated while no run is open.
     """
     mode: _common_pb2.Mode.ValueType
-    """What tools may do. Set at creation; if unset there, MODE_RESTRICTED where the
-    server can enforce it, otherwise MODE_UNRESTRICTED. SetMode changes it, and so
-    does a request of the agent that a person approves.
+    """What tools can do. Set at creation; if unset there, MODE_RESTRICTED where the server can enforce
+    it, otherwise MODE_UNRESTRICTED. SetMode changes it, and so does a request of the agent that a
+    person approves.
     """
     parent: _builtins.str
     """For a sub-agent: the conversation that started it. Empty for a conversation that
@@ -140,9 +140,9 @@ class Conversation(_message.Message):
     opened after this revision misses nothing and repeats nothing.
     """
     etag: _builtins.str
-    """A value that changes whenever a field changes that UpdateConversation can set.
-    Send it with UpdateConversation or DeleteConversation, so that the call fails if
-    the conversation has changed since you read it.
+    """A value that changes whenever a field that UpdateConversation can set changes. Send it with
+    UpdateConversation or DeleteConversation, so that the call fails if the conversation has changed
+    since you read it.
     """
     approval_policy: _common_pb2.ApprovalPolicy.ValueType
     """Which tool calls a person must approve. Set at creation; the server's default if
@@ -202,18 +202,17 @@ class Conversation(_message.Message):
 
     @_builtins.property
     def budget(self) -> _common_pb2.Budget:
-        """How much the conversation may use. If unset, there is no limit; a negative amount
-        is INVALID_ARGUMENT. Set at creation, and can be updated; a new budget applies
-        from the next model request on.
+        """The usage limit of the conversation. If unset, there is no limit; a negative amount is
+        INVALID_ARGUMENT. Set at creation, and can be updated; a new budget applies from the next model
+        request on.
         """
 
     @_builtins.property
     def aside_usage(self) -> _common_pb2.Usage:
-        """The tokens and the cost of small requests beside the conversation, to a fast and
-        cheap model: for its title, and for what `keyword_search` selects from its
-        results. These requests are not in the history, do not count as requests of a
-        run, and are not part of `total_usage`. The budget of the conversation counts
-        both.
+        """The tokens and the cost of small requests beside the conversation, to a fast and cheap model:
+        for its title, and for selecting excerpts in `keyword_search`. These requests are not in the
+        history, do not count as requests of a run, and are not part of `total_usage`. The budget of the
+        conversation counts both.
         """
 
     @_builtins.property
@@ -385,8 +384,8 @@ class ConversationState(_message.Message):
         RETRY_TIME_FIELD_NUMBER: _builtins.int
         LAST_ERROR_FIELD_NUMBER: _builtins.int
         llm_request_id: _builtins.str
-        """Identifies the request. All its attempts have the same id. Text deltas name the
-        request by this id and the attempt.
+        """Identifies the request. All its attempts have the same id. Text deltas refer to the request by
+        this id and the attempt.
         """
         attempt: _builtins.int
         """The number of the running attempt, counted from 1; while the phase is
@@ -663,7 +662,7 @@ Global___ConversationState: _TypeAlias = ConversationState  # noqa: Y015
 
 @_typing.final
 class SubAgent(_message.Message):
-    """A sub-agent that is working, with the data that its parent has about it.
+    """A working sub-agent, with its parent's data about it.
 
     The sub-agent's own conversation can be read and watched like any other:
     GetConversation and Subscribe show its state, its running tool, when it began and
@@ -762,11 +761,11 @@ class PendingApproval(_message.Message):
     """
     @_builtins.property
     def tool_call(self) -> Global___ToolCall:
-        """This tool call may run."""
+        """Permission to run this tool call."""
 
     @_builtins.property
     def mode_upgrade(self) -> Global___PendingApproval.ModeUpgrade:
-        """The conversation may change to a mode with more rights."""
+        """Permission to change to a mode with more rights."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -900,7 +899,7 @@ class Question(_message.Message):
 
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """Until when an answer is accepted."""
+        """The deadline for an answer."""
 
     def __init__(
         self,
@@ -928,8 +927,7 @@ Global___Question: _TypeAlias = Question  # noqa: Y015
 
 @_typing.final
 class ApprovalRule(_message.Message):
-    """A rule that decides whether tool calls run at once, need a person's approval, or
-    never run.
+    """A rule that decides whether tool calls run immediately, need a person's approval, or never run.
 
     Rules that deny take precedence over rules that ask, and those over rules that
     allow, regardless of who made them. If no rule matches, the conversation's
@@ -1352,9 +1350,7 @@ Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
 class ToolResult(_message.Message):
-    """The result of a tool call. Every call gets exactly one result, whatever happens to
-    it.
-    """
+    """The result of a tool call. Every call gets exactly one result, whatever happens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1378,10 +1374,9 @@ class ToolResult(_message.Message):
 
     @_builtins.property
     def display(self) -> _struct_pb2.Struct:
-        """Data that clients can show to people instead of the output, for example a diff.
-        The keys depend on the tool; the value of `for_agent` is a part of the output
-        that need not be shown to people, and that of `structured_content` is what a tool
-        of an MCP server returns beside its text. Unset if the tool offers no such data.
+        """Data that clients can show to people instead of the output, for example a diff. The keys depend
+        on the tool: `for_agent` is the part of the output that need not be shown to people, and
+        `structured_content` is an MCP tool's structured result. Unset if the tool returns no such data.
         """
 
     @_builtins.property
@@ -1493,9 +1488,8 @@ Global___QueuedMessage: _TypeAlias = QueuedMessage  # noqa: Y015
 
 @_typing.final
 class RequestCycle(_message.Message):
-    """All that was done for one user message: the message, the agent's work on it, and
-    the messages that joined the run (steers), until the run ended. Each run is one
-    request cycle with the same name.
+    """All the work for one user message: the message, the agent's work on it, and the messages that
+    joined the run (steers), until the run ended. Each run is one request cycle with the same name.
 
     A cycle has two views: `steps` is made for people, and `rounds` shows the requests
     to the model.

@@ -429,8 +429,8 @@ class DeleteConversationResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What could not be stopped in time or removed, as text for an operator; usually
-        empty. The conversation is deleted in any case.
+        """Anything that could not be stopped in time or removed, as text for an operator; usually empty.
+        The conversation is deleted in any case.
         """
 
     def __init__(
@@ -791,11 +791,10 @@ class CancelConversationResponse(_message.Message):
     revision: _builtins.int
     """The newest revision after the cancel."""
     unrecorded: _builtins.bool
-    """Whether the cancel is not stored yet, because the store cannot write now, for
-    example on a full disk. Everything that this response names was stopped
-    nevertheless. The server stores the cancel as soon as it can, and events then
-    report it; until then `state` and `revision` are those before the cancel, and
-    queued messages stay in the queue.
+    """Whether the cancel is not stored yet, because the store cannot write now, for example on a full
+    disk. Everything named in this response was stopped anyway. The server stores the cancel as soon
+    as it can, and events then report it; until then `state` and `revision` are those before the
+    cancel, and queued messages stay in the queue.
     """
     @_builtins.property
     def state(self) -> _conversation_pb2.ConversationState:
@@ -1378,10 +1377,10 @@ class SetModeRequest(_message.Message):
     mode: _common_pb2.Mode.ValueType
     """The new mode. Required."""
     stop_running: _builtins.bool
-    """Whether to kill what runs with more rights than the new mode gives: the running
-    tool call, whose result then states this, background jobs, and the programs of
-    MCP servers. The event `tool_tree_reaped` reports when the processes of the call
-    and the jobs have ended, as after CancelConversation.
+    """Whether to kill everything that runs with more rights than the new mode gives: the running tool
+    call, whose result then states this, background jobs, and the programs of MCP servers. The event
+    `tool_tree_reaped` reports when the processes of the call and the jobs have ended, as after
+    CancelConversation.
     """
     def __init__(
         self,
@@ -1584,8 +1583,8 @@ class ForkConversationRequest(_message.Message):
     """The conversation to fork, `conversations/{conversation}`. Required."""
     request_cycle: _builtins.str
     """The last request cycle that the fork contains,
-    `conversations/{conversation}/requestCycles/{request_cycle}`. The last one that has
-    ended and can be forked at, if empty.
+    `conversations/{conversation}/requestCycles/{request_cycle}`. If empty, the last one that has
+    ended and can be forked.
     """
     slug: _builtins.str
     """The slug of the fork. If empty, the server chooses one."""
@@ -1653,12 +1652,11 @@ class SpawnSubAgentsRequest(_message.Message):
         READ_FIRST_FIELD_NUMBER: _builtins.int
         WORKING_DIRECTORY_FIELD_NUMBER: _builtins.int
         task: _builtins.str
-        """What the sub-agent has to do, as text. Required; the sub-agent knows nothing
-        else of the conversation. 16 KiB in UTF-8 at most: put longer contents into
-        files.
+        """The sub-agent's task, as text. Required; the sub-agent knows nothing else about the
+        conversation. 16 KiB in UTF-8 at most: put longer contents into files.
         """
         model: _builtins.str
-        """The model, `models/{model}`. That of the conversation if empty."""
+        """The model, `models/{model}`. The conversation's model if empty."""
         max_turns: _builtins.int
         """The maximum number of turns (model requests), at most
         Limits.max_sub_agent_turns; the server's default if zero. After the last turn
@@ -2075,8 +2073,8 @@ Global___ListTransitionsResponse: _TypeAlias = ListTransitionsResponse  # noqa: 
 
 @_typing.final
 class Transition(_message.Message):
-    """A transition as the log of a conversation has it. The JSON has the form of the
-    server's log, which may change between versions.
+    """A transition as stored in a conversation's log. The JSON has the form of the server's log, which
+    may change between versions.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2749,7 +2747,7 @@ class WatchConversationsResponse(_message.Message):
 
     @_typing.final
     class Heartbeat(_message.Message):
-        """Tells the client that nothing has happened for a while."""
+        """Reports that nothing has happened for a while."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -2787,7 +2785,7 @@ class WatchConversationsResponse(_message.Message):
 
     @_builtins.property
     def heartbeat(self) -> Global___WatchConversationsResponse.Heartbeat:
-        """Nothing has happened for a while, and the stream is alive."""
+        """Nothing has happened for a while; the stream is alive."""
 
     def __init__(
         self,
@@ -2826,7 +2824,7 @@ class ListAuditEntriesRequest(_message.Message):
     page_token: _builtins.str
     """The `next_page_token` of the previous page. Empty for the first page."""
     principal: _builtins.str
-    """Return only entries of this principal. Those of all principals if empty."""
+    """Return only entries of this principal. All principals' entries if empty."""
     conversation: _builtins.str
     """Return only entries about this conversation, which may have been deleted:
     `conversations/{conversation}` with its id. All if empty.
@@ -3053,9 +3051,8 @@ class AuditEntry(_message.Message):
     `ipv4:192.0.2.1`, or `unix:` for a program on the same machine.
     """
     method: _builtins.str
-    """The name of the called method, such as `SendMessage`. Empty for entries that no
-    caller caused, and for refusals that were too many to be stored one by one, which
-    `count` counts.
+    """The name of the called method, such as `SendMessage`. Empty for entries that no caller caused,
+    and for refusals too numerous to store one by one, which `count` counts.
     """
     conversation: _builtins.str
     """The conversation of the call. Empty if the call was refused before the server

@@ -547,7 +547,7 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CancelConversation(self, request, context):
-        """Stops the open run, ahead of everything else that waits.
+        """Stops the open run, ahead of all waiting work.
 
         A model request is aborted, and no part of its response is stored. A tool is
         killed with all its processes; its call gets the result TOOL_OUTCOME_CANCELLED
@@ -659,9 +659,8 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetQuestion(self, request, context):
-        """Reads one question that a running tool call asks a person. A question that was
-        answered, declined or withdrawn, or whose time is over, is NOT_FOUND: events
-        report how it ended.
+        """Reads one question that a running tool call asks a person. A question that was answered,
+        declined or withdrawn, or has expired, is NOT_FOUND: events report how it ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -709,15 +708,14 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetMode(self, request, context):
-        """Changes what tools may do, in any state that is not terminal.
+        """Changes what tools can do, in any state that is not terminal.
 
-        The mode applies at once, to all tools that start from now on. A tool that is
-        already running keeps the mode with which it was started, and so do a background
-        job and the program of an MCP server: the response lists those that have more
-        rights than the new mode gives, and `stop_running` kills them. The run continues
-        without a killed tool call. The agent gets a message about the mode, which never
-        stands between a tool call and its result. A change to fewer rights needs no
-        approval. Setting the present mode again changes nothing and succeeds; with
+        The mode applies immediately, to all tools that start from now on. A tool that is already
+        running keeps the mode with which it was started, and so do a background job and the program of
+        an MCP server: the response lists those that have more rights than the new mode gives, and
+        `stop_running` kills them. The run continues without a killed tool call. The agent gets a
+        message about the mode, which never stands between a tool call and its result. A change to fewer
+        rights needs no approval. Setting the present mode again changes nothing and succeeds; with
         `stop_running` it kills what an earlier call has left running.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -733,9 +731,9 @@ class ConversationServiceServicer(object):
         STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
         conversation. Until the summary is complete, CancelConversation can cancel it.
 
-        If no summary is written (the provider cannot be reached, the model refuses), the
-        conversation is in the same state as before, and a message with ROLE_ERROR says
-        why. Only if its context is full does it end with a text of the server instead.
+        If no summary is written (the provider cannot be reached, the model refuses), the conversation
+        is in the same state as before, and a message with ROLE_ERROR explains why. Only if its context
+        is full does it end with a text of the server instead.
 
         Refused unless the conversation is idle or in error: with AGENT_BUSY,
         AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -953,11 +951,10 @@ class ConversationServiceServicer(object):
     def WaitRequestCycle(self, request, context):
         """Waits for the end of a run, and then reads its request cycle.
 
-        The call returns as soon as the run has ended, at once if it ended before. When
-        the timeout passes first, the call returns the unfinished cycle: `stop_reason`
-        and `end_time` are then unset, and the call may be repeated. Waiting changes
-        nothing and answers no open question. Give the call a deadline that is later than
-        the timeout, or it ends with DEADLINE_EXCEEDED.
+        The call returns as soon as the run has ended, or immediately if it has already. When the
+        timeout passes first, the call returns the unfinished cycle: `stop_reason` and `end_time` are
+        then unset, and the call may be repeated. Waiting changes nothing and answers no open question.
+        Give the call a deadline that is later than the timeout, or it ends with DEADLINE_EXCEEDED.
 
         A waiting call counts as a stream: it is refused with TOO_MANY_STREAMS
         (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server

@@ -215,7 +215,7 @@ class ConversationServiceStub:
     exactly once, however often the call is repeated.
     """
     CancelConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.CancelConversationRequest, _conversation_service_pb2.CancelConversationResponse]
-    """Stops the open run, ahead of everything else that waits.
+    """Stops the open run, ahead of all waiting work.
 
     A model request is aborted, and no part of its response is stored. A tool is
     killed with all its processes; its call gets the result TOOL_OUTCOME_CANCELLED
@@ -299,9 +299,8 @@ class ConversationServiceStub:
     be listed. Events report new questions.
     """
     GetQuestion: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetQuestionRequest, _conversation_service_pb2.GetQuestionResponse]
-    """Reads one question that a running tool call asks a person. A question that was
-    answered, declined or withdrawn, or whose time is over, is NOT_FOUND: events
-    report how it ended.
+    """Reads one question that a running tool call asks a person. A question that was answered,
+    declined or withdrawn, or has expired, is NOT_FOUND: events report how it ended.
     """
     CreateApprovalRule: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateApprovalRuleRequest, _conversation_service_pb2.CreateApprovalRuleResponse]
     """Creates a rule about the tool calls of a conversation, in any state. The rule
@@ -328,15 +327,14 @@ class ConversationServiceStub:
     own, the oldest first.
     """
     SetMode: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]
-    """Changes what tools may do, in any state that is not terminal.
+    """Changes what tools can do, in any state that is not terminal.
 
-    The mode applies at once, to all tools that start from now on. A tool that is
-    already running keeps the mode with which it was started, and so do a background
-    job and the program of an MCP server: the response lists those that have more
-    rights than the new mode gives, and `stop_running` kills them. The run continues
-    without a killed tool call. The agent gets a message about the mode, which never
-    stands between a tool call and its result. A change to fewer rights needs no
-    approval. Setting the present mode again changes nothing and succeeds; with
+    The mode applies immediately, to all tools that start from now on. A tool that is already
+    running keeps the mode with which it was started, and so do a background job and the program of
+    an MCP server: the response lists those that have more rights than the new mode gives, and
+    `stop_running` kills them. The run continues without a killed tool call. The agent gets a
+    message about the mode, which never stands between a tool call and its result. A change to fewer
+    rights needs no approval. Setting the present mode again changes nothing and succeeds; with
     `stop_running` it kills what an earlier call has left running.
 
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -348,9 +346,9 @@ class ConversationServiceStub:
     STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
     conversation. Until the summary is complete, CancelConversation can cancel it.
 
-    If no summary is written (the provider cannot be reached, the model refuses), the
-    conversation is in the same state as before, and a message with ROLE_ERROR says
-    why. Only if its context is full does it end with a text of the server instead.
+    If no summary is written (the provider cannot be reached, the model refuses), the conversation
+    is in the same state as before, and a message with ROLE_ERROR explains why. Only if its context
+    is full does it end with a text of the server instead.
 
     Refused unless the conversation is idle or in error: with AGENT_BUSY,
     AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -507,11 +505,10 @@ class ConversationServiceStub:
     WaitRequestCycle: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.WaitRequestCycleRequest, _conversation_service_pb2.WaitRequestCycleResponse]
     """Waits for the end of a run, and then reads its request cycle.
 
-    The call returns as soon as the run has ended, at once if it ended before. When
-    the timeout passes first, the call returns the unfinished cycle: `stop_reason`
-    and `end_time` are then unset, and the call may be repeated. Waiting changes
-    nothing and answers no open question. Give the call a deadline that is later than
-    the timeout, or it ends with DEADLINE_EXCEEDED.
+    The call returns as soon as the run has ended, or immediately if it has already. When the
+    timeout passes first, the call returns the unfinished cycle: `stop_reason` and `end_time` are
+    then unset, and the call may be repeated. Waiting changes nothing and answers no open question.
+    Give the call a deadline that is later than the timeout, or it ends with DEADLINE_EXCEEDED.
 
     A waiting call counts as a stream: it is refused with TOO_MANY_STREAMS
     (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
@@ -801,7 +798,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     exactly once, however often the call is repeated.
     """
     CancelConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.CancelConversationRequest, _conversation_service_pb2.CancelConversationResponse]  # type: ignore[assignment]
-    """Stops the open run, ahead of everything else that waits.
+    """Stops the open run, ahead of all waiting work.
 
     A model request is aborted, and no part of its response is stored. A tool is
     killed with all its processes; its call gets the result TOOL_OUTCOME_CANCELLED
@@ -885,9 +882,8 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     be listed. Events report new questions.
     """
     GetQuestion: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetQuestionRequest, _conversation_service_pb2.GetQuestionResponse]  # type: ignore[assignment]
-    """Reads one question that a running tool call asks a person. A question that was
-    answered, declined or withdrawn, or whose time is over, is NOT_FOUND: events
-    report how it ended.
+    """Reads one question that a running tool call asks a person. A question that was answered,
+    declined or withdrawn, or has expired, is NOT_FOUND: events report how it ended.
     """
     CreateApprovalRule: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateApprovalRuleRequest, _conversation_service_pb2.CreateApprovalRuleResponse]  # type: ignore[assignment]
     """Creates a rule about the tool calls of a conversation, in any state. The rule
@@ -914,15 +910,14 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     own, the oldest first.
     """
     SetMode: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]  # type: ignore[assignment]
-    """Changes what tools may do, in any state that is not terminal.
+    """Changes what tools can do, in any state that is not terminal.
 
-    The mode applies at once, to all tools that start from now on. A tool that is
-    already running keeps the mode with which it was started, and so do a background
-    job and the program of an MCP server: the response lists those that have more
-    rights than the new mode gives, and `stop_running` kills them. The run continues
-    without a killed tool call. The agent gets a message about the mode, which never
-    stands between a tool call and its result. A change to fewer rights needs no
-    approval. Setting the present mode again changes nothing and succeeds; with
+    The mode applies immediately, to all tools that start from now on. A tool that is already
+    running keeps the mode with which it was started, and so do a background job and the program of
+    an MCP server: the response lists those that have more rights than the new mode gives, and
+    `stop_running` kills them. The run continues without a killed tool call. The agent gets a
+    message about the mode, which never stands between a tool call and its result. A change to fewer
+    rights needs no approval. Setting the present mode again changes nothing and succeeds; with
     `stop_running` it kills what an earlier call has left running.
 
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -934,9 +929,9 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
     conversation. Until the summary is complete, CancelConversation can cancel it.
 
-    If no summary is written (the provider cannot be reached, the model refuses), the
-    conversation is in the same state as before, and a message with ROLE_ERROR says
-    why. Only if its context is full does it end with a text of the server instead.
+    If no summary is written (the provider cannot be reached, the model refuses), the conversation
+    is in the same state as before, and a message with ROLE_ERROR explains why. Only if its context
+    is full does it end with a text of the server instead.
 
     Refused unless the conversation is idle or in error: with AGENT_BUSY,
     AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -1093,11 +1088,10 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     WaitRequestCycle: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.WaitRequestCycleRequest, _conversation_service_pb2.WaitRequestCycleResponse]  # type: ignore[assignment]
     """Waits for the end of a run, and then reads its request cycle.
 
-    The call returns as soon as the run has ended, at once if it ended before. When
-    the timeout passes first, the call returns the unfinished cycle: `stop_reason`
-    and `end_time` are then unset, and the call may be repeated. Waiting changes
-    nothing and answers no open question. Give the call a deadline that is later than
-    the timeout, or it ends with DEADLINE_EXCEEDED.
+    The call returns as soon as the run has ended, or immediately if it has already. When the
+    timeout passes first, the call returns the unfinished cycle: `stop_reason` and `end_time` are
+    then unset, and the call may be repeated. Waiting changes nothing and answers no open question.
+    Give the call a deadline that is later than the timeout, or it ends with DEADLINE_EXCEEDED.
 
     A waiting call counts as a stream: it is refused with TOO_MANY_STREAMS
     (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
@@ -1438,7 +1432,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.CancelConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.CancelConversationResponse, _abc.Awaitable[_conversation_service_pb2.CancelConversationResponse]]:
-        """Stops the open run, ahead of everything else that waits.
+        """Stops the open run, ahead of all waiting work.
 
         A model request is aborted, and no part of its response is stored. A tool is
         killed with all its processes; its call gets the result TOOL_OUTCOME_CANCELLED
@@ -1564,9 +1558,8 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.GetQuestionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.GetQuestionResponse, _abc.Awaitable[_conversation_service_pb2.GetQuestionResponse]]:
-        """Reads one question that a running tool call asks a person. A question that was
-        answered, declined or withdrawn, or whose time is over, is NOT_FOUND: events
-        report how it ended.
+        """Reads one question that a running tool call asks a person. A question that was answered,
+        declined or withdrawn, or has expired, is NOT_FOUND: events report how it ended.
         """
 
     @_abc_1.abstractmethod
@@ -1623,15 +1616,14 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.SetModeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.SetModeResponse, _abc.Awaitable[_conversation_service_pb2.SetModeResponse]]:
-        """Changes what tools may do, in any state that is not terminal.
+        """Changes what tools can do, in any state that is not terminal.
 
-        The mode applies at once, to all tools that start from now on. A tool that is
-        already running keeps the mode with which it was started, and so do a background
-        job and the program of an MCP server: the response lists those that have more
-        rights than the new mode gives, and `stop_running` kills them. The run continues
-        without a killed tool call. The agent gets a message about the mode, which never
-        stands between a tool call and its result. A change to fewer rights needs no
-        approval. Setting the present mode again changes nothing and succeeds; with
+        The mode applies immediately, to all tools that start from now on. A tool that is already
+        running keeps the mode with which it was started, and so do a background job and the program of
+        an MCP server: the response lists those that have more rights than the new mode gives, and
+        `stop_running` kills them. The run continues without a killed tool call. The agent gets a
+        message about the mode, which never stands between a tool call and its result. A change to fewer
+        rights needs no approval. Setting the present mode again changes nothing and succeeds; with
         `stop_running` it kills what an earlier call has left running.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -1649,9 +1641,9 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         STATE_KIND_CONTEXT_EXHAUSTED, and ContinueConversation creates the next
         conversation. Until the summary is complete, CancelConversation can cancel it.
 
-        If no summary is written (the provider cannot be reached, the model refuses), the
-        conversation is in the same state as before, and a message with ROLE_ERROR says
-        why. Only if its context is full does it end with a text of the server instead.
+        If no summary is written (the provider cannot be reached, the model refuses), the conversation
+        is in the same state as before, and a message with ROLE_ERROR explains why. Only if its context
+        is full does it end with a text of the server instead.
 
         Refused unless the conversation is idle or in error: with AGENT_BUSY,
         AWAITING_APPROVAL, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -1898,11 +1890,10 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.WaitRequestCycleResponse, _abc.Awaitable[_conversation_service_pb2.WaitRequestCycleResponse]]:
         """Waits for the end of a run, and then reads its request cycle.
 
-        The call returns as soon as the run has ended, at once if it ended before. When
-        the timeout passes first, the call returns the unfinished cycle: `stop_reason`
-        and `end_time` are then unset, and the call may be repeated. Waiting changes
-        nothing and answers no open question. Give the call a deadline that is later than
-        the timeout, or it ends with DEADLINE_EXCEEDED.
+        The call returns as soon as the run has ended, or immediately if it has already. When the
+        timeout passes first, the call returns the unfinished cycle: `stop_reason` and `end_time` are
+        then unset, and the call may be repeated. Waiting changes nothing and answers no open question.
+        Give the call a deadline that is later than the timeout, or it ends with DEADLINE_EXCEEDED.
 
         A waiting call counts as a stream: it is refused with TOO_MANY_STREAMS
         (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server

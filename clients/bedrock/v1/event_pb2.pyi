@@ -86,9 +86,7 @@ class Event(_message.Message):
 
         @_builtins.property
         def pending_client_tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event.ClientToolCallChanged]:
-            """The calls that wait for an answer of a client: one at most, because tools run
-            one after the other.
-            """
+            """The calls waiting for a client's answer: at most one, because tools run one after the other."""
 
         @_builtins.property
         def pending_questions(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Question]:
@@ -136,7 +134,7 @@ class Event(_message.Message):
 
     @_typing.final
     class Heartbeat(_message.Message):
-        """Tells the client that nothing has happened for a while."""
+        """Reports that nothing has happened for a while."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -158,7 +156,7 @@ class Event(_message.Message):
 
     @_typing.final
     class Deleted(_message.Message):
-        """Tells the client that the conversation no longer exists."""
+        """Reports that the conversation no longer exists."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -301,9 +299,8 @@ class Event(_message.Message):
 
     @_typing.final
     class ClientToolCallChanged(_message.Message):
-        """A call of a tool that clients run began to wait for an answer, or stopped
-        waiting. Every call that waited gets exactly one later event with another status,
-        which is stored together with the call's result.
+        """A client tool call started or stopped waiting for an answer. Every call that waited gets exactly
+        one later event with another status, which is stored together with the call's result.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -360,7 +357,7 @@ class Event(_message.Message):
 
         @_builtins.property
         def deadline(self) -> _timestamp_pb2.Timestamp:
-            """Until when an answer is accepted."""
+            """The deadline for an answer."""
 
         def __init__(
             self,
@@ -402,11 +399,10 @@ class Event(_message.Message):
 
     @_typing.final
     class BackgroundJobChanged(_message.Message):
-        """A command continues as a background job after the tool call that started it, or
-        such a job has ended. The agent gets a message about the end with its next
-        request to the model, unless a tool result has shown it the end. If the server
-        was killed, the event comes when the conversation is watched or used for the
-        first time after that.
+        """A command continues as a background job after the tool call that started it, or such a job has
+        ended. The agent gets a message about the end with its next request to the model, unless a tool
+        result has shown it the end. If the server was killed, the event is sent when the conversation
+        is next watched or used.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -428,8 +424,8 @@ class Event(_message.Message):
             CancelConversation with `kill_jobs`, or because it had reached a limit.
             """
             STATUS_LOST: Event.BackgroundJobChanged._Status.ValueType  # 4
-            """The job ended with the server, or because another server took the
-            conversation over; its output is lost.
+            """The job ended with the server, or because another server took over the conversation; its
+            output is lost.
             """
 
         class Status(_Status, metaclass=_StatusEnumTypeWrapper):
@@ -446,8 +442,8 @@ class Event(_message.Message):
         CancelConversation with `kill_jobs`, or because it had reached a limit.
         """
         STATUS_LOST: Event.BackgroundJobChanged.Status.ValueType  # 4
-        """The job ended with the server, or because another server took the
-        conversation over; its output is lost.
+        """The job ended with the server, or because another server took over the conversation; its
+        output is lost.
         """
 
         HANDLE_FIELD_NUMBER: _builtins.int
@@ -456,8 +452,8 @@ class Event(_message.Message):
         STATUS_FIELD_NUMBER: _builtins.int
         EXIT_CODE_FIELD_NUMBER: _builtins.int
         handle: _builtins.str
-        """The handle of the job, as in Conversation.background_jobs. After a restart of
-        the server, handles are used again.
+        """The handle of the job, as in Conversation.background_jobs. After a restart of the server,
+        handles are reused.
         """
         tool_use_id: _builtins.str
         """The id of the tool call that started the job."""
@@ -488,7 +484,7 @@ class Event(_message.Message):
 
     @_typing.final
     class Retrying(_message.Message):
-        """A request to the model or a tool failed and will be tried again."""
+        """A request to the model or a tool failed and will be retried."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -816,7 +812,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def heartbeat(self) -> Global___Event.Heartbeat:
-        """Passing. Nothing has happened for a while, and the stream is alive."""
+        """Passing. Nothing has happened for a while; the stream is alive."""
 
     @_builtins.property
     def deleted(self) -> Global___Event.Deleted:
@@ -862,11 +858,11 @@ class Event(_message.Message):
 
     @_builtins.property
     def retrying(self) -> Global___Event.Retrying:
-        """Durable. A request to the model or a tool failed and will be tried again."""
+        """Durable. A request to the model or a tool failed and will be retried."""
 
     @_builtins.property
     def stream_discarded(self) -> Global___Event.StreamDiscarded:
-        """Durable. The text that was streamed for one attempt of a model request is void."""
+        """Durable. The text streamed for one attempt of a model request is discarded."""
 
     @_builtins.property
     def sub_agents_changed(self) -> Global___Event.SubAgentsChanged:
@@ -888,9 +884,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def client_tool_call_changed(self) -> Global___Event.ClientToolCallChanged:
-        """Durable. A call of a tool that clients run began to wait for an answer, or
-        stopped waiting.
-        """
+        """Durable. A client tool call started or stopped waiting for an answer."""
 
     @_builtins.property
     def question_changed(self) -> Global___Event.QuestionChanged:
@@ -898,7 +892,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def background_job_changed(self) -> Global___Event.BackgroundJobChanged:
-        """Durable. A background job began or has ended."""
+        """Durable. A background job started or ended."""
 
     def __init__(
         self,

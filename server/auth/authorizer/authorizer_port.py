@@ -37,9 +37,9 @@ class Decision(Struct, frozen=True):
 
 
 class Authorizer(Protocol):
-    """What an operator's own class must have to authenticate and authorize callers.
+    """The interface of an operator's own class that authenticates and authorizes callers.
 
-    Called on several threads at once, with a time limit. A call whose method raises or takes too long is refused with
+    Called on several threads, with a time limit. A call whose method raises or takes too long is refused with
     UNAVAILABLE; the exception is logged. The keyword arguments of the class are [authorizer.options].
     """
 

@@ -1,1 +1,1 @@
-"""AG-UI over HTTP: front ends that speak it chat with a conversation, without a line of code about this server."""
+"""AG-UI over HTTP: AG-UI front ends can chat with a conversation, without code for this server."""

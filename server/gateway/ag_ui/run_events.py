@@ -17,7 +17,7 @@ from server.gateway.json_requests import as_json
 if TYPE_CHECKING:
     from ag_ui.core import BaseEvent, RunAgentInput
 
-# The key under which the state of a thread has what the server says of it. All other keys are the application's.
+# The key of the server's part of a thread's state. All other keys are the application's.
 STATE = "bedrock"
 # The JSON Schema of the answer to an approval.
 APPROVAL = {
@@ -42,9 +42,9 @@ class RunEvents:
         self.run = run
         self._known, self._seen = set(known), set(seen)
         self._calls: dict[str, tuple[v1.ToolCall, str]] = {}
-        """Calls that the front end has not been told of, each with the message that it is in."""
+        """Calls not yet sent to the front end, each with its message."""
         self._streamed: dict[str, list[str]] = {}
-        """What has been sent of texts that are not stored yet, by the ids of their messages."""
+        """The sent part of texts that are not stored yet, by message id."""
         self._open: list[BaseEvent] = []
         """The events that end what is open, the innermost first."""
         self._step = ""
@@ -54,14 +54,14 @@ class RunEvents:
         self._queue: dict[str, v1.Message] = {}
         self._told: Any = None
         self.stale = False
-        """Whether the front end shows a text that is void, so that it needs all messages again."""
+        """Whether the front end shows discarded text, so that it needs all messages again."""
         self._stop: v1.Event.RunStopped | None = None
         self.over = False
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def remember(self, history: Iterable[v1.Message]) -> None:
-        """Take note of the calls in messages that the front end is shown at once."""
+        """Record the calls in messages that are sent to the front end completely."""
         for message in history:
             self._seen.add(messages.id_of(message))
             for call in messages.calls_in(message):
@@ -156,7 +156,7 @@ class RunEvents:
             case v1.ROLE_TOOL:
                 for block in message.content:
                     yield from self._result(message, block.tool_result)
-            case v1.ROLE_USER:  # a steer, or what another client has said
+            case v1.ROLE_USER:  # a steer, or another client's message
                 yield from self._close()
                 yield core.TextMessageStartEvent(message_id=message_id, role="user")
                 yield core.TextMessageContentEvent(
@@ -220,7 +220,7 @@ class RunEvents:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end_of_batch(self) -> Iterator[BaseEvent]:
-        """Yield what a batch led to: a change of AG-UI's state, and the end of the run if it has stopped or waits."""
+        """Yield the results of a batch: a change of AG-UI's state, and the end of a run that has stopped or waits."""
         if self._stop:
             yield from self._stopped(self._stop)
         if self.over or not self._caught_up:
@@ -243,7 +243,7 @@ class RunEvents:
 
     @property
     def missed(self) -> bool:
-        """Whether the end of the run was before the first event, so that nothing tells of it."""
+        """Whether the run ended before the first event, so that no event reports it."""
         return self._caught_up and not self.over and bool(self.run) and self._state.run != self.run
 
     def missed_end(self, cycle: v1.RequestCycle) -> Iterator[BaseEvent]:

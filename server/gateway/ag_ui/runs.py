@@ -1,4 +1,4 @@
-"""Serves runs of AG-UI: hands over what is new in the input, and follows the conversation until the run ends or waits.
+"""Serves runs of AG-UI: submits the new input, and follows the conversation until the run ends or waits.
 
 The history that a front end sends is its copy. The conversation's own counts: each run begins with it.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 VERSION = "1.0"
 PAGE = 1_000
-# What an answer of the front end becomes: its place in the input, the name of the call, and the request.
+# A front end's answer: its place in the input, the name of the call, and the request.
 Answer: TypeAlias = "tuple[str, str, Message]"
 # The reasons for which an answer is no longer needed.
 DECIDED = {"UNKNOWN_OR_DECIDED", "NOT_AWAITING_APPROVAL", "NOT_FOUND"}
@@ -65,7 +65,7 @@ class AgUiRun:
         self._warnings = [f"{name}: is unknown" for name in self._input.model_extra or ()]
 
     async def events(self) -> AsyncGenerator[Sent]:
-        """Yield the events of the run. What the run cannot begin with is an error before the first one."""
+        """Yield the events of the run. Invalid input is an error before the first one."""
         given = self._input
         conversation = await self._conversation()
         await self._read(conversation.name)
@@ -75,7 +75,7 @@ class AgUiRun:
             *(self._resumed(index, entry, conversation.name) for index, entry in enumerate(given.resume or ())),
             *(self._result(index, result, conversation.name) for index, result in news.results),
         ]
-        # Before the answers, after which the run may be over at once: it is for the run that has asked for them.
+        # Before the answers, because they may end the run: it is for the run that has asked for them.
         run = await self._say(news, conversation, joins=bool(answers)) or conversation.state.run
         for place, call, request in answers:
             with _about(place), self._needless(place, but="unknown" if call == "SubmitToolResult" else ""):
@@ -117,7 +117,7 @@ class AgUiRun:
                 if run.over:
                     return
 
-    # --- what the input adds ------------------------------------------------------------------------------------------
+    # --- new input ----------------------------------------------------------------------------------------------------
 
     async def _conversation(self) -> v1.Conversation:
         thread = self._input.thread_id
@@ -184,9 +184,9 @@ class AgUiRun:
         return f"{place}.toolCallId", "SubmitToolResult", request
 
     async def _say(self, news: News, conversation: v1.Conversation, *, joins: bool) -> str:
-        """Send what the user has said; the run that works on it, "" if there is nothing to send.
+        """Send the user's messages; return the run that works on them, "" if there are none.
 
-        `joins`: it may join the open run.
+        `joins`: they may join the open run.
         """
         if not news.said:
             return ""
@@ -249,7 +249,7 @@ class AgUiRun:
 
     @contextmanager
     def _needless(self, place: str, but: str = "") -> Generator[None]:
-        """Turn the refusal of an answer that is no longer needed into a warning, but with the cause `but`."""
+        """Turn the refusal of an answer that is no longer needed into a warning, except with the cause `but`."""
         try:
             yield
         except grpc.aio.AioRpcError as error:

@@ -182,7 +182,7 @@ def input_from(body: bytes) -> core.RunAgentInput:
     try:
         found = core.RunAgentInput.model_validate(given, strict=True)
     except ValidationError as error:
-        # Of a text or a list that is neither, two errors tell: what comes last is about the kind that was tried.
+        # For a value that is neither a text nor a list there are two errors; the last one is about the attempted kind.
         wrong = {_place(given, each["loc"]): _words(each["type"], each["msg"]) for each in error.errors()}
         raise MalformedRequestError(*wrong.items()) from None
     if not _THREAD.fullmatch(found.thread_id):
@@ -230,11 +230,11 @@ class News:
     """Messages of the user, with their places in the input."""
     results: list[tuple[int, core.ToolMessage]] = field(default_factory=list)
     instructions: list[str] = field(default_factory=list)
-    """What the application tells the agent, wherever in the input it stands."""
+    """The application's instructions for the agent, wherever they are in the input."""
 
 
 def news_in(given: core.RunAgentInput, known: Collection[str], conversation_id: str) -> News:
-    """What follows the last message that the conversation has (`known`).
+    """The messages after the conversation's last one (`known`).
 
     Raises MalformedRequestError for a message of the agent that it has never written; not for a discarded one, which a
     front end that was cut off may have.
@@ -250,8 +250,8 @@ def news_in(given: core.RunAgentInput, known: Collection[str], conversation_id: 
             case core.AssistantMessage() if index > last and not _ours(message.id, conversation_id):
                 _refuse(
                     f"messages[{index}]",
-                    "the agent has not written this message: after the last one that this thread has, only "
-                    "messages of the user and results of tools may follow",
+                    "this message is not the agent's: after the last stored message, only user messages "
+                    "and tool results are allowed",
                 )
             case _ if message.role in {"system", "developer"}:
                 news.instructions.append(str(message.content))

@@ -147,7 +147,7 @@ def test_the_successor_of_a_conversation_in_which_nothing_waited_begins_with_the
 
 def test_instructions_that_cannot_be_read_are_said_before_the_first_message(world: World, tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_bytes("Use tabs.".encode("utf-16"))
-    warning = f"{tmp_path}/AGENTS.md is not used as instructions: it is not text in UTF-8."
+    warning = f"{tmp_path}/AGENTS.md is not used as instructions: it is not UTF-8 text."
     talk = create_in(world, tmp_path)
     talk.send("go on")
     talk.exchange().say("That is all I could do.", usage=full(world))

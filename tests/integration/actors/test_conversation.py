@@ -432,7 +432,7 @@ def test_a_model_that_a_principal_may_not_use_any_more_is_not_asked(make_world: 
     talk = world.create()
     allowed[0] = msgspec.structs.replace(ALL_PERMISSIONS, models=("gpt-*",))
     talk.send("hello")
-    assert "may not use the model" in talk.rest(Error).message
+    assert "is not allowed to use the model" in talk.rest(Error).message
     with pytest.raises(Rejected) as refusal:
         talk.ask(UpdateConversationCommand(model="gpt-0"))
     assert refusal.value.reason is Reason.MODEL_UNAVAILABLE

@@ -302,7 +302,7 @@ def test_a_mode_that_cannot_be_kept_is_refused_with_the_reason(world: World) -> 
     talk = world.create()
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         talk.ask(SetModeCommand(RESTRICTED))
-    assert str(refusal.value).startswith("restricted mode cannot be kept here: tests run no processes in /")
+    assert str(refusal.value).startswith("restricted mode is not supported here: tests run no processes in /")
     assert talk.record.mode is UNRESTRICTED
 
 

@@ -195,7 +195,7 @@ def test_what_the_model_cannot_do_is_refused_and_changes_nothing(world: World) -
         lambda: talk.ask(UpdateConversationCommand(generation=WARM)),
     )
     for refused in attempts:
-        with pytest.raises(Rejected, match=r"generation\.temperature: scripted takes none") as refusal:
+        with pytest.raises(Rejected, match=r"generation\.temperature: scripted does not support it") as refusal:
             refused()
         assert refusal.value.reason is Reason.GENERATION_UNSUPPORTED
     with pytest.raises(Rejected) as refusal:

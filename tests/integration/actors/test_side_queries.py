@@ -143,7 +143,7 @@ def test_a_bug_in_the_small_model_is_no_bug_of_the_tool(talk: Talk) -> None:
 @pytest.mark.parametrize("answer", [{"refusal": True}, {}])
 def test_an_answer_that_says_nothing_is_none(talk: Talk, answer: dict[str, Any]) -> None:
     asked(talk).say("no" if answer else "  ", usage=Usage(5), **answer)
-    assert result(talk) == "unanswered: the small model had no answer"
+    assert result(talk) == "unanswered: the small model gave no answer"
     assert talk.record.state.ledger.aside_usage == Usage(5)
 
 
@@ -189,7 +189,7 @@ def test_where_there_is_no_place_an_aside_is_not_asked(narrow: World, small: Scr
     first.say("Done.")
     other.rest(Idle)
     assert small.asked == 0
-    assert "unanswered: 1 model requests are in flight on this server, which is its limit" in talk.texts()
+    assert "unanswered: 1 model requests are in flight on this server, its limit" in talk.texts()
 
 
 def test_without_a_small_model_there_is_no_answer(make_world: Callable[..., World]) -> None:

@@ -180,7 +180,7 @@ def test_a_time_limit_holds_whatever_the_sub_agent_is_doing(make_world: Any, doi
     assert aggregate(talk)[0] == f'Task: "{doing}"\nTimed out: no result before the deadline{partial}'
     assert aggregate(talk)[1] == 'Task: "submit quick"\nResult: quick'
     failed = child(talk, 1).rest(Failed)
-    assert (failed.kind, failed.error) == (ErrorKind.CANCELLED, "cancelled before result submission: its time was over")
+    assert (failed.kind, failed.error) == (ErrorKind.CANCELLED, "cancelled before result submission: its time was up")
     all_left(world)
     eventually(world.model.at_rest, "no request to a model left")
 

@@ -145,7 +145,7 @@ def test_only_the_answer_to_this_login_is_taken_and_only_once(fake: LoginServer)
         (Ways(token_status=307), r"Token exchange failed \(307\)"),
         (Ways(tokens={"access_token": "a b"}), "a token that cannot be sent"),
         (Ways(tokens={"token_type": "mac"}), "Invalid token response"),
-        (Ways(open=True), "asks for no login"),
+        (Ways(open=True), "does not ask for a login"),
     ],
 )
 def test_what_is_not_right_is_no_login(ways: Ways, why: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +217,7 @@ def test_a_login_ends_if_the_servers_never_end_their_answers(
         logged_in(fake)
     fake.ways = Ways(token_hangs=threading.Event())
     monkeypatch.setattr(login_flow, "ALL_SECONDS", 1.0)
-    with pytest.raises(LoginError, match="did not answer within 1 s"):
+    with pytest.raises(LoginError, match="did not respond within 1 s"):
         logged_in(fake)
     assert fake.ways.token_hangs is not None
     fake.ways.token_hangs.set()
@@ -251,7 +251,7 @@ def test_a_logout_from_a_damaged_file_says_so(tmp_path: Path, fake: LoginServer,
         file.write_bytes(damage)
         done = run()
         assert (done.exit_code, done.stdout) == (1, "")
-        assert f"{file} holds no logins" in done.stderr
+        assert f"{file} has no valid logins" in done.stderr
 
 
 def test_a_login_ends_if_nobody_comes(fake: LoginServer) -> None:
@@ -264,7 +264,7 @@ def test_what_the_settings_name_is_used_and_nothing_else(fake: LoginServer) -> N
     login = logged_in(fake, **mine)
     assert (login.client_id, login.client_secret, login.client_authentication) == ("mine", "pw", "client_secret_basic")
     assert [path for path, _ in fake.seen] == ["/token"], "nothing is registered"
-    with pytest.raises(LoginError, match="names another authorization server"):
+    with pytest.raises(LoginError, match="names an authorization server other than"):
         logged_in(fake, issuer="https://auth.test")
     assert len(fake.seen) == 1
 
@@ -355,7 +355,7 @@ def test_a_login_that_has_ended_fails_its_call_and_says_what_to_do(
     [
         (Ways(token_status=503), "its authorization server answered HTTP 503"),
         (Ways(token_status=307), "its authorization server answered HTTP 307"),
-        (Ways(tokens={"access_token": "a b"}), "its authorization server answered no token"),
+        (Ways(tokens={"access_token": "a b"}), "its authorization server returned no token"),
         (
             Ways(tokens={"scope": "x" * (1 << 20)}),
             "a request to its authorization server failed: a message is too large",

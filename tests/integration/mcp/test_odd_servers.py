@@ -192,7 +192,7 @@ USABLE = {
     "nulls": tool(schema={"type": "object", "properties": None, "required": None}, title=None, description=None),
     "no type": tool(schema={}),
     "a list for no properties": tool(schema={"type": "object", "properties": []}),
-    "half a surrogate pair": tool(description="an emoji: \ud83d"),
+    "a lone surrogate": tool(description="an emoji: \ud83d"),
     "bytes that are not UTF-8": '{"name": "a", "description": "caf\udce9", "inputSchema": {}}',
 }
 
@@ -349,7 +349,7 @@ def test_a_server_that_forgets_each_session_is_asked_twice_and_no_more(hub: Call
     made = hub(McpServer(name="t", url=odd.url, read_only=True))
     failed = made.call("put")
     assert failed.is_error
-    assert failed.text == "The MCP server t forgets its sessions."
+    assert failed.text == "The MCP server t does not keep its sessions."
     assert (odd.called, next(odd.numbers)) == ([], 3)
 
 

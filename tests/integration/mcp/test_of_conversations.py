@@ -93,7 +93,7 @@ def test_what_is_not_allowed_any_more_is_down_and_a_server_of_the_operator_comes
     first, second = made.all.statuses_of(record)
     assert (first.state, second.state) == (McpState.FAILED, McpState.FAILED)
     assert "does not allow" in first.error
-    assert "the operator has a server of this name" in second.error
+    assert "the operator's server of this name" in second.error
     assert made.call("mcp__t__echo", {"text": "operator"}).text == "echo operator"
     assert made.call("mcp__own__echo").is_error
 
@@ -103,7 +103,7 @@ def test_a_principal_with_limits_has_none(hub: Callable[..., Hub]) -> None:
     record = with_servers(chosen())
     made.all.prepare(record)
     (status,) = made.all.statuses_of(record)
-    assert (status.state, status.error) == (McpState.FAILED, "this principal has only MCP servers of the operator")
+    assert (status.state, status.error) == (McpState.FAILED, "this principal can use only the operator's MCP servers")
     assert made.call("mcp__own__echo").is_error
     assert made.running() == []
 

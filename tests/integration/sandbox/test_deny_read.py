@@ -1,4 +1,4 @@
-"""What tools may not read (the setting `deny_read`), in every mode in which the sandbox can keep them from it."""
+"""What tools cannot read (the setting `deny_read`), in every mode in which the sandbox can keep them from it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_nor_is_it_changed(way: tuple[ToolHostSandbox, Mode], home: Path) -> Non
 
 def test_nothing_runs_in_it(way: tuple[ToolHostSandbox, Mode], home: Path) -> None:
     sandbox, mode = way
-    with pytest.raises(SandboxUnavailableError, match="may not read"):
+    with pytest.raises(SandboxUnavailableError, match="cannot read"):
         run(sandbox, "cat id", mode=mode, cwd=str(home / ".ssh"))
 
 

@@ -331,7 +331,7 @@ def test_only_tier_a_takes_a_directory_with_the_server_s_own_files(
     """Tier B keeps them by rules for all that is around them, so that what is made there could not be read."""
     protecting = ToolHostSandbox(sandbox.report, protected=[str(workspace / "own"), str(workspace.parent / "key")])
     refusal = protecting.mode_refusal(Mode.WORKSPACE, str(workspace))
-    assert "own lies in it" in refusal if tier == "B" else refusal == ""
+    assert "own, which tools cannot" in refusal if tier == "B" else refusal == ""
     if tier == "A":
         end = run(
             protecting,
@@ -346,7 +346,7 @@ def test_only_tier_a_takes_a_directory_with_the_server_s_own_files(
 
 def test_a_file_of_the_server_s_own_in_it_is_refused_in_both_tiers(sandbox: ToolHostSandbox, workspace: Path) -> None:
     protecting = ToolHostSandbox(sandbox.report, protected=[str(workspace / "own" / "token")])
-    assert "token lies in it" in protecting.mode_refusal(Mode.WORKSPACE, str(workspace))
+    assert "token, which tools cannot read" in protecting.mode_refusal(Mode.WORKSPACE, str(workspace))
     protecting.close()
 
 

@@ -86,7 +86,7 @@ def test_a_database_that_can_serve_is_described_and_left_as_it_is(url: str) -> N
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
     migrate(address_of(url))
-    assert found()["tables"].text == "as this version makes them, in the schema public"
+    assert found()["tables"].text == "as this version creates them, in the schema public"
 
 
 def test_what_would_keep_a_server_from_starting_is_said_with_what_to_do(url: str, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_would_keep_a_server_from_starting_is_said_with_what_to_do(url: str
         connection.execute(f"ALTER DATABASE {_name(url)} SET default_transaction_read_only = on".encode())
 
     read_only = found()["database"]
-    assert (read_only.level, "only reads" in read_only.text) == ("fail", True)
+    assert (read_only.level, "read-only" in read_only.text) == ("fail", True)
 
 
 def test_a_user_who_may_make_no_tables_is_told_what_to_grant(
@@ -124,7 +124,7 @@ def test_a_user_who_may_make_no_tables_is_told_what_to_grant(
         tables = found()["tables"]
     finally:
         postgres.execute(f"DROP USER {user}")
-    assert (tables.level, "may not create tables in the schema public" in tables.text) == ("fail", True)
+    assert (tables.level, "cannot create tables in the schema public" in tables.text) == ("fail", True)
     assert "GRANT CREATE ON SCHEMA" in tables.advice
 
 

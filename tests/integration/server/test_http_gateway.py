@@ -397,7 +397,7 @@ def test_a_gateway_that_fails_to_start_is_started_again_and_callers_wait(
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)).startswith(b"HTTP/1.1 503 ")
     assert [record.getMessage() for record in caplog.records if record.name.endswith("serving")] == [
         "the HTTP gateway cannot be started (no process is left); retry in 0.1 s",
-        "the HTTP gateway has ended (3) and is started again in 0.2 s; streams resume",
+        "the HTTP gateway exited (3); restart in 0.2 s; streams will resume",
     ]
 
 

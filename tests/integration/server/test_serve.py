@@ -486,7 +486,7 @@ def test_a_database_that_is_removed_under_the_server_is_reported_and_no_new_one_
     assert f"{server.data / 'bedrock.db'} was removed or replaced" in critical
     code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert "bedrock.db is missing now" in line
+    assert "bedrock.db is now missing" in line
 
 
 def test_a_wrong_provider_is_named_without_its_key(tmp_path: Path) -> None:

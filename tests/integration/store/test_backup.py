@@ -151,8 +151,8 @@ def test_copies_of_a_database_that_others_write_have_all_that_was_acknowledged(t
         ("taken.db", "exists: choose another name, or use --force"),
         ("folder", "is not a regular file"),
         ("missing/copy.db", "no such file or directory"),
-        ("data/copy.db", "is in the data directory itself"),
-        ("data/token", "is in the data directory itself"),
+        ("data/copy.db", "is inside the data directory"),
+        ("data/token", "is inside the data directory"),
     ],
 )
 def test_a_copy_is_not_written_where_it_does_not_belong(data: Path, tmp_path: Path, target: str, text: str) -> None:
@@ -322,7 +322,7 @@ def test_a_backup_of_an_older_version_is_brought_up_to_date_and_checked(
 
 def test_what_an_interrupted_backup_left_is_no_backup(copy: Path, tmp_path: Path) -> None:
     left = copy.rename(tmp_path / "copy.db.part")
-    with pytest.raises(BackupError, match="not complete"):
+    with pytest.raises(BackupError, match="incomplete result"):
         restore(left, tmp_path / "other")
 
 

@@ -362,7 +362,7 @@ def test_a_database_that_only_reads_takes_nothing_until_it_writes_again(store: P
     try:
         query(database, ENDED)
         for commit in (draft.next(), CommitBuilder("c2").create()):
-            with pytest.raises(StoreUnavailableError, match="only reads"):
+            with pytest.raises(StoreUnavailableError, match="read-only"):
                 store.commit(commit)
     finally:
         with psycopg.connect(database, autocommit=True) as connection:
@@ -403,7 +403,7 @@ SECRET = "s3cret-p%40ss"
     [
         ("mysql://h/d", "must begin with postgresql://"),
         (f"postgresql://user:{SECRET}@h:port/d", "port"),
-        (f"postgresql://user:{SECRET}%zz@h/d", "cannot be read: write postgresql://"),
+        (f"postgresql://user:{SECRET}%zz@h/d", "cannot be parsed: write postgresql://"),
         (f"postgresql://user:{SECRET}@127.0.0.1:1/d", "postgresql://user@127.0.0.1:1/d cannot be opened: .*refused"),
     ],
 )
@@ -439,7 +439,7 @@ def test_a_database_that_cannot_serve_is_told(
         engine.migrate(engine.address_of(postgres.url("latin")))
     assert query(postgres.url("latin"), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     postgres.drop("latin")
-    with pytest.raises(StoreUnusableError, match="only reads"):
+    with pytest.raises(StoreUnusableError, match="read-only"):
         open_postgres(f"{database}&options=-c%20default_transaction_read_only%3Don", ME)
     monkeypatch.setattr(engine, "OLDEST", 99)
     with pytest.raises(StoreUnusableError, match=r"is PostgreSQL \d+; Bedrock needs 99 or newer"):

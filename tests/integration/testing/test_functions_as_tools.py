@@ -68,7 +68,7 @@ def test_the_model_gets_what_functions_return_and_raise(bedrock: Bedrock, tmp_pa
     found, missing, wrong, seen = results(bedrock)
     assert '{"number":7,"state":"open"}' in found
     assert "LookupError: there is no order 0" in missing
-    assert "does not fit its schema" in wrong
+    assert "does not match its schema" in wrong
     assert "a picture of a cat" in seen
     assert "base64" in seen
     declared = {tool.name: tool for tool in conversation.get().client_tools}

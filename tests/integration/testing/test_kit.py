@@ -139,7 +139,7 @@ def test_what_a_test_has_left_is_named_and_ended(bedrock_server: PrivateServer, 
         "a run is in progress in runs (Run): … (llm_requesting); wait for it or cancel it",
         "the background job b-1 still runs in jobs (Start it); cancel(kill_jobs=True) or delete() ends it",
         "the play raises raised ValueError('wrong')",
-        "the model was never asked for: answers('Not asked for.')",
+        "the model never got a request for: answers('Not asked for.')",
     }
     assert not bedrock_server.tool_processes()
 
@@ -207,7 +207,7 @@ def test_a_test_that_leaves_something_fails_on_any_worker(
     ran = pytester.runpytest_subprocess("-p", "bedrock.testing.plugin", "-p", "xdist", "-n", "2")
     ran.assert_outcomes(passed=7 + shown.count("def test_"), failed=1, errors=2)
     ran.stdout.fnmatch_lines_random(["*a run is in progress in *", "*the background job b-1 still runs in *"])
-    ran.stdout.no_fnmatch_line("*never asked for*")
+    ran.stdout.no_fnmatch_line("*never got a request for*")
 
 
 def test_a_missing_server_is_said(monkeypatch: pytest.MonkeyPatch, start_bedrock: Callable[..., Bedrock]) -> None:

@@ -82,7 +82,7 @@ class Writer:
         if not output.is_error:
             return str(json.loads(output.display)["diff"])
         assert created, output.text
-        assert "another program has changed it" in output.text
+        assert "another program has just changed it" in output.text
         return None
 
 

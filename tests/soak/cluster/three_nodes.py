@@ -32,7 +32,7 @@ END_SECONDS = 30.0
 SKEWED = "three"
 """The node with a clock of its own."""
 DISK_MIB = 512
-DECLARED_DEAD = "declared dead by another one"
+DECLARED_DEAD = "another node declared"
 STORE_AWAY = ("StoreUnavailableError", "the database", "not stored yet; trying again")
 """What nodes log as faults while the database is away."""
 _OF_NAME = "SELECT max(incarnation) FROM nodes WHERE name = %s"

@@ -508,7 +508,7 @@ def test_a_row_that_was_left_out_changes_what_follows(life: tuple[Journal, ports
 def test_what_settles_a_state_must_follow_at_once(life: tuple[Journal, ports.ConversationRecord]) -> None:
     journal, _ = life
     index = index_of(journal, input_is("begin_llm"))
-    assert "BeginLlm was due, not" in replayed([*journal[:index], *journal[index + 1 :]])[1][journal[index + 1].step]
+    assert "expected BeginLlm, not" in replayed([*journal[:index], *journal[index + 1 :]])[1][journal[index + 1].step]
 
 
 def test_an_input_that_changes_nothing_or_is_refused_does_not_belong_there(

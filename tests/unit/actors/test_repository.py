@@ -285,7 +285,7 @@ def test_one_that_cannot_be_woken_does_not_disturb_the_others(caplog: Any) -> No
     reader = Reader(feed)
     feed.changed(at(1))
     assert reader.woken == 1
-    assert "could not be woken" in caplog.text
+    assert "could not be notified" in caplog.text
 
 
 def test_what_was_taken_and_has_changed_since_says_so() -> None:
@@ -427,7 +427,7 @@ def test_the_least_busy_node_that_has_a_workspace_gets_its_next_conversation() -
 
 
 def test_a_workspace_of_no_node_that_goes_on_is_offline() -> None:
-    with pytest.raises(Rejected, match=r"workspace /mnt/a: start one that names it in cluster\.workspaces") as refused:
+    with pytest.raises(Rejected, match=r"workspace /mnt/a: start one that lists it in cluster\.workspaces") as refused:
         node_with(A, [node(1), node(2, B), node(3, A, draining=True), node(4, A, address="")])
     assert refused.value.reason is Reason.WORKSPACE_OFFLINE
 
@@ -437,6 +437,6 @@ def test_a_new_conversation_belongs_to_a_workspace_of_its_node_or_to_none() -> N
     assert label_of("/mnt/a/c", me, (me, other)) == A
     assert label_of("/srv", me, (me, other)) == ""
     assert label_of("/mnt/a/b", other, (me, other)) == B
-    with pytest.raises(Rejected, match="in the workspace /mnt/a/b of other servers") as refused:
+    with pytest.raises(Rejected, match="in the workspace /mnt/a/b of other nodes") as refused:
         label_of("/mnt/a/b/c", me, (me, other))
     assert refused.value.reason is Reason.WORKING_DIRECTORY_INVALID

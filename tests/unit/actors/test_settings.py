@@ -118,14 +118,14 @@ def test_a_new_conversation_is_restricted_where_that_is_available(
 def test_a_restriction_that_cannot_be_kept_is_refused(services: Services) -> None:
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(services, sandbox=Sandbox("none")), mode=Mode.RESTRICTED)
-    assert str(refusal.value) == "restricted mode cannot be kept here: no Landlock here"
+    assert str(refusal.value) == "restricted mode is not supported here: no Landlock here"
 
 
 def test_a_workspace_that_cannot_be_kept_is_refused_with_the_reason(services: Services) -> None:
     sandbox = Sandbox("A")
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE)
-    assert str(refusal.value) == "workspace mode cannot be kept here: no broker for /tmp"
+    assert str(refusal.value) == "workspace mode is not supported here: no broker for /tmp"
     assert refusal.value.cause == "", "it is the machine that cannot"
     sandbox.report = msgspec.structs.replace(sandbox.report, workspace_available=True)
     assert born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE).mode is Mode.WORKSPACE

@@ -108,7 +108,7 @@ def test_those_that_have_ended_are_not_woken_to_be_abandoned(directory: Director
     directory.sub_agents.abandon(["c1-a1", "c1-a2"])
     assert directory.delivered == []
     assert [asked.command for asked in inbox.messages] == [
-        messages.CancelConversationCommand(reason="its parent no longer waits for it")
+        messages.CancelConversationCommand(reason="its parent is no longer waiting for it")
     ]
     assert child.pulled == ["c1-a1:1"]
 
@@ -117,7 +117,7 @@ def test_those_that_have_ended_are_not_woken_to_be_abandoned(directory: Director
     ("hindrance", "text"),
     [
         (False, "the server is shutting down"),
-        (RuntimeError("can't start new thread"), "the server itself failed; see its log"),
+        (RuntimeError("can't start new thread"), "internal error; see the server log"),
     ],
 )
 def test_a_start_that_fails_is_the_end_of_that_sub_agent(
@@ -158,4 +158,4 @@ def test_the_last_word_is_what_the_state_says() -> None:
     assert outcome_of(Completed(Ledger(), "42")) == AgentSucceeded("42")
     failed = Failed(Ledger(), ErrorKind.TURN_LIMIT, "too many", "some")
     assert outcome_of(failed) == AgentFailed(ErrorKind.TURN_LIMIT, "too many", "some")
-    assert outcome_of(Idle()) == AgentFailed(ErrorKind.UNKNOWN, "the server itself failed; see its log")
+    assert outcome_of(Idle()) == AgentFailed(ErrorKind.UNKNOWN, "internal error; see the server log")

@@ -111,7 +111,7 @@ def test_a_link_to_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
 def test_the_data_directory_cannot_be_a_working_directory(tmp_path: Path, inside: str) -> None:
     (tmp_path / "data" / "attachments").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "data")
-    with pytest.raises(ValueError, match="the server keeps its own data"):
+    with pytest.raises(ValueError, match="it holds the server's data"):
         LocalWorkspace(lambda: [str(tmp_path / "data")]).check(str(tmp_path / inside))
 
 
@@ -225,8 +225,8 @@ def test_what_belongs_to_the_server_is_not_read(root: Path) -> None:
     (root / "data" / "token").write_text("secret")
     (root / "AGENTS.md").symlink_to("data/token")
     assert texts(root) == [("AGENTS.md", "secret")]
-    assert only(root, root / "data").left_out == "tools may not read it"
-    assert only(root, root / "data" / "token").left_out == "tools may not read it"
+    assert only(root, root / "data").left_out == "tools cannot read it"
+    assert only(root, root / "data" / "token").left_out == "tools cannot read it"
 
 
 def test_a_file_that_is_exchanged_meanwhile_does_not_leak(root: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_file_in_another_encoding_and_one_that_is_no_text_is_left_out(root: Pa
     (root / "AGENTS.md").write_bytes(data)
     (root / "CLAUDE.md").write_text("second")
     seen = [(each.text, each.left_out) for each in look(root).instructions]
-    assert seen == [("second", ""), ("", "it is not text in UTF-8")]
+    assert seen == [("second", ""), ("", "it is not UTF-8 text")]
 
 
 def test_a_few_characters_in_another_encoding_are_replaced(root: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_mistyped_name_is_reported_as_it_was_typed() -> None:
 
 
 def test_advice_that_the_message_gives_is_not_repeated() -> None:
-    error = errors.NotExhausted("the context is not used up: send a message instead")
+    error = errors.NotExhausted("the context is not full: send a message instead")
     assert what_to_do(error, in_chat=True) == ""
 
 

@@ -222,7 +222,7 @@ def test_a_port_that_is_none_is_a_wrong_command_line(address: str) -> None:
     ("cause", "advice"),
     [
         ("Socket closed", "https://"),
-        ("the TLS handshake failed. Does it speak TLS, …?", "BEDROCK_CA_FILE"),
+        ("the TLS handshake failed. Check that it uses TLS with …", "BEDROCK_CA_FILE"),
         ("Connection refused", "bedrock serve"),
     ],
 )
@@ -420,7 +420,7 @@ def test_mcp_servers_of_a_conversation_are_shown(program: Program, fake: FakeBed
     files.tools_left_out.add(reason="it has no name")
     fake.conversation.mcp_servers.add(name="web", state=v1.McpServer.STATE_FAILED, error="HTTP 503")
     shown = " ".join(program("show", SLUG).stdout.split())
-    assert "files (ready; the tool without a name is left out: it has no name), web (failed: HTTP 503)" in shown
+    assert "files (ready; the tool without a name is omitted: it has no name), web (failed: HTTP 503)" in shown
 
 
 def test_the_tokens_of_prompt_and_tools_and_an_assumed_window_are_shown(program: Program, fake: FakeBedrock) -> None:
@@ -430,7 +430,7 @@ def test_the_tokens_of_prompt_and_tools_and_an_assumed_window_are_shown(program:
     fake.conversation.model = "models/mine"
     shown = " ".join(program("show", SLUG).stdout.split())
     assert "each request about 3,635 tokens of system prompt and tools" in shown
-    assert "The context window of mine is not known: 24,576 usable tokens are assumed;" in shown
+    assert "The context window of mine is unknown: 24,576 usable tokens are assumed;" in shown
     assert 'set window in [models."mine"] of the server\'s settings' in shown
 
 
@@ -571,7 +571,7 @@ def test_the_doctor_looks_at_this_machine_only_for_its_own_server(
     del fake.models[1:]
     monkeypatch.setattr(doctor, "is_local", lambda _: False)
     elsewhere = program("doctor").stdout
-    assert "The operator of the server says which models" in elsewhere
+    assert "The server's operator decides which models" in elsewhere
     assert "git: " not in elsewhere
 
 
@@ -591,7 +591,7 @@ def test_the_doctor_asks_the_distribution_of_the_server_for_what_it_knows(
 
 def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:
     files, web, left_out = (line.split("\t") for line in program("mcp").stdout.splitlines())
-    assert left_out == ["web: the tool put is left out: it has no input schema"]
+    assert left_out == ["web: the tool put is omitted: it has no input schema"]
     assert files == ["files", "failed", "0", "mcp-files .", "it is not installed"]
     assert web == ["web", "ready", "1", "https://mcp.test", ""]
     assert json.loads(program("mcp", "--output", "json").stdout)[0]["stdio"] == {"command": ["mcp-files", "."]}
@@ -861,7 +861,7 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
 @pytest.mark.parametrize(
     ("tier", "reason", "told"),
     [
-        ("TIER_B", "the setting sandbox = B asks for no more", "tier B, Landlock 4: the setting sandbox = B"),
+        ("TIER_B", "the setting sandbox = B limits it to tier B", "tier B, Landlock 4: the setting sandbox = B"),
         ("TIER_NONE", "the setting sandbox = none", "the restricted mode is not available: the setting sandbox = none"),
     ],
 )

@@ -119,10 +119,10 @@ def custom(of: functools.partial[int]) -> None: ...
     ("function", "words"),
     [
         (untyped, "the parameter x needs a type"),
-        (many, r"\*values: int has no name"),
-        (mapped, r"\*\*values: int has no name"),
+        (many, r"\*values: int cannot be passed by name"),
+        (mapped, r"\*\*values: int cannot be passed by name"),
         (strange, "threading_lock"),
-        (custom, "no counterpart"),
+        (custom, "no JSON equivalent"),
         (7, "must be a list of functions"),
     ],
 )

@@ -60,7 +60,7 @@ def fill(filled: QuestionForm, *typed: str) -> list[str]:
 def test_fields_are_filled_in_one_after_the_other() -> None:
     filled = form(FIELDS, "branch")
     assert fill(filled, "", "main", "x", "3", "much", "0.5", "maybe", "y", "9", "Large", "1, b") == [
-        "this one has to be filled in", "", "type a whole number", "", "type a number", "", "type y or n", "",
+        "this field is required", "", "type a whole number", "", "type a number", "", "type y or n", "",
         "type one of the numbers 1 to 2, or a name", "", "",
     ]  # fmt: skip
     assert filled.complete
@@ -187,7 +187,7 @@ def test_a_chat_asks_for_the_fields_and_sends_them_together(address: str, fake: 
         await chat.until(lambda: isinstance(session.question, QuestionForm))
         assert "waits for you" in session.view.activity(0, NOON)
         session.enter("", session.question)
-        await chat.shows("this one has to be filled in")
+        await chat.shows("this field is required")
         session.enter("main", session.question)
         await chat.until(lambda: isinstance(session.question, QuestionForm) and session.question.name == "sure")
         session.enter("y", session.question)

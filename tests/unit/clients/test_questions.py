@@ -176,13 +176,13 @@ def test_a_call_that_takes_too_long_says_so() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with (
             Client(address, token="secret") as client,
-            pytest.raises(DeadlineExceeded, match=f"no answer from {address} in time"),
+            pytest.raises(DeadlineExceeded, match=f"{address} did not respond in time"),
         ):
             client.conversation("c1").get(timeout=0.2)
 
 
 @pytest.mark.parametrize(
-    ("token", "told"), [("wrong", "does not know the token from token="), ("", "wants a token, and none was sent")]
+    ("token", "told"), [("wrong", "rejects the token from token="), ("", "requires a token, but none was sent")]
 )
 def test_a_token_that_is_not_known_is_reported_with_its_source(
     address: str, fake: FakeBedrock, token: str, told: str

@@ -195,7 +195,7 @@ def test_what_a_tool_asks_is_asked_at_the_terminal_again_if_it_does_not_fit(addr
         terminal.shows("? the MCP server t asks you, for mcp__t__ask")
         terminal.shows("branch (a text)  /decline")
         terminal.keys("\r")
-        terminal.shows("this one has to be filled in")
+        terminal.shows("this field is required")
         terminal.keys("old\r")
         terminal.shows("error: no such branch")
         terminal.keys("main\r")
@@ -243,7 +243,7 @@ def test_a_deletion_is_asked_about_at_a_terminal(address: str, fake: FakeBedrock
     for key, code in (("n", 1), ("y", 0)):
         assert not fake.asked(v1.DeleteConversationRequest)
         with Terminal("rm", "brave-otter", environ={"BEDROCK_ADDRESS": address}) as terminal:
-            terminal.shows("Delete brave-otter for good?")
+            terminal.shows("Delete brave-otter permanently?")
             terminal.keys(f"{key}\r")
             assert terminal.ends() == code
     assert len(fake.asked(v1.DeleteConversationRequest)) == 1

@@ -228,7 +228,7 @@ def test_of_two_open_questions_it_is_said_which_is_answered_and_what_one_no_does
     terminal.shows("one of 2 calls: all run once each is approved; one no skips them all")
     terminal.shows("2 questions are open; this answers: bash rm first")
     terminal.keys("y\r")
-    terminal.shows("approved bash rm first; waiting for the other answers")
+    terminal.shows("approved bash rm first; waiting for the remaining answers")
     terminal.until(lambda screen: "questions are open" not in "".join(screen))
     terminal.keys("n\r")
     terminal.wait(lambda: len(fake.asked(v1.ResolveApprovalRequest)) == 2, "both answers")

@@ -363,8 +363,8 @@ def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(answer: str) -> None
     limit = "2,048 parts" if answer == "chat calls" else "1 MiB"
     assert (failed.failure.kind, failed.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
-        f"fake: the answer holds more than {limit}, which is the limit for one answer. "
-        "Ask for less at once: a long text or file in several parts.",
+        f"fake: the answer exceeds the limit of {limit}. "
+        "Ask for less in one answer: split a long text or file into several parts.",
     )
     assert not failed.failure.retryable
     assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider counted by then is kept"

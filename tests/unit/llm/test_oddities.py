@@ -293,7 +293,7 @@ def test_a_page_in_place_of_an_answer_is_named_and_not_asked_for_again(
     told = failed(protocol, answer(200, page, kind)).failure
     assert told.kind is ErrorKind.INVALID_REQUEST
     assert told.message.startswith(f"fake: {said}")
-    assert told.message.endswith("is the base_url of provider fake right?")
+    assert told.message.endswith("check the base_url of provider fake")
 
 
 @PROTOCOLS

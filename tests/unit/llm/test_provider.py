@@ -229,7 +229,7 @@ def test_a_wrong_url_in_the_environment_is_reported_by_its_variable(variable: st
 @pytest.mark.parametrize("key", ["hunter22\n", "hunter 22", " hunter22", "\N{LEFT DOUBLE QUOTATION MARK}hunter22"])
 def test_a_key_that_cannot_be_one_is_refused_by_the_name_of_its_variable(key: str) -> None:
     for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
-        with pytest.raises(ValueError, match=f"^{variable}: has blanks, line ends or characters that are not ASCII$"):
+        with pytest.raises(ValueError, match=f"^{variable}: has blanks, line breaks or non-ASCII characters$"):
             providers_from_env({variable: key})
     with pytest.raises(ValueError, match=r"^providers\.p\.api_key_env: MY_KEY has blanks"):
         provider_from_mapping("p", {**MINIMAL, "api_key_env": "MY_KEY"}, {"MY_KEY": key})
@@ -238,7 +238,7 @@ def test_a_key_that_cannot_be_one_is_refused_by_the_name_of_its_variable(key: st
 
 
 def test_a_header_with_a_line_end_is_named_and_not_quoted() -> None:
-    with pytest.raises(ValueError, match=r"^providers\.p\.headers\.X-Team: has a line end or NUL$"):
+    with pytest.raises(ValueError, match=r"^providers\.p\.headers\.X-Team: has a line break or NUL$"):
         provider_from_mapping("p", {**MINIMAL, "headers": {"X-Team": "blue\n"}})
 
 
@@ -548,9 +548,9 @@ ADVICE = {
     ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
     ErrorKind.AUTH: "Check ANTHROPIC_API_KEY.",
     ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider fake.",
-    ErrorKind.CONTENT_FILTER: "Say it in other words.",
+    ErrorKind.CONTENT_FILTER: "Rephrase the message.",
     ErrorKind.CONTEXT_EXHAUSTED: "Continue in a new conversation.",
-    ErrorKind.RESPONSE_TOO_LARGE: "Ask for less at once: a long text or file in several parts.",
+    ErrorKind.RESPONSE_TOO_LARGE: "Ask for less in one answer: split a long text or file into several parts.",
     ErrorKind.RESOURCE_EXHAUSTED: "Send a message later to try again.",
     ErrorKind.UNKNOWN: "Send a message to continue; see the server log.",
 }
@@ -573,9 +573,9 @@ def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
 @pytest.mark.parametrize(
     ("base_url", "advice"),
     [
-        ("http://127.0.0.1:9/v1", "Is the server of base_url http://127.0.0.1:9/v1 running?"),
-        ("http://localhost/v1", "Is the server of base_url http://localhost/v1 running?"),
-        ("http://[::1]:80", "Is the server of base_url http://[::1]:80 running?"),
+        ("http://127.0.0.1:9/v1", "Check that the server at base_url http://127.0.0.1:9/v1 is running."),
+        ("http://localhost/v1", "Check that the server at base_url http://localhost/v1 is running."),
+        ("http://[::1]:80", "Check that the server at base_url http://[::1]:80 is running."),
         ("http://10.0.0.1/v1", "Check the network and the base_url of provider fake, then send a message."),
     ],
 )

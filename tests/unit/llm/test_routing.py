@@ -105,7 +105,7 @@ def test_a_presumed_default_that_no_server_lists_is_not_offered() -> None:
         assert not accepts(catalog, "default")
         assert not catalog.offers("")
         assert catalog.refusal("").message == (
-            "no model is the default here: name one, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; there are: "
+            "there is no default model: name one, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; there are: "
             "mine, yours, qwen3, llama, demo"
         )
 
@@ -205,7 +205,7 @@ def test_where_no_list_can_be_had_only_what_is_known_is_served_and_the_refusal_s
         assert not accepts(catalog, "qwen3")
     message = catalog.refusal("qwen3").message
     assert "provider anthropic cannot be asked for its models (cannot connect to 127.0.0.1:9" in message
-    assert f"provider openai cannot be asked for its models (it has no list of models (HTTP {status}))" in message
+    assert f"provider openai cannot be asked for its models (it does not list its models (HTTP {status}))" in message
     assert message.endswith("if it serves this one, say so in its setting `models`")
     assert catalog.refusal("qwen3").retryable
 

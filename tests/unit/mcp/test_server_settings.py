@@ -114,7 +114,7 @@ def test_a_url_can_be_logged_in_to_unless_it_has_credentials_or_others_can_liste
 
 
 def test_two_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two servers of this name"):
+    with pytest.raises(ValueError, match="two servers have this name"):
         servers_from_tables([{"name": "a", "command": ["x"]}] * 2, ENVIRON)
 
 

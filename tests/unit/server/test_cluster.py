@@ -134,10 +134,10 @@ async def tried(pems: Path, certificate: str, authority: str) -> Obstacle:
 @pytest.mark.parametrize(
     ("certificate", "authority", "text", "for_good"),
     [
-        ("node", "ours", "reached a moment later", False),
-        ("node", "", "it listens with TLS: set cluster.ca here", True),
-        ("", "ours", "it listens without TLS: set tls_certificate", False),
-        ("node", "others", "cluster.ca here does not sign its certificate", True),
+        ("node", "ours", "reached shortly afterwards", False),
+        ("node", "", "it uses TLS: set cluster.ca here", True),
+        ("", "ours", "it does not use TLS: set tls_certificate", False),
+        ("node", "others", "its certificate is not signed by cluster.ca here", True),
         ("far", "ours", "IP address mismatch", True),
         ("", "", "not a node", False),
     ],
@@ -159,7 +159,7 @@ def test_addresses_that_lead_nowhere_are_told_apart(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(peers, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(asyncio, "open_connection", silent)
-    assert "does a firewall let them" in asyncio.run(why_unreachable("192.0.2.1:1", None)).text
+    assert "no firewall blocks it" in asyncio.run(why_unreachable("192.0.2.1:1", None)).text
 
 
 def checked(folder: Path, pems: Path, ca: str, certificate: str, listen: str = "127.0.0.1:7421") -> None:
@@ -238,7 +238,7 @@ def test_everything_can_be_given() -> None:
         ({"address": "host:0"}, r"cluster\.address: must be host:port"),
         ({"address": "a b:1"}, r"cluster\.address: must be host:port"),
         ({"token_file": ""}, r"cluster\.token_file: must be a path"),
-        ({"token_file": "~nobody-here/x"}, r"cluster\.token_file: there is no user '~nobody-here'"),
+        ({"token_file": "~nobody-here/x"}, r"cluster\.token_file: user not found: '~nobody-here'"),
         ({"ca": 1}, r"cluster\.ca: must be a path"),
         ({"name": ""}, r"cluster\.name: must be a text"),
         ({"name": "a\nb"}, r"cluster\.name: must be a text"),
@@ -335,7 +335,7 @@ def test_a_workspace_must_be_there_by_its_real_path(tmp_path: Path) -> None:
     there.mkdir()
     link.symlink_to(there)
     for named, refusal in (
-        (missing, "is not a directory here: mount it"),
+        (missing, "is not a directory on this machine: mount it"),
         (link, f"contains a symbolic link; use {there}"),
     ):
         with pytest.raises(CannotStartError, match=f"{named} {refusal}"):

@@ -168,7 +168,7 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(tmp_path: Pat
         (f'[client_certificates]\n"dns:a" = "ada"\n{ADA}', "client_certificates: no [[listen]] has a client_ca"),
         (
             f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n[client_certificates]\n"dns:a" = "eve"\n{ADA}',
-            "client_certificates: 'dns:a' is mapped to 'eve', which is not a principal; there are: ada",
+            "client_certificates: 'dns:a' is mapped to 'eve', which is not a principal; principals: ada",
         ),
         (
             f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n[client_certificates]\nada = "ada"\n{ADA}',
@@ -261,8 +261,8 @@ def test_listening_beyond_this_machine_needs_tls(text: str) -> None:
         ({"retention_events_min": 0}, "--retention-events-min: must be a whole number, 1 to 2147483647"),
         ({"data_dir": "a\0b"}, "--data-dir"),
         ({"data_dir": "data"}, "--data-dir: must be an absolute path, or begin with ~ (it is 'data')"),
-        ({"data_dir": "~nobody-of-this-name/d"}, "--data-dir: there is no user '~nobody-of-this-name'"),
-        ({"tls_key": "~nobody-of-this-name/k.pem"}, "--tls-key: there is no user '~nobody-of-this-name'"),
+        ({"data_dir": "~nobody-of-this-name/d"}, "--data-dir: user not found: '~nobody-of-this-name'"),
+        ({"tls_key": "~nobody-of-this-name/k.pem"}, "--tls-key: user not found: '~nobody-of-this-name'"),
         ({"tls_key": "/k.pem"}, "together"),
         ({"sandbox": "C"}, "--sandbox: must be one of auto, A, B, none"),
         ({"cpus": "some"}, "--cpus: must be all, or a list of CPUs such as 1 or 0,2-3"),
@@ -284,7 +284,7 @@ def test_a_wrong_setting_is_named(flags: dict[str, Any], said: str) -> None:
 def test_a_wrong_variable_is_named() -> None:
     with pytest.raises(ConfigError, match="BEDROCK_REFLECTION: must be true or false"):
         config({"BEDROCK_REFLECTION": "maybe"})
-    with pytest.raises(ConfigError, match="BEDROCK_CONFIG: there is no user '~nobody-of-this-name'"):
+    with pytest.raises(ConfigError, match="BEDROCK_CONFIG: user not found: '~nobody-of-this-name'"):
         config({"BEDROCK_CONFIG": "~nobody-of-this-name/c.toml"})
 
 
@@ -586,7 +586,7 @@ def test_logins_at_mcp_servers_are_told(home: Path) -> None:
     file.write_text('[[mcp_servers]]\nname = "web"\nurl = "https://mcp.test/"\n')
     told = "MCP server web: https://mcp.test/"
     asked = ("--config", str(file), "--data-dir", str(home / "data"))
-    assert f"{told}, not logged in: if it asks for that, bedrock mcp login web\n" in check(*asked).output
+    assert f"{told}, not logged in: if it requires a login, run bedrock mcp login web\n" in check(*asked).output
     url = {"url": "https://mcp.test/", "resource": "r", "token_endpoint": "t", "issuer": "i", "client_id": "c"}
     stored = home / "data" / "mcp-logins.json"
     stored.write_text(json.dumps({"web": {"id": "1", "access_token": "a-secret", **url}}))

@@ -388,7 +388,7 @@ def test_an_issuer_that_is_down_keeps_its_last_keys_for_a_day(
         assert not world.authentication.accepts(first)
 
     asyncio.run(tried())
-    assert "answers with status 503" in caplog.text
+    assert "responded with status 503" in caplog.text
     assert "larger than 256 KiB" in caplog.text
 
 
@@ -427,13 +427,13 @@ def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
         ({"issuer": ""}, "issuer: must be a text"),
         ({"audience": []}, "audience: needed"),
         ({"leeway_seconds": 9_000}, "leeway_seconds: must be between"),
-        ({"principals": {"1": "eve"}}, "principals: '1' is mapped to 'eve', which is not a principal; there are: ada"),
+        ({"principals": {"1": "eve"}}, "principals: '1' is mapped to 'eve', which is not a principal; principals: ada"),
         ({"principals": {}}, "principals: name a principal for each sub, or a template for all"),
-        ({"roles": {"x": "user"}}, "role_claim: needed, since roles are given by the values of a claim"),
+        ({"roles": {"x": "user"}}, "role_claim: required, because roles come from the values of a claim"),
         ({"role_claim": "r", "roles": {"x": "king"}}, "roles: must be one of reader, user, operator"),
         ({"template": {}}, "template.roots: needed; must be a list of the directories"),
         ({"template": {"roots": ["{principal}"]}}, "template.roots: 'example' must be an absolute path"),
-        ({"template": {"roots": ["/srv/{name}"]}}, "template.roots: '/srv/{name}' has a brace that does not belong to"),
+        ({"template": {"roots": ["/srv/{name}"]}}, "template.roots: '/srv/{name}' has a brace outside"),
         ({"template": 7}, "template: must be a table"),
         ({"secret": "x"}, "secret: unknown; there are: issuer,"),
     ],
@@ -556,7 +556,7 @@ def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
 
 @pytest.mark.parametrize(
     ("reason", "shown"),
-    [("", "the authorizer of this server does not allow that"), ("a\x1b[31m\nb", "a [31m b"), ("x" * 900, "x" * 500)],
+    [("", "this server's authorizer does not allow that"), ("a\x1b[31m\nb", "a [31m b"), ("x" * 900, "x" * 500)],
 )
 def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
     async def refusal() -> str | None:

@@ -258,7 +258,7 @@ def test_what_binds_to_what(text: str, expected: bool) -> None:
         ("title = (a)", "at character 9: expected a value; write texts in quotes"),
         ('title = "a', "at character 9: the quote is not closed"),
         ('title = "a\\"', "at character 9: the quote is not closed"),
-        ("headline = a", "at character 1: there is no field 'headline'; there are state, busy, mode, model, title"),
+        ("headline = a", "at character 1: unknown field 'headline'; there are state, busy, mode, model, title"),
         ("slug = a AND", "at character 13: expected the name of a field"),
         ("slug = a OR AND slug = b", "at character 13: expected the name of a field"),
         ("NOT NOT slug = a", "at character 5: expected the name of a field"),
@@ -368,7 +368,7 @@ def test_what_belongs_to_the_server_is_not_listed_nor_shown(tmp_path: Path) -> N
     assert listed(tmp_path, own / "token") == [("other", True), ("own", True)]
     assert listed(own, own / "token") == []
     for path in (own, tmp_path / "other" / ".." / "own"):
-        assert "the server keeps its own data" in why_not(str(path), own)
+        assert "it holds the server's data" in why_not(str(path), own)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_directory_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: p
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "scandir", forbidden)
-    assert why_not(str(tmp_path)) == "the user that the server runs as may not read it"
+    assert why_not(str(tmp_path)) == "the server's user cannot read it"
 
 
 def test_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:

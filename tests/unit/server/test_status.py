@@ -141,8 +141,7 @@ def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:
 def test_a_read_without_the_store_is_told_that_and_nothing_of_changes(caplog: pytest.LogCaptureFixture) -> None:
     for error in (ports.DatabaseAwayError("host db.example"), Rejected(Reason.STORE_UNAVAILABLE)):
         assert (
-            errors.status_of(error).message
-            == "the store cannot confirm the change now: try again, with the same request_id"
+            errors.status_of(error).message == "the store cannot confirm the change now: retry with the same request_id"
         )
         assert errors.status_of(error, reading=True).message == "the store cannot be read; retry"
     own = errors.status_of(Rejected(Reason.STORE_UNAVAILABLE, "out of touch"), reading=True)

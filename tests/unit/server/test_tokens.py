@@ -220,13 +220,13 @@ def test_the_file_is_read_only_when_it_has_changed(world: World, monkeypatch: py
 def test_a_method_that_nobody_has_thought_of_is_refused_to_everybody() -> None:
     check_role("/bedrock.v1.ConversationService/GetConversation", Role.READER)
     check_role("/bedrock.v1.ConversationService/SendMessage", Role.OPERATOR)
-    with pytest.raises(Rejected, match="it needs the role user"):
+    with pytest.raises(Rejected, match="it requires the role user"):
         check_role("/bedrock.v1.ConversationService/SendMessage", Role.READER)
     for method in ("CatalogService/ListNodes", "ConversationService/ListAuditEntries"):
         check_role(f"/bedrock.v1.{method}", Role.OPERATOR)
-        with pytest.raises(Rejected, match="it needs the role operator"):
+        with pytest.raises(Rejected, match="it requires the role operator"):
             check_role(f"/bedrock.v1.{method}", Role.USER)
-    with pytest.raises(Rejected, match="no role may"):
+    with pytest.raises(Rejected, match="no role is allowed to"):
         check_role("/bedrock.v1.ConversationService/NewMethod", Role.OPERATOR)
 
 
@@ -252,7 +252,7 @@ def test_principals_are_as_the_file_has_them() -> None:
 @pytest.mark.parametrize(
     ("name", "table", "why"),
     [
-        ("Ada", {"roots": []}, "principals.Ada: a name has"),
+        ("Ada", {"roots": []}, "principals.Ada: a name is"),
         ("local", {"roots": []}, "principals.local: this is the server's own user"),
         ("ada", {}, "principals.ada.roots: needed; must be a list of the directories"),
         ("ada", {"roots": "/srv"}, "principals.ada.roots: must be a list"),
@@ -261,7 +261,7 @@ def test_principals_are_as_the_file_has_them() -> None:
         ("ada", {"roots": ["//"]}, "and not /"),
         ("ada", {"roots": ["/proc/self/root"]}, "and not /"),
         ("ada", {"roots": ["/srv\0"]}, "and not /"),
-        ("ada", {"roots": ["/proc"]}, "it shows all processes"),
+        ("ada", {"roots": ["/proc"]}, "shows all processes"),
         ("ada", {"roots": ["/dev/shm"]}, "must not be a system directory"),
         ("ada", {"roots": [], "role": "admin"}, "principals.ada.role: must be one of reader, user, operator"),
         ("ada", {"roots": [], "modes": ["all"]}, "must be one of restricted"),
@@ -300,7 +300,7 @@ class Database:
     def read(self) -> bytes | None:
         self.reads += 1
         if self.away:
-            raise StoreUnavailableError("the database does not answer")
+            raise StoreUnavailableError("the database does not respond")
         return self.content
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:

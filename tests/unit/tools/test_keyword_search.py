@@ -74,7 +74,7 @@ def test_a_term_that_finds_too_much_is_skipped(here: Path) -> None:
     (here / "many").write_text("common word\n" * 20_000)
     (here / "one").write_text("rare\n")
     assert find("common", "rare", "word") == "one:1:rare\n" + "".join(
-        f"[skipped, as it finds more than 64 KiB: {term}]\n" for term in ("common", "word")
+        f"[skipped because it finds more than 64 KiB: {term}]\n" for term in ("common", "word")
     )
     with pytest.raises(OutputTooLargeError):
         find("common", "word")
@@ -92,7 +92,7 @@ def test_the_least_important_terms_are_dropped(here: Path, monkeypatch: pytest.M
     for name in ("alpha", "beta", "gamma"):
         (here / name).write_text(f"{name} {'z' * 8}\n")
     both = "alpha:1:alpha zzzzzzzz\n--\nbeta:1:beta zzzzzzzz\n"
-    dropped = "[left out, as all together find too much: {}]\n".format
+    dropped = "[omitted because the terms together find too much: {}]\n".format
     monkeypatch.setattr(worker, "MAX_ALL_BYTES", len(both))
     assert find("beta", "alpha", "gamma") == both + dropped("gamma")
     monkeypatch.setattr(worker, "MAX_ALL_BYTES", len(both) - 1)

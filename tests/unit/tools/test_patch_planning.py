@@ -250,8 +250,8 @@ def test_a_missing_file_is_created_by_all_but_replace() -> None:
 @pytest.mark.parametrize(
     ("patch", "why"),
     [
-        (replace("", "x"), "oldText that is not empty"),
-        ({"operation": "replace", "newText": "x"}, "oldText that is not empty"),
+        (replace("", "x"), "non-empty oldText"),
+        ({"operation": "replace", "newText": "x"}, "non-empty oldText"),
         (append("x", toClipboard="c"), "toClipboard goes with replace only"),
         (overwrite("x", oldText="y"), "oldText goes with replace only"),
         (replace("a"), "newText or fromClipboard is missing"),

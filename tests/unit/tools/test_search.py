@@ -268,7 +268,7 @@ def test_a_repository_of_another_user_is_ignored(here: Path, monkeypatch: pytest
 def test_the_limit_is_reported_only_if_there_is_more(here: Path) -> None:
     write("x\n" * 3)
     assert find("x", max_results=3).count("\n") == 2
-    notice = "[there are more than these 2 matches; narrow the pattern or the path, or raise max_results]"
+    notice = "[only the first 2 matches are shown; narrow the pattern or the path, or raise max_results]"
     assert find("x", max_results=2) == f"file:1: x\nfile:2: x\n{notice}"
 
 
@@ -276,7 +276,7 @@ def test_all_lines_together_are_capped(here: Path) -> None:
     write(("ä" * 400 + "\n") * 1000)
     text = find("ä", max_results=1000)
     assert search.MAX_TEXT - 1000 < len(text.encode()) < search.MAX_TEXT + 200
-    assert "more than these" in text.splitlines()[-1]
+    assert "only the first" in text.splitlines()[-1]
 
 
 def test_what_cannot_be_read_is_counted(here: Path) -> None:
@@ -358,7 +358,7 @@ def test_out_of_time_says_what_to_change(call: Any) -> None:
     call.sandbox.ends(exit_code=None, signal=9, killed=True, limit="wall")
     output = SearchTool().run({"pattern": "x"}, call.context)
     assert output.is_error
-    assert output.text == f"The search took longer than 60 s and was ended. {tool.SEARCH_HINT}"
+    assert output.text == f"The search took longer than 60 s and was killed. {tool.SEARCH_HINT}"
 
 
 def test_ripgrep_is_that_of_the_server_or_of_an_absolute_path(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

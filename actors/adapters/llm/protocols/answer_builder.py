@@ -1,4 +1,4 @@
-"""What the answer readers of all wire protocols share: tokens, tool calls, text buffers, size limits, final checks.
+"""Common parts of the answer readers of all protocols: tokens, tool calls, text buffers, size limits, final checks.
 
 Most providers report usage only at the end of an answer, some report counts that cannot be. What is missing is
 estimated from the size of the texts in the request and in its answer. The estimate does not know which input tokens the

@@ -91,7 +91,7 @@ def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
 
 
 def joint(before: str, role: str) -> bytes:
-    """What is between a turn of the role `before` ("" for none) and one of `role`; equal roles share a message."""
+    """The separator of a turn of the role `before` ("" for none) and one of `role`; equal roles share a message."""
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]

@@ -1,4 +1,4 @@
-"""What the encoders of all wire protocols share: parts of turns, schemas of tools, and turns that are encoded once."""
+"""Common parts of the encoders of all protocols: parts of turns, schemas of tools, and turns that are encoded once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
 
 
 def for_providers(tool: ToolSpec) -> ToolSpec:
-    """The tool as providers accept it: what they refuse at the top of a schema goes to the description.
+    """The tool as providers accept it: keywords that they refuse at the top of a schema move to the description.
 
     No check is lost, because the input is validated by the whole schema.
     """

@@ -153,7 +153,7 @@ def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if out_of_file_descriptors():  # the resolver's error does not tell that this was the cause
+        if out_of_file_descriptors():  # the resolver's error does not name this as the cause
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
         raise TransportError(f"cannot resolve the host name {host}") from None
     timeout = exchange.timeouts.connect

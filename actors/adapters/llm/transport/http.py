@@ -70,7 +70,7 @@ _SHARE_OF_FILES = 16
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,24})[ \t]*(?:;[^\n]*)?\r?\n")
 _TRAILERS = re.compile(rb"(?:[^\r\n][^\n]*\n)*\r?\n")
 
-_NOT_BEGUN = "the connection was closed before an answer began"
+_NOT_BEGUN = "the connection closed before the answer began"
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -119,7 +119,7 @@ class _Chunks:
 
     def __init__(self) -> None:
         self.ended = False
-        # What is not decoded yet, or follows the body.
+        # Bytes that are not decoded yet, or follow the body.
         self.rest = b""
         self._remaining = 0
         # The length of the line end that follows the last chunk, which may be missing in `rest`.
@@ -170,7 +170,7 @@ class _Response(http.client.HTTPResponse):
         return self._chunks.ended if self.chunked else self.length == 0
 
     def pieces(self) -> list[bytes]:
-        """What has arrived of the body, or comes next; [] at its end.
+        """The received part of the body, or the next one; [] at its end.
 
         Raises TransportTimeoutError, HTTPException or OSError.
         """
@@ -279,7 +279,7 @@ class _Connection(HTTPConnection):
             delivered = exchange.sent and not (ended and exchange.unacknowledged >= exchange.sent)
             raise (TransportError if delivered or exchange.aborted else NotDeliveredError)(_NOT_BEGUN) from None
         except (ValueError, HTTPError, http.client.HTTPException):
-            raise TransportError("something that is not HTTP came before an answer began") from None
+            raise TransportError("the server sent something other than HTTP") from None
 
     def is_reusable(self) -> bool:
         """End a request; return whether the connection can be reused, now or once the response has arrived whole."""
@@ -332,7 +332,7 @@ class _Pool(HTTPConnectionPool):
                         self.pool.queue.remove(connection)
                         return connection
                 for least_recent in self.pool.queue[:1]:
-                    self.pool.queue.remove(least_recent)  # to make room: None, unless as many as may be are idle
+                    self.pool.queue.remove(least_recent)  # to make room: None, unless the maximum is idle
                     if least_recent is not None:
                         least_recent.close()
         return self._new_conn()
@@ -410,7 +410,7 @@ class Reply:
         """Time limit in seconds for the next bytes; can be changed between two reads."""
         encoding = self.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity"):
-            text = "the answer is compressed, which was not asked for; turn off compression in the server or its proxy"
+            text = "the answer is compressed, which was not requested; turn off compression in the server or proxy"
             self._failure = TransportError(text, ErrorKind.INVALID_REQUEST)
 
     def read(self) -> bytes:
@@ -431,7 +431,7 @@ class Reply:
             self._failure = failure
             raise
         except (OSError, ValueError, http.client.HTTPException):
-            self._failure = TransportError("the connection broke off in the middle of the answer")
+            self._failure = TransportError("the connection broke in the middle of the answer")
             raise self._failure from None
         self._exchange.overhead = 0
         content = b"".join(pieces)
@@ -501,7 +501,7 @@ class Transport:
         """Yield the reply once its headers have arrived, whatever its status.
 
         Redirects, cookies, and the environment's proxies and credentials are ignored. At the end the connection is kept
-        or closed. A cancel shuts the socket at once, except in name resolution; then any exception may be raised, so
+        or closed. A cancel shuts the socket, except in name resolution; then any exception may be raised, so
         check the token. All other failures raise TransportError.
         """
         request = copy.copy(self._prepared(method, url, tuple(headers.items())))

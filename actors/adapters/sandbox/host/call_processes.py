@@ -45,7 +45,7 @@ class LeaseFile:
 
     def check(self) -> None:
         if self.passed():
-            raise OSError(errno.ETIME, "the lease is over")
+            raise OSError(errno.ETIME, "the lease has expired")
 
     def leave(self) -> None:
         """Read the time once more, and close the file, so that the program does not inherit it."""

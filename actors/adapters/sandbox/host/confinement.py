@@ -233,11 +233,11 @@ def drop_capabilities() -> None:
         while kernel.libc.prctl(kernel.PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
             capability += 1
         if kernel.libc.prctl(kernel.PR_CAPBSET_READ, capability, 0, 0, 0) >= 0:
-            raise OSError(errno.EPERM, "the bounding set cannot be emptied")
+            raise OSError(errno.EPERM, "the capability bounding set cannot be cleared")
     kernel.checked(kernel.libc.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
     kernel.checked(kernel.libc.capset(CapabilityHeader(CAPABILITY_VERSION_3, 0), CapabilitySets()))
     if any(capabilities()):
-        raise OSError(errno.EPERM, "capabilities are left")
+        raise OSError(errno.EPERM, "some capabilities remain")
 
 
 def capabilities() -> "list[int]":
@@ -286,7 +286,7 @@ def apply_landlock(section: "dict[str, Any]") -> None:
     for device in DEVICES:
         grant(ruleset, device, rights & FILE_RIGHTS & ~EXECUTE)
     if not grant(ruleset, section["private"], rights):
-        raise OSError(errno.ENOENT, "no private directory")
+        raise OSError(errno.ENOENT, "the private directory is missing")
     kernel.checked(kernel.libc.syscall(kernel.NR_LANDLOCK_RESTRICT, ruleset, 0))
     os.close(ruleset)
 
@@ -328,7 +328,7 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
         return False
     with kernel.Opened(place):
         if not (add_rule(ruleset, place, rights) or add_rule(ruleset, place, rights & FILE_RIGHTS)):
-            raise OSError(errno.EINVAL, "neither a directory nor a file can have these rights")
+            raise OSError(errno.EINVAL, "these rights apply to neither a directory nor a file")
     return True
 
 

@@ -11,7 +11,7 @@ HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O"
 # The numbers of the limits that an END frame can report; 0 means that no limit ended the program.
 WALL, PROCESSES, MEMORY, LEASE = 1, 2, 3, 4
 
-# Maximum bytes of output that are read from the program at once; the largest frame is one byte longer.
+# Maximum bytes of output that one read takes from the program; the largest frame is one byte longer.
 CHUNK = 1 << 16
 
 

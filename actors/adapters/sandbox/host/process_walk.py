@@ -146,7 +146,7 @@ def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
 
 
 def kill_all(pids: "Iterator[int]") -> None:
-    """Kill each process with its whole process group, which ends at once even if its members fork quickly."""
+    """Kill each process with its whole process group, which ends immediately even if its members fork quickly."""
     groups = {os.getpgrp()}
     for pid in pids:
         with suppress(OSError):  # the process has ended

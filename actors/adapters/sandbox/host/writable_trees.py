@@ -77,7 +77,7 @@ def why_not(root: bytes, patterns: "list[bytes]") -> str:
     path = root
     while path != b"/":
         if is_repository(path):
-            return f"{os.fsdecode(path)} is the inside of a git repository"
+            return f"{os.fsdecode(path)} is a git repository's own directory"
         path = os.path.dirname(path)
     return ""
 
@@ -97,7 +97,7 @@ OWN_FILES = b"/proc/self/fd/"
 
 
 class NotAloneError(Exception):
-    """What was judged could change meanwhile by another call in the same directory: judge again under the TreeLock."""
+    """Another call in the same directory could change the checked paths meanwhile: check again under the TreeLock."""
 
 
 class TreeLock:

@@ -251,7 +251,7 @@ class Broker:
     def chmod(self, call: SystemCall, directory: int, address: "int | None", mode: int, flags: int) -> None:
         """Change permissions, but set no set-user-id or set-group-id bit. Raises NotBrokeredError or OSError."""
         if mode & ~OWN_BITS & 0o7777:
-            raise OSError(errno.EPERM, "not such a mode")
+            raise OSError(errno.EPERM, "file modes with these bits are not allowed")
         with Opened(self.entry(call, directory, address, flags)) as entry:
             check_no_link(entry)
             os.chmod(f"/proc/self/fd/{entry}", mode & 0o7777)

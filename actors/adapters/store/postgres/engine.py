@@ -77,12 +77,12 @@ def address_of(url: str) -> Address:
     """Parse a database URL. Raises StoreUnusableError without the URL, which may have a password."""
     try:
         if not url.startswith(("postgresql://", "postgres://")):
-            raise StoreUnusableError("the address of the database must begin with postgresql://")
+            raise StoreUnusableError("the database address must begin with postgresql://")
         found = {name: str(value) for name, value in conninfo_to_dict(url).items()}
     except psycopg.Error:
         raise StoreUnusableError(
-            "the address of the database cannot be read: write postgresql://user:password@host:port/database, "
-            "with %XX for characters that have a meaning in addresses"
+            "the database address cannot be parsed: write postgresql://user:password@host:port/database, "
+            "with %XX for reserved characters"
         ) from None
     user = f"{found['user']}@" if "user" in found else ""
     port = f":{found['port']}" if "port" in found else ""
@@ -230,7 +230,7 @@ def reached(address: Address, me: int = 0) -> PostgresConnection:
 
 def database_outages() -> OutageLog:
     """A new object that logs when outages of a database begin and end, for all connections to that database."""
-    return OutageLog(_log, "the database answers again")
+    return OutageLog(_log, "the database responds again")
 
 
 def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
@@ -239,10 +239,10 @@ def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
         raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":
         raise StoreUnusableError(
-            f"the database has the encoding {encoding}; create one with CREATE DATABASE … ENCODING 'UTF8'"
+            f"the database's encoding is {encoding}; create one with CREATE DATABASE … ENCODING 'UTF8'"
         )
     if read_only:
-        raise DatabaseAwayError("the database only reads: it is a standby; name the primary's address")
+        raise DatabaseAwayError("the database is read-only (a standby); use the primary's address")
 
 
 def explained(error: BaseException) -> StoreError | None:
@@ -251,9 +251,9 @@ def explained(error: BaseException) -> StoreError | None:
         case StoreError():
             return error
         case psycopg.OperationalError() | psycopg.InterfaceError() | psycopg.InternalError():
-            return DatabaseAwayError(f"the database does not answer: {words(error)}")
+            return DatabaseAwayError(f"the database does not respond: {words(error)}")
         case psycopg.errors.InsufficientPrivilege():
-            return DatabaseAwayError(f"the database refuses it: {words(error)}")
+            return DatabaseAwayError(f"the database rejected it: {words(error)}")
         case psycopg.Error() | DecodeError() | ValueError() | KeyError():
             return StoreDamagedError(f"stored data cannot be read: {words(error)}")
         case _:
@@ -306,7 +306,7 @@ class Readers(ReaderPool[PostgresConnection]):
 
 # --- migrations -----------------------------------------------------------------------------------------------
 
-# Several servers may start at once, and servers of older versions may still use the database. So a migration only adds
+# Servers may start together, and older versions may still use the database. So a migration only adds
 # what a new version needs; a later migration removes objects that no version uses any more.
 
 MIGRATIONS = Path(__file__).with_name("migrations")

@@ -84,7 +84,7 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
                 source.run("COMMIT")
             store.mark_moved(address.redacted)
         except psycopg.OperationalError as error:
-            raise MoveError(f"{address.redacted} cannot be opened or does not answer: {words(error)}") from None
+            raise MoveError(f"{address.redacted} cannot be opened or does not respond: {words(error)}") from None
         except psycopg.Error as error:
             raise MoveError(f"{address.redacted}: {words(error)}") from None
         except StoreDamagedError as error:

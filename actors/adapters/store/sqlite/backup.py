@@ -118,7 +118,7 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     if not source.is_file():
         raise BackupError(f"no database in {directory}")
     if target.parent == directory.resolve():
-        raise BackupError(f"{target} is in the data directory itself: choose another place")
+        raise BackupError(f"{target} is inside the data directory: choose another place")
     with _explain(f"{source} cannot be copied to {target}"), part_of(target) as part:
         _refuse_if_taken(target, replace=replace)
         with _explain_full_disk(directory), _reading(source, _LIVE) as database:
@@ -194,7 +194,7 @@ def _refuse_if_no_backup(path: Path) -> None:
     if not path.is_file():
         raise BackupError(f"{path} is not a regular file")
     if path.name.endswith(PART):
-        raise BackupError(f"{path} is what an interrupted backup or restore left: it is not complete")
+        raise BackupError(f"{path} is the incomplete result of an interrupted backup or restore")
     log = Path(f"{path}-wal")
     if log.is_file() and log.stat().st_size:
         text = f"{path} is a database in use, with its latest changes in {log.name}"

@@ -94,7 +94,7 @@ class DataDirectory:
         marker = self.path / MARKER
         if marker.exists() and not database.exists():
             raise StoreUnusableError(
-                f"{self.path} had a database, and {database.name} is missing now: put it back, restore a backup with "
+                f"{self.path} had a database, but {database.name} is now missing: put it back, restore a backup with "
                 f"`bedrock restore FILE`, or remove {marker} to begin with an empty one"
             )
 
@@ -104,7 +104,7 @@ class DataDirectory:
 
     def mark_moved(self, where: str) -> None:
         """Record that the conversations are now in the database `where`. Raises StoreUnusableError."""
-        text = f"{where}\nThe conversations of this directory were moved there. {_back(self.path)}\n"
+        text = f"{where}\nThis directory's conversations were moved there. {_back(self.path)}\n"
         self._write_once(MOVED, text.encode())
 
     def _write_once(self, name: str, content: bytes) -> None:
@@ -136,7 +136,7 @@ def refuse_moved(directory: Path) -> None:
     except OSError as error:
         raise StoreUnusableError(f"{directory / MOVED} cannot be read: {error.strerror}") from error
     raise StoreUnusableError(
-        f"the conversations of {directory} were moved to {where}: say so with the setting database. {_back(directory)}"
+        f"the conversations of {directory} were moved to {where}: set database to that address. {_back(directory)}"
     )
 
 
@@ -162,7 +162,7 @@ def _lock_directory(directory: int) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        _log.warning("this file system cannot lock a directory: never remove the lock file while a server runs")
+        _log.warning("this file system cannot lock directories: never remove the lock file while a server runs")
 
 
 # --- the disk's room ----------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class DiskReserve:
                 self._allocate(SIZE)
                 self.scarce = self._released = False
         except OSError as error:
-            _log.warning("no room is kept for deletions on a full disk: %s", error.strerror)
+            _log.warning("no space is reserved for deletions on a full disk: %s", error.strerror)
             self._path.unlink(missing_ok=True)
 
     def _whole(self) -> bool:
@@ -269,7 +269,7 @@ class DiskReserve:
     def release(self) -> None:
         """Remove the reserve file, so that its space can be used. Does nothing if there is none."""
         if self._path.exists():
-            _log.warning("the disk is full: the room that is kept for deletions and starts is used")
+            _log.warning("the disk is full: using the space reserved for deletions and starts")
             self._released = True
         self.scarce = True
         self._path.unlink(missing_ok=True)
@@ -304,5 +304,5 @@ class DiskReserve:
             if size:
                 self._allocate(size)
         except OSError as error:
-            _log.warning("no room is kept for the next start: %s", error.strerror)
+            _log.warning("no space is reserved for the next start: %s", error.strerror)
             self._path.unlink(missing_ok=True)

@@ -110,7 +110,7 @@ def open_writer(path: Path) -> SqliteDatabase:
     Every commit is synced to the disk. Only the file's owner may access it and SQLite's -wal and -shm files.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
-        _log.warning("SQLite %s has the WAL-reset race; nothing else may open the database", sqlite3.sqlite_version)
+        _log.warning("SQLite %s has the WAL-reset race; no other program may open the database", sqlite3.sqlite_version)
     database = SqliteDatabase(
         str(path),
         pragmas={
@@ -284,7 +284,7 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
     latest: str = had[-1]
     if wrong := _difference(database, latest, directory):
         raise StoreUnusableError(
-            f"{path} is not as this version makes it: {wrong}; "
+            f"{path} does not match this version: {wrong}; "
             "use the version that wrote it, or restore a backup of this version"
         )
     return latest
@@ -309,9 +309,9 @@ def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
         if name not in found:
             return f"the {name} is missing"
         if name not in expected:
-            return f"it has a {name}, which this version does not know"
+            return f"it has a {name} that this version does not know"
         if found[name] != expected[name]:
-            return f"the {name} has another definition"
+            return f"the {name} has a different definition"
     return ""
 
 

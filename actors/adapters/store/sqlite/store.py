@@ -94,7 +94,7 @@ class WriteAheadLog:
             if fits:
                 _cut(connection)
         except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
-            _log.warning("the write-ahead log could not be cut: %s", error)
+            _log.warning("the write-ahead log could not be truncated: %s", error)
 
     def close(self) -> None:
         """Close the last connection; SQLite then removes the log, or without space keeps it for the next start."""

@@ -231,7 +231,7 @@ class Job:
                 self._scrollback.finish()
                 self._scrollback.keep_last(TOMBSTONE_LINES)
         except Exception:
-            log.exception("the end of a bash job is not known")
+            log.exception("how a bash job ended is unknown")
         finally:
             self._settle(end)
 
@@ -352,7 +352,7 @@ def _not_found(handle: str, known: list[str]) -> ToolRefusedError:
     has = f"The handles here are {', '.join(known)}" if known else "There are no handles here"
     named = on_one_line(handle)
     text = (
-        f"This conversation has no job {named!r}. {has}. A handle comes from a `cmd` that still ran when its "
+        f"This conversation has no job {named!r}. {has}. A handle comes from a `cmd` that was still running when its "
         f"wait was over; jobs and their output are lost when the server restarts, and only the last {MAX_ENDED} ended "
         "jobs are kept."
     )

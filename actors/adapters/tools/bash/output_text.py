@@ -27,7 +27,7 @@ def exited(
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
     if end.leaked:
-        lines.append("leaked: not all of its processes could be confirmed dead; some may still run")
+        lines.append("leaked: not all of its processes could be confirmed dead; some might still be running")
     display = {"status": "cancelled" if cancelled else "exited", **_figures(job, end, cwd), "cut_bytes": end.cut_bytes}
     if end.leaked:
         display["leaked"] = True
@@ -143,11 +143,11 @@ def _text(output: bytes) -> str:
 
 def _verdict(end: ProcessEnd) -> str:
     if end.limit == "processes":
-        return "killed, with all it started: it had more processes than a call may have"
+        return "killed, with all it started: it exceeded the limit of processes per call"
     if end.limit == "memory":
-        return "killed, with all it started: together it had more memory than a call may have"
+        return "killed, with all it started: it exceeded the memory limit per call"
     if end.limit == "lease":
-        return "killed, with all it started: the database of the server's cluster did not answer"
+        return "killed, with all it started: the cluster's database did not respond"
     if end.killed:
         return "killed, with all it started"
     if end.exit_code is None:

@@ -35,7 +35,7 @@ def check_command(command: str, cwd: str) -> None:
     except IntricateTextError:
         raise ToolRefusedError(
             "command_too_intricate",
-            "This text is too intricate to be checked before it runs. Write it to a script file in pieces, or "
+            "This command is too complex to check before it runs. Write it to a script file in pieces, or "
             "split it into several calls. Nothing was run.",
         ) from None
 
@@ -65,7 +65,7 @@ def _check_git_add(words: list[str]) -> None:
     all_of_it = not operands and ("--all" in options or "A" in _letters(options))
     if all_of_it or any(word in EVERYTHING for word in operands):
         raise _refused(
-            "`git add` of everything also stages what was never meant to be committed. "
+            "`git add` of everything also stages files that were never meant to be committed. "
             "Name the files: look at `git status --short`, then `git add -- path/one path/two`."
         )
 
@@ -77,7 +77,7 @@ def _check_git_push(words: list[str]) -> None:
     options, _ = _sorted(arguments)
     if "--force" in options or "f" in _letters(options, ends_at="o"):
         raise _refused(
-            "A forced push destroys what others have pushed meanwhile. Use `git push --force-with-lease`, which "
+            "A forced push destroys what others have pushed in the meantime. Use `git push --force-with-lease`, which "
             "refuses to do that."
         )
 
@@ -93,7 +93,7 @@ def _check_rm(words: list[str], cwd: str) -> None:
     for operand in operands:
         if _precious(operand, cwd):
             raise _refused(
-                f"`rm -rf {operand}` would delete more than can be meant. Name the files and directories that are to "
+                f"`rm -rf {operand}` would delete more than you can have meant. Name the files and directories to "
                 "go, each by its own name, or leave out -f."
             )
 

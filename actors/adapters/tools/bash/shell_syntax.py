@@ -119,7 +119,7 @@ def script(words: list[str]) -> str | None:
     return None
 
 
-# Maximum bytes that are parsed at once, which takes 0.1 s and 40 MiB in the worst case.
+# Maximum bytes of one parse, which takes 0.1 s and 40 MiB in the worst case.
 PIECE_BYTES = 2048
 
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")

@@ -39,7 +39,7 @@ BELONGS_TO = {"wait_seconds": ("cmd", "wait"), "signal": ("kill",), "lines": ("p
 
 
 class JobRequest(Struct, frozen=True):
-    """What a call asks for."""
+    """The request of a call."""
 
     action: str
     subject: str
@@ -76,7 +76,7 @@ def _the_one_of(arguments: Mapping[str, Any]) -> str:
 def _check_company(chosen: str, arguments: Mapping[str, Any]) -> None:
     for name, owners in BELONGS_TO.items():
         if name in arguments and chosen not in owners:
-            text = f"`{name}` goes with {_listed(owners)} only: leave it out with `{chosen}`."
+            text = f"`{name}` works only with {_listed(owners)}: leave it out with `{chosen}`."
             raise _conflict(text, [chosen, name])
     if "lines" in arguments and "since" in arguments:
         raise ToolRefusedError(
@@ -106,7 +106,7 @@ def _wait_seconds(arguments: Mapping[str, Any]) -> int:
         return seconds
     raise ToolRefusedError(
         "wait_seconds_out_of_range",
-        f"`wait_seconds` must be between 0 and {MAX_WAIT_SECONDS}. A command that takes longer goes on as a job: "
+        f"`wait_seconds` must be between 0 and {MAX_WAIT_SECONDS}. A command that takes longer continues as a job: "
         "call bash with `wait` and its handle, as often as needed.",
     )
 

@@ -110,10 +110,10 @@ def found(asked: Mapping[str, Any]) -> dict[str, Any]:
     if not kept:
         raise OutputTooLargeError
     limit = MAX_TERM_BYTES // 1024
-    remarks = [f"skipped, as it finds more than {limit} KiB: {term.text}" for term in terms if term.too_much]
+    remarks = [f"skipped because it finds more than {limit} KiB: {term.text}" for term in terms if term.too_much]
     dropped: list[str] = []
     while len((text := rendered(kept)).encode(errors="replace")) > MAX_ALL_BYTES:
-        dropped.insert(0, f"left out, as all together find too much: {kept.pop().text}")
+        dropped.insert(0, f"omitted because the terms together find too much: {kept.pop().text}")
     if unreadable := max(term.unreadable for term in terms):
         dropped.append(f"files and directories that could not be read: {unreadable}")
     return {"text": text, "remarks": remarks + dropped, "root": "" if root == here else display_name_of(root)}

@@ -133,7 +133,7 @@ def warnings(path: str, content: bytes) -> list[str]:
     beginning = content[:MARKED].lower()
     if not any(mark in beginning for mark in MARKS):
         return []
-    return [f"<warning>{path} looks generated: what generates it may undo this change.</warning>"]
+    return [f"<warning>{path} looks generated: its generator may undo this change.</warning>"]
 
 
 class Work:
@@ -173,7 +173,7 @@ class Work:
             if patch.get("oldText"):
                 raise PatchRefusedError(f"oldText goes with replace only, not with {operation}")
         elif not patch.get("oldText"):
-            raise PatchRefusedError("replace needs an oldText that is not empty")
+            raise PatchRefusedError("replace needs a non-empty oldText")
         elif not self.exists:
             raise PatchRefusedError(
                 "the file does not exist; overwrite, append_eof and prepend_bof create it, replace does not"

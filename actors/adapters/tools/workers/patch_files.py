@@ -128,7 +128,7 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 LOCK_SECONDS = 10
 
-CHANGED = "another program has changed it this moment; read it again"
+CHANGED = "another program has just changed it; read it again"
 
 MOUNTED = "the file is a mount point, as in a container, and cannot be replaced; write into it with bash (`cat > file`)"
 
@@ -261,7 +261,7 @@ def check_protected(place: FileLocation, protected: list[str]) -> None:
     real = os.path.join(os.readlink(f"/proc/self/fd/{place.directory}"), *place.missing, place.name)
     within = any(real == path or real.startswith(path.rstrip("/") + "/") for path in protected)
     if within or not identities(protected).isdisjoint(passed(place)):
-        raise PatchRefusedError("it belongs to the server itself (data, keys, settings), and no tool may change that")
+        raise PatchRefusedError("it belongs to the server itself (data, keys, settings), and no tool can change it")
 
 
 def identities(paths: list[str]) -> set[tuple[int, int]]:
@@ -324,7 +324,7 @@ def opened(place: FileLocation, flags: int) -> int | None:
     except FileNotFoundError:
         return None
     if not os.access(place.name, os.W_OK, dir_fd=place.directory):
-        raise PatchRefusedError("it is read-only; if it is to be changed all the same, use chmod first")
+        raise PatchRefusedError("it is read-only; to change it anyway, use chmod first")
     return os.open(place.name, flags, dir_fd=place.directory)
 
 
@@ -377,8 +377,8 @@ def check_changeable(status: os.stat_result) -> None:
         raise PatchRefusedError("it is not a regular file")
     if status.st_nlink > 1:
         raise PatchRefusedError(
-            f"the file has {status.st_nlink} names (hard links), which a patch would part; change it with bash (`cat > "
-            "file` keeps them together), or give this name a copy of its own first"
+            f"the file has {status.st_nlink} names (hard links), which a patch would split; use bash (`cat > "
+            "file` keeps them together), or copy the file first"
         )
     if status.st_size > MAX_FILE:
         raise PatchRefusedError(TOO_LARGE)

@@ -1,7 +1,7 @@
 """Runs ripgrep (rg), and finds lines in files: the program of the tool search.
 
 ripgrep's regular expressions take linear time on every text. It decides what is ignored, as git does; it never runs
-git, and reads no settings of its own and no global ones.
+git, and reads neither its own nor global settings.
 
 The program reads a JSON object with pattern, path, include, exclude, max_results and ripgrep (the path of rg) from
 stdin. It is a separate process, so that it can be killed if the tree is huge or a mount hangs. It prints "ok" or
@@ -111,7 +111,7 @@ def raw(field: dict[str, str]) -> bytes:
 
 
 def line_of(data: dict[str, Any], *, matches: bool) -> Line:
-    """A line cut to MAX_LINE characters, with the start of its match; what is not UTF-8 becomes U+FFFD."""
+    """A line cut to MAX_LINE characters, with the start of its match; invalid UTF-8 becomes U+FFFD."""
     line = raw(data["lines"])
     text = line.decode(errors="replace").removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
     start = 0
@@ -150,9 +150,7 @@ def is_repository(path: str) -> bool:
 MAX_FILE_BYTES = 10 << 20
 MAX_TEXT = 120 * 1024
 
-SYNTAX = (
-    "Patterns are Rust regular expressions, without look-around and backreferences; escape what is meant literally."
-)
+SYNTAX = "Patterns are Rust regular expressions, without look-around and backreferences; escape literal characters."
 
 
 class UnsearchableError(Exception):
@@ -226,7 +224,7 @@ def display_root(root: str) -> str:
 
 
 def limit_notice(shown: int) -> str:
-    return f"[there are more than these {shown} matches; narrow the pattern or the path, or raise max_results]"
+    return f"[only the first {shown} matches are shown; narrow the pattern or the path, or raise max_results]"
 
 
 def main(_arguments: list[str]) -> None:

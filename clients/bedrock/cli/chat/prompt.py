@@ -193,7 +193,7 @@ class ChatPrompt:
                     print_line(line)
 
     def folded(self, pasted: str) -> str:
-        """What is shown of a text that was pasted: one line in place of more than FOLD_LINES."""
+        """The display of a pasted text: one line in place of more than FOLD_LINES."""
         count = len(pasted.splitlines())
         if count <= FOLD_LINES:
             return pasted

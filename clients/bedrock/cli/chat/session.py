@@ -164,11 +164,11 @@ class ChatSession:
 
     @property
     def _goes_on(self) -> bool:
-        """Whether the chat goes on in the successor when the summary is written."""
+        """Whether the chat continues in the successor when the summary is written."""
         return self._compacting or self.view.auto_continue
 
     def _observe(self, event: Event) -> None:
-        """Continue in the successor when the context is used up, if the chat goes on then."""
+        """Continue in the successor when the context is used up, if the chat continues then."""
         if event.kind != "state_changed":
             return
         if self.view.state.kind == "context_exhausted":
@@ -234,7 +234,7 @@ class ChatSession:
 
     def show_output(self, number: int = 1) -> None:
         lines = self.transcript.output(number)
-        for line in lines or [self.paint.dim("· no tool has printed anything here yet")]:
+        for line in lines or [self.paint.dim("· no tool output yet")]:
             self.say(line)
 
     def interrupt(self) -> bool:

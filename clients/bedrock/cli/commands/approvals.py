@@ -138,7 +138,7 @@ def _chosen(
     everything: bool = False,
     unknown: int = exits.FAILED,
 ) -> list[Asked]:
-    """What is open and named or, if nothing is named, the only one, or `everything`. Raises CommandError."""
+    """The named open request or, without a name, the only one, or `everything`. Raises CommandError."""
     if not found:
         raise exits.CommandError(f"{now.slug} has no open {what}")
     if wanted is not None and wanted not in found:

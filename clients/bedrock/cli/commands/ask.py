@@ -126,7 +126,7 @@ def ask(
 
     try:
         if is_new and not quiet:
-            for message in conversation.messages():  # what the creation of the conversation had to say
+            for message in conversation.messages():  # the warning from creating the conversation
                 if message.role == "system":
                     exits.print_message(message.text)
         outcome = streams.run(converse())
@@ -167,7 +167,7 @@ def _prompt(arguments: tuple[str, ...], *, no_stdin: bool = False, quiet: bool =
 
 
 def _input(*, beside_words: bool, quiet: bool) -> str:
-    """The text of standard input; "" if it says nothing for SILENCE_SECONDS and there are words beside it."""
+    """The text of standard input; "" if it is silent for SILENCE_SECONDS and the prompt has words."""
     leave_out = "; --no-stdin skips it" if beside_words else ""
     text = f"Reading standard input until it ends{leave_out}."
     notice = threading.Timer(NOTICE_SECONDS, exits.print_message, (text,))

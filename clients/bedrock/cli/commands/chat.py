@@ -98,7 +98,7 @@ def _decide(conversation: Conversation, approval: Approval, scripted: bool, pain
 
 # The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
-# The notice about a server that a chat has started and that goes on.
+# The notice about a server that a chat has started and that keeps running.
 ENDS = "The server ends when no client is connected and no run is open, and background jobs with it."
 
 

@@ -30,7 +30,7 @@ from bedrock.local_server import TOKEN_FILE, NotPrivateError, data_directory, op
 GROUP = "bedrock.doctor"
 
 NO_MODELS = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
-NO_MODELS_ELSEWHERE = "The operator of the server says which models you may use, and sets their keys."
+NO_MODELS_ELSEWHERE = "The server's operator decides which models you can use, and sets their keys."
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def cancel(conversation: Conversation, discard_queued: bool, kill_jobs: bool) ->
 @click.argument(
     "mode", required=False, metavar="[MODE]", type=click.Choice(["restricted", "workspace", "unrestricted"])
 )
-@option("--stop-running", "Stop whatever still runs with more rights than the mode allows.", is_flag=True)
+@option("--stop-running", "Stop everything that still runs with more rights than the mode allows.", is_flag=True)
 def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> None:
     """Show or set the mode of a conversation: what its tools may do.
 
@@ -80,7 +80,7 @@ def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> N
     """
     if mode is None:
         if stop_running:
-            raise click.UsageError("--stop-running stops what has wider rights than a mode: name the mode")
+            raise click.UsageError("--stop-running needs the mode whose rights it enforces")
         now = conversation.get()
         print_text(f"{now.slug} is {now.mode}")
         return
@@ -230,7 +230,7 @@ def rm(conversation: Conversation, *, yes: bool, force: bool, etag: str) -> None
         raise exits.CommandError("no terminal to confirm the deletion on", hint, exits.USAGE)
     slug = conversation.get().slug
     if not (yes or force):
-        click.confirm(f"Delete {slug} for good?", abort=True)
+        click.confirm(f"Delete {slug} permanently?", abort=True)
     try:
         warnings = conversation.delete(force=force, etag=etag)
     except AgentBusy as error:

@@ -1,4 +1,4 @@
-"""Draws one conversation from its events, for every command that shows one, and tells when the connection is lost."""
+"""Draws one conversation from its events, for every command that shows one, and reports a lost connection."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Outage:
 
 
 class Drawing:
-    """One conversation as it is drawn: what is printed of its events, and the lines below that change."""
+    """The display of one conversation: the printed events, and the changing lines below."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Drawing:
                 self.transcript.ask_person(question)
 
     def show_progress(self, event: Event) -> None:
-        """Print an event of a run, but for what the command prints itself: prompt, answer, error, and what waits."""
+        """Print an event of a run, unless the command prints it itself: prompt, answer, error, open requests."""
         self.view.observe(event, time.monotonic())
         message = event.message if event.kind == "message_added" else None
         if message is None:

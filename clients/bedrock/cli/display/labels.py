@@ -42,7 +42,7 @@ _LABELS = {
     "withdrawn": "taken back",
 }
 
-# What is wrong with an answer that is not whole, by the detail of the end of its completed run.
+# The defect of an incomplete answer, by the detail of its completed run.
 NOT_WHOLE = {
     "max_tokens": "the answer, or the reasoning before it, is cut off at the token limit",
     "refusal": "the model refused, or a content filter cut the answer off",
@@ -76,7 +76,7 @@ def assumed_window(usage: ContextUsage, model: str) -> str:
         return ""
     name = model.removeprefix("models/")
     return (
-        f"The context window of {name} is not known: {usage.usable_window_tokens:,} usable tokens are assumed; "
+        f"The context window of {name} is unknown: {usage.usable_window_tokens:,} usable tokens are assumed; "
         f"{set_window(name)}"
     )
 
@@ -103,7 +103,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def waits_for(state: ConversationState) -> str:
-    """What a run waits for: `APPROVAL`, or e.g. "waits for an answer (TOOL)"; "" if it does not wait."""
+    """The reason why a run waits: `APPROVAL`, or e.g. "waits for an answer (TOOL)"; "" if it does not wait."""
     if state.kind == "awaiting_tool_approval":
         return APPROVAL
     running = state.tool_executing
@@ -138,7 +138,7 @@ def in_words(generation: Generation | None) -> str:
 
 def tool_left_out(tool: McpToolLeftOut) -> SafeText:
     """The line that says that a tool of an MCP server is not offered to agents, and why."""
-    return one_line(f"the tool {tool.name or 'without a name'} is left out: {tool.reason}", 300)
+    return one_line(f"the tool {tool.name or 'without a name'} is omitted: {tool.reason}", 300)
 
 
 def state_in_words(kind: str) -> str:

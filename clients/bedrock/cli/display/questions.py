@@ -60,7 +60,7 @@ def _patches(patches: list[Any], clean: Callable[[str], str]) -> Iterator[str]:
 
 # Maximum columns of a title or a description of a field.
 WORDS_COLUMNS = 100
-NO_SECRETS = "these are the server's own words; give it no passwords or keys"
+NO_SECRETS = "this text comes from the MCP server; do not give it passwords or keys"
 _YES = frozenset({"y", "yes", "true"})
 _NO = frozenset({"n", "no", "false"})
 
@@ -144,9 +144,9 @@ class QuestionForm:
             elif "default" in field:
                 self.content[name] = field["default"]
             elif name in self._required:
-                return "this one has to be filled in"
+                return "this field is required"
         elif text.strip().casefold() not in {"", *_YES}:
-            return "this was not sent: press Enter alone to accept, or decline"
+            return "not sent: press Enter alone to accept, or decline"
         self._place += 1
         return ""
 
@@ -272,7 +272,7 @@ class Reply:
 _APPROVE = re.compile(r"y|yes", re.IGNORECASE)
 _NEVER = re.compile(r"never(?:\s+(?P<key>\w))?", re.IGNORECASE)
 _WORKSPACE = re.compile(r"w|workspace", re.IGNORECASE)
-WORKSPACE_INSTEAD = "not that much; the mode is workspace now: go on with what it lets you do"
+WORKSPACE_INSTEAD = "denied; the mode is now workspace: continue with what it allows"
 """The note for the agent if a person grants the workspace mode instead of the unrestricted mode."""
 _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
@@ -410,7 +410,7 @@ def rule_id(rule: ApprovalRule) -> str:
 
 
 def rule_title(rule: ApprovalRule) -> SafeText:
-    """What a rule is about, on one line; control characters are made visible."""
+    """The subject of a rule, on one line; control characters are made visible."""
     subject = literal(rule.subject).replace("\n", "⏎")
     return literal(_RULE_WORDS.get(rule.kind, rule.kind)) + " " + SafeText(subject)
 

@@ -141,7 +141,7 @@ SUMMED_UP = "summary of the conversation"
 GO_ON = "it ends here; use `bedrock continue` (/continue in a chat) to continue in a new one"
 
 _JOB_ENDS = {"killed": "was killed", "lost": "ended with the server"}
-_QUESTION_ENDS = {"timed_out": "no answer came in time", "withdrawn": "the question was withdrawn"}
+_QUESTION_ENDS = {"timed_out": "no answer in time", "withdrawn": "the question was withdrawn"}
 _SUMMARIES = ("summary", "summary_fallback")
 
 
@@ -344,7 +344,7 @@ class Transcript:
             self._denied.add(changed.approval.tool_use_id)
         note = f": {changed.note}" if changed.note else ""
         about = "" if asked is None else question_title(asked) if several else asked.tool
-        waits = "; waiting for the other answers" if decision == "approved" and self._approvals else ""
+        waits = "; waiting for the remaining answers" if decision == "approved" and self._approvals else ""
         self._write(paint(f"  {decision} {about}".rstrip() + note + waits))
 
     def _warn_of_assumed_window(self, updated: ConversationInfo) -> None:
@@ -387,7 +387,7 @@ def _notice(event: Event, paint: Paint) -> SafeText | None:
             end = _JOB_ENDS.get(job.status, f"exited with code {job.exit_code}")
             return paint.dim(f"· the background job {job.handle} {end}: {one_line(job.command, 100)}")
         case Event(tool_tree_reaped=events.ToolTreeReaped(leaked=True)):
-            return paint.bad("· some processes could not be confirmed as ended; see the server log")
+            return paint.bad("· some processes could not be confirmed dead; see the server log")
         case Event(tool_tree_reaped=events.ToolTreeReaped(pids=pids, duration=duration)):
             ended = labels.counted(len(pids), "process", "processes")
             return paint.dim(f"· {ended} ended in {duration // timedelta(milliseconds=1)} ms")

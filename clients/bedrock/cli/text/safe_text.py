@@ -134,7 +134,7 @@ def _json_escape_of(character: str) -> str:
 
 
 class SafeStream:
-    """Writes `SafeText` unchanged and sanitizes other text, such as tracebacks; not bytes, as of prompt_toolkit."""
+    """Writes `SafeText` unchanged and sanitizes other text, such as tracebacks, but not bytes (of prompt_toolkit)."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -142,7 +142,7 @@ class SafeStream:
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
-            raise TypeError(f"a text is written, not {type(text).__name__}")
+            raise TypeError(f"expected str, not {type(text).__name__}")
         self._stream.write(self._make_safe(text))
         return len(text)
 

@@ -69,7 +69,7 @@ def test_the_address_of_another_node_is_refused(
     monkeypatch.setattr(heartbeat, "TWIN_TRIES", 2)
     cluster.start()
     threads = threading.active_count()
-    with pytest.raises(StoreUnusableError, match="the node 'me' is reached at me:1 as well: give each server"):
+    with pytest.raises(StoreUnusableError, match="the node 'me' has the address me:1, too: give each server"):
         PostgresCluster(database.url, NewNode("twin", "me:1"), TIMING)
     assert threading.active_count() <= threads
 
@@ -121,7 +121,7 @@ def test_a_row_that_is_being_written_keeps_its_node_from_leaving(
     database.add(cluster.me.incarnation, "busy")
     database.ask("BEGIN")
     database.ask("SELECT id FROM conversations FOR UPDATE")
-    with pytest.raises(StoreUnavailableError, match="could not be given up"):
+    with pytest.raises(StoreUnavailableError, match="could not be released"):
         cluster.drain()
     database.ask("ROLLBACK")
     cluster.drain()
@@ -197,7 +197,7 @@ def test_whoever_fails_when_told_keeps_nothing_from_being_taken(
     database.ask("UPDATE nodes SET dead = true WHERE incarnation = %s", other.me.incarnation)
     assert cluster._watch.look()
     assert database.owner("busy") == cluster.me.incarnation
-    assert caplog.text.count("could not be passed on") == 2
+    assert caplog.text.count("could not be sent to other nodes") == 2
 
 
 def test_a_node_that_was_declared_dead_says_so_once(database: Database) -> None:

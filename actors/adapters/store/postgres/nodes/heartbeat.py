@@ -109,7 +109,7 @@ class Heartbeat:
                 return
             if not left:
                 raise StoreUnusableError(
-                    f"the node {twins[0][0]!r} is reached at {address} as well: give each server its own address"
+                    f"the node {twins[0][0]!r} has the address {address}, too: give each server a different one"
                 )
             time.sleep(TWIN_SECONDS)
 

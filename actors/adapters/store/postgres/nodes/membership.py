@@ -197,7 +197,7 @@ class PostgresCluster(Cluster):
         until = time.monotonic() + RELEASE_SECONDS
         while not release(self._looks, self._me.incarnation):
             if time.monotonic() >= until:
-                raise StoreUnavailableError("some conversations could not be given up: they are being written to")
+                raise StoreUnavailableError("some conversations could not be released: they are being written")
             self._ended.wait(RELEASE_PAUSE)
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class PostgresCluster(Cluster):
             self._lease.close()
             self._ended.set()
             _log.critical(
-                "node %d was declared dead by another one: its conversations are lost to it", self._me.incarnation
+                "another node declared node %d dead: it no longer owns its conversations", self._me.incarnation
             )
             self._tell_lost()
 
@@ -268,7 +268,7 @@ class PostgresCluster(Cluster):
             self.on_lost()
 
     def _taken(self, conversations: tuple[str, ...]) -> None:
-        _log.warning("conversations taken over from a node that has ended, with their runs cut: %d", len(conversations))
+        _log.warning("conversations taken over from a dead node, with their runs interrupted: %d", len(conversations))
         self._tell(self.on_taken, conversations)
 
     def _dead(self, node: Node) -> None:
@@ -278,4 +278,4 @@ class PostgresCluster(Cluster):
         try:
             whom(what)
         except Exception:  # noqa: BLE001 -- an error in a callback must not end the watching of other nodes
-            _log.exception("a change of the cluster could not be passed on")
+            _log.exception("a cluster change could not be sent to other nodes")

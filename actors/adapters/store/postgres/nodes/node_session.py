@@ -48,7 +48,7 @@ class NodeSession:
             except psycopg.Error as error:
                 if connection.closed or connection.broken:
                     self._drop()
-                raise DatabaseAwayError(f"the database does not answer: {words(error)}") from None
+                raise DatabaseAwayError(f"the database does not respond: {words(error)}") from None
             self._outages.worked()
             return rows
 
@@ -70,8 +70,8 @@ class NodeSession:
     @contextmanager
     def _exclusive(self) -> Generator[None]:
         if not self._guard.acquire(timeout=self._seconds):
-            self._outages.failed("the database does not answer")
-            raise DatabaseAwayError("the database does not answer")
+            self._outages.failed("the database does not respond")
+            raise DatabaseAwayError("the database does not respond")
         try:
             yield
         except (DatabaseAwayError, StoreUnusableError) as error:
@@ -102,9 +102,9 @@ class NodeSession:
         try:
             return opened(self._address, self._greet, prepare_threshold=None, **limits)
         except psycopg.OperationalError as error:
-            raise DatabaseAwayError(f"the database can't be reached: {words(error)}") from None
+            raise DatabaseAwayError(f"the database cannot be reached: {words(error)}") from None
         except psycopg.Error as error:
-            raise DatabaseAwayError(f"the database does not answer: {words(error)}") from None
+            raise DatabaseAwayError(f"the database does not respond: {words(error)}") from None
 
     def _greet(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()

@@ -142,7 +142,7 @@ OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
 
 # Records that the node listens: from now on, a lost session and a closed port show that the node is gone.
 #
-# This is stored at once and not with the next heartbeat, because the node may be killed before that heartbeat.
+# This is stored immediately and not with the next heartbeat, because the node may be killed before that heartbeat.
 LISTENS = "UPDATE nodes SET session = %(session)s WHERE incarnation = %(me)s"
 
 RETIRE = "UPDATE nodes SET draining = true WHERE incarnation = %(me)s AND NOT dead"

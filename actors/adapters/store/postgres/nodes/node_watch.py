@@ -9,7 +9,7 @@ while. It then declares another node dead in two cases (capital letters are the 
 - That node's session has lost its advisory lock, its lease is not renewed, its port refuses connections (REFUSED), and
   all this has lasted so long (GRACE) that the node's tool processes have ended, too.
 
-Living nodes take over interrupted conversations at once. They take over idle ones only when a client uses them.
+Living nodes take over interrupted conversations immediately. They take over idle ones only when a client uses them.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class NodeMonitor:
         values = {"me": self._me, "other": row.incarnation, "expires": row.expires, "locks": sql.LOCKS}
         if not self._session.rows(statement, values):
             return False
-        how = "its process is gone" if statement is sql.GONE else "its lease is over"
-        _log.warning("node %d (%s, %s) is declared dead: %s", row.incarnation, row.name, row.address, how)
+        how = "its process has exited" if statement is sql.GONE else "its lease has expired"
+        _log.warning("node %d (%s, %s) declared dead: %s", row.incarnation, row.name, row.address, how)
         return True
 
     def _recover(self, dead: Iterable[NodeRow], *, left: bool) -> None:
@@ -281,7 +281,7 @@ class TakeOver:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Remove `owner` from its conversations, but for locked rows; return whether none is left.
+    """Remove `owner` from its conversations, except for locked rows; return whether none is left.
 
     Raises StoreUnavailableError.
     """
