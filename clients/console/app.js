@@ -1,5 +1,5 @@
 // @ts-check
-// Starts the console: signs in, draws the frame around all views, and opens the view in the address.
+// Starts the console: signs in, draws what is around every view, and goes where the address says.
 
 import { onSignedOut, session, signIn, signOut } from './api.js';
 import { fill, h, icon, ICONS, Scope } from './dom.js';
@@ -43,7 +43,7 @@ async function start() {
   drawShell();
 }
 
-/** Forms that were open when the session ended; only the same principal gets them back. @type {HTMLDialogElement[]} */
+/** What was being filled in when the session ended, which only the same principal gets back. @type {HTMLDialogElement[]} */
 const kept = [];
 let keptOf = '';
 
@@ -78,7 +78,7 @@ function drawShell() {
     h('div.shell', {},
       h('aside', { 'aria-label': 'Conversations' },
         h('header.brand', {}, h('a', { href: '#/', 'aria-label': 'Bedrock, start page' }, h('img', { src: '/console/icon.svg', alt: '', width: 26, height: 26 }), 'Bedrock'),
-          server.readOnly ? h('span.badge', { title: 'You signed in with a read-only token' }, 'read only')
+          server.readOnly ? h('span.badge', { title: 'The token that you signed in with may only read' }, 'read only')
             : h('button.primary.small', { type: 'button', title: 'New conversation (n)', onclick: () => newConversation() }, icon(ICONS.plus), 'New')),
         list.element, menu),
       main));
@@ -121,16 +121,16 @@ function route(main, list) {
   main.scrollTop = 0;
 }
 
-/** Shows a warning when the page may be out of date. @param {Scope} scope */
+/** Says plainly when what is shown may be old. @param {Scope} scope */
 function connection(scope) {
   const bar = h('div.connection', { role: 'status', hidden: true });
   let was = feed.status;
   scope.add(feed.onStatus((status) => {
-    if (status === 'signed out') askToSignIn('The session has ended: the gateway was restarted, or the token is no longer valid.');
+    if (status === 'signed out') askToSignIn('The session has ended: the gateway was restarted, or the token no longer counts.');
     bar.hidden = status !== 'lost';
-    if (status === 'lost') fill(bar, h('span.spinner'), navigator.onLine ? 'The server cannot be reached. Retrying… This page may be out of date.' : 'This computer is offline. This page may be out of date.');
+    if (status === 'lost') fill(bar, h('span.spinner'), navigator.onLine ? 'The server cannot be reached. Trying again… What is shown may be old.' : 'This computer is offline. What is shown may be old.');
     if (status === 'live' && was === 'lost') server.read().catch(() => {});
-    if (status === 'live' && was === 'lost') toast('Reconnected. Nothing was missed.', 'good');
+    if (status === 'live' && was === 'lost') toast('Connected again. Nothing was missed.', 'good');
     was = status;
   }));
   return bar;
@@ -141,7 +141,7 @@ async function leave() {
   askToSignIn('');
 }
 
-onSignedOut(() => askToSignIn('The session has ended: the gateway was restarted, or the token is no longer valid.'));
+onSignedOut(() => askToSignIn('The session has ended: the gateway was restarted, or the token no longer counts.'));
 session.onmessage = async () => {
   const { principal, role } = server.info;
   await server.read().catch(() => {});

@@ -1,5 +1,5 @@
 // @ts-check
-// One conversation: its header, the chat, and next to it the views of its internals.
+// One conversation: its head, the chat, and beside it the views of what happens inside.
 
 import { call, get, path, post } from './api.js';
 import { Composer, draft } from './composer.js';
@@ -96,7 +96,7 @@ class Page {
     const { conversation, due } = this;
     if (this.scope.over || !conversation.info) return;
     this.due = new Set();
-    if (conversation.deleted) return fill(this.into, h('div.blank', {}, h('h2', {}, 'Deleted'), h('p', {}, 'This conversation no longer exists.'), h('a.button', { href: '#/' }, 'All conversations')));
+    if (conversation.deleted) return fill(this.into, h('div.blank', {}, h('h2', {}, 'Deleted'), h('p', {}, 'This conversation does not exist any more.'), h('a.button', { href: '#/' }, 'All conversations')));
     const all = due.has('all');
     if (all || due.has('state') || due.has('info')) {
       this.drawHead();
@@ -108,7 +108,7 @@ class Page {
     this.shown?.(due);
   }
 
-  /** Redraws the settings only if one has changed, so that an open menu stays open. */
+  /** Draws the settings if one has changed, so that a list which a person has open stays. */
   drawSettings() {
     const { model, generation, mode, approvalPolicy, parent } = this.conversation.info;
     const key = JSON.stringify([model, generation, mode, approvalPolicy, parent, server.models.length]);
@@ -197,7 +197,7 @@ class Page {
     return this.fork({ requestCycle: message.requestCycle });
   }
 
-  /** Fork before a message, and offer its text for editing. @param {any} message */
+  /** Fork before a message, with its text to change. @param {any} message */
   async rewind(message) {
     const { conversation } = this, before = conversation.messages.filter((each) => Number(each.sequence) < Number(message.sequence) && each.requestCycle && each.requestCycle !== message.requestCycle).pop();
     if (before) return this.fork({ requestCycle: before.requestCycle }, textOf(message));
@@ -218,7 +218,7 @@ class Page {
   }
 
   spawn() {
-    const field = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'tasks', rows: 5, placeholder: 'One task per line' }));
+    const field = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'tasks', rows: 5, placeholder: 'One task a line' }));
     const box = dialog('Start sub-agents', h('form', {
       onsubmit: async (/** @type {Event} */ event) => {
         event.preventDefault();
@@ -228,7 +228,7 @@ class Page {
           location.hash = `#/c/${this.id}/agents`;
         }
       },
-    }, h('div.field', {}, h('label', { for: 'tasks' }, 'Tasks'), field), h('p.small', {}, 'Each task gets its own sub-agent; they work in parallel, and the agent reads all results.'), h('div.row.end', {}, h('button.primary', { type: 'submit' }, 'Start'))));
+    }, h('div.field', {}, h('label', { for: 'tasks' }, 'Tasks'), field), h('p.small', {}, 'Each task gets a sub-agent of its own; they work side by side, and the agent reads all results.'), h('div.row.end', {}, h('button.primary', { type: 'submit' }, 'Start'))));
   }
 
   async remove() {

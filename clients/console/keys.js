@@ -1,5 +1,5 @@
 // @ts-check
-// Keyboard shortcuts: each is described where it is bound, and listed on `?`.
+// Keys: what each does is said where it is bound, and listed on `?`.
 
 import { h } from './dom.js';
 
@@ -9,7 +9,7 @@ import { h } from './dom.js';
 const bindings = new Map();
 
 /**
- * Bind keys while a view is open. Single letters do nothing in a text field.
+ * Bind a key while a view is there. Single letters do nothing while text is typed.
  * @param {import('./dom.js').Scope} scope @param {string} section
  * @param {Record<string, [string, (event: KeyboardEvent) => void]>} keys
  */
@@ -21,7 +21,7 @@ export function bind(scope, section, keys) {
   }
 }
 
-/** Whether the person navigates by keyboard: then no field takes the focus, because it would swallow the next key. */
+/** Whether the last key was one of a person who moves by keys: then no field takes the focus, which would eat the next. */
 export let moving = false;
 
 /** @param {EventTarget | null} target */
@@ -67,7 +67,7 @@ export function dialog(title, ...content) {
   return shown;
 }
 
-/** Show a message briefly, also to a screen reader. @param {string} text @param {string} [tone] */
+/** Say something for a moment, also to a screen reader. @param {string} text @param {string} [tone] */
 export function toast(text, tone = 'info') {
   let box = document.querySelector('.toasts');
   if (!box) {
@@ -79,7 +79,7 @@ export function toast(text, tone = 'info') {
   setTimeout(() => made.remove(), tone === 'error' ? 8_000 : 3_500);
 }
 
-/** Run a call, and show the reason if it fails. @template T @param {() => Promise<T>} action @returns {Promise<T | undefined>} */
+/** Run a call, and say why it failed. @template T @param {() => Promise<T>} action @returns {Promise<T | undefined>} */
 export async function tried(action) {
   try {
     return await action();

@@ -5,7 +5,7 @@ import { lastPart, remember, remembered, word } from './format.js';
 import { dialog, tried } from './keys.js';
 import { server } from './server.js';
 
-/** Ask for a new conversation's settings, create it and open it. */
+/** Ask how a new conversation is to be, and open it. */
 export function newConversation() {
   const directory = /** @type {HTMLInputElement} */ (h('input', { id: 'directory', required: true, list: 'directories', value: remembered('directory', ''), placeholder: '/home/you/project', spellcheck: 'false', autocomplete: 'off', oninput: () => complete() }));
   const found = h('datalist', { id: 'directories' });
@@ -14,7 +14,7 @@ export function newConversation() {
   const modes = [restrictedAvailable && 'MODE_RESTRICTED', workspaceAvailable && 'MODE_WORKSPACE', 'MODE_UNRESTRICTED'].filter(Boolean);
   const mode = select('mode', modes.map((each) => [each, word(each, 'MODE')]), server.info.defaultMode ?? modes[0]);
   const policy = select('policy', [['APPROVAL_POLICY_ASK_WRITES', 'ask before writes'], ['APPROVAL_POLICY_ASK_ALL', 'ask before each tool'], ['APPROVAL_POLICY_AUTO', 'never ask']], remembered('policy', 'APPROVAL_POLICY_ASK_WRITES'));
-  const instructions = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'instructions', rows: 2, placeholder: 'Optional: what the agent should know, or its role' }));
+  const instructions = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'instructions', rows: 2, placeholder: 'Optional: what the agent is to know or to be' }));
   let asked = 0;
   async function complete() {
     const mine = ++asked, folder = directory.value.replace(/[^/]*$/, '') || '/';
@@ -45,7 +45,7 @@ export function newConversation() {
   if (!directory.value) suggest(directory);
 }
 
-/** The latest conversation's directory, if the browser remembers none. @param {HTMLInputElement} field */
+/** The directory of the latest conversation, for a browser that remembers none. @param {HTMLInputElement} field */
 async function suggest(field) {
   try {
     const [{ conversations = [] }, here] = await Promise.all([get('conversations', { pageSize: 1, orderBy: 'update_time desc' }), get('directories:browse', { pageSize: 1 })]);

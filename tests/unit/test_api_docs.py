@@ -69,12 +69,12 @@ def test_the_figures_of_the_guide_are_those_of_the_server() -> None:
     config = load({}, {"HOME": "/h"})
     mebi, kibi = 1024 * 1024, 1024
     for said in (
-        f"A request may have {limits.MAX_REQUEST_BYTES // mebi} MiB, a text {limits.MAX_TEXT_BYTES // kibi} KiB",
-        f"an answer has {limits.MAX_RESPONSE_BYTES // mebi} MiB at most",
-        f"Of streams there may be {config.max_streams:,}",
-        f"A heartbeat comes after {limits.HEARTBEAT_SECONDS:.0f} s of silence",
+        f"{limits.MAX_REQUEST_BYTES // mebi} MiB for a request, {limits.MAX_TEXT_BYTES // kibi} KiB for a text",
+        f"and {limits.MAX_RESPONSE_BYTES // mebi} MiB for an answer",
+        f"limit of streams is {config.max_streams:,}",
+        f"A heartbeat is sent after {limits.HEARTBEAT_SECONDS:.0f} s of silence",
         f"reads nothing for {limits.STALL_SECONDS:.0f} s while events wait",
-        f"the server answers after {limits.ANSWER_SECONDS:.0f} s at the latest",
+        f"the server answers within {limits.ANSWER_SECONDS:.0f} s",
         f"listens on `{config.listen}`",
         'know the names `""`, ' + " and ".join(f"`{name}`" for name in SERVICES),
     ):

@@ -374,7 +374,7 @@ def test_while_the_database_is_away_tokens_stay_as_they_were(shared_world: Share
     shared_world.database.away = True
     assert shared_world.caller("bedrock_00000000_none") is None, "read, in vain"
     assert shared_world.caller(text) is not None
-    with pytest.raises(TokenUnusableError, match="does not answer"):
+    with pytest.raises(TokenUnusableError, match="does not respond"):
         shared_world.tokens.revoke(token.id)
 
 
