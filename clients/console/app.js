@@ -31,7 +31,8 @@ async function start() {
     try {
       await signIn({ link: link[1] });
     } catch (error) {
-      return askToSignIn(/** @type {Error} */ (error).message);
+      const { status, message } = /** @type {any} */ (error);
+      return askToSignIn(status === 401 ? 'This link has been used or has expired. Run `bedrock console` for a new one.' : message);
     }
   }
   try {
@@ -126,7 +127,7 @@ function connection(scope) {
   const bar = h('div.connection', { role: 'status', hidden: true });
   let was = feed.status;
   scope.add(feed.onStatus((status) => {
-    if (status === 'signed out') askToSignIn('The session has ended: the gateway was restarted, or the token no longer counts.');
+    if (status === 'signed out') ended();
     bar.hidden = status !== 'lost';
     if (status === 'lost') fill(bar, h('span.spinner'), navigator.onLine ? 'The server cannot be reached. Trying again… What is shown may be old.' : 'This computer is offline. What is shown may be old.');
     if (status === 'live' && was === 'lost') server.read().catch(() => {});
@@ -141,7 +142,12 @@ async function leave() {
   askToSignIn('');
 }
 
-onSignedOut(() => askToSignIn('The session has ended: the gateway was restarted, or the token no longer counts.'));
+/** A session that there was is over. */
+function ended() {
+  if (shell && !shell.over) askToSignIn('You have been signed out: the server restarted, or your token expired or was revoked.');
+}
+
+onSignedOut(ended);
 session.onmessage = async () => {
   const { principal, role } = server.info;
   await server.read().catch(() => {});

@@ -60,7 +60,7 @@ export class Composer {
     } else if (event.key === 'Tab' && !event.shiftKey && this.conversation.busy && this.field.value.trim()) {
       event.preventDefault();
       this.submit('DELIVERY_FOLLOW_UP');
-    } else if (event.key === 'Escape' && (!this.conversation.busy || this.conversation.approvals.size)) {
+    } else if (event.key === 'Escape' && (!this.conversation.busy || this.conversation.approvals.size || this.conversation.questions.size)) {
       event.preventDefault(); // with a question open it leaves the field, for the keys that answer; again, it cancels
       this.field.blur();
     }

@@ -81,6 +81,7 @@ class Page {
     this.composer = new Composer(conversation);
     fill(this.place, settings(conversation), this.composer.element);
     this.draw();
+    this.go(this.rest);
     if (matchMedia('(pointer: fine)').matches && !moving) this.composer.field.focus();
     try {
       const { requestCycles = [] } = await get(`${path(conversation.name)}/requestCycles`, { view: 'VIEW_ROUNDS', pageSize: 50, descending: true });
@@ -174,7 +175,7 @@ class Page {
 
   rename() {
     const { info, name } = this.conversation;
-    const title = /** @type {HTMLInputElement} */ (h('input', { id: 'title', value: info.title ?? '', maxlength: 256 })), slug = /** @type {HTMLInputElement} */ (h('input', { id: 'slug', value: info.slug ?? '', maxlength: 63 }));
+    const title = /** @type {HTMLInputElement} */ (h('input', { id: 'title', name: 'title', value: info.title ?? '', maxlength: 256 })), slug = /** @type {HTMLInputElement} */ (h('input', { id: 'slug', name: 'slug', value: info.slug ?? '', maxlength: 63 }));
     const box = dialog('Rename', h('form', {
       onsubmit: async (/** @type {Event} */ event) => {
         event.preventDefault();
@@ -218,7 +219,7 @@ class Page {
   }
 
   spawn() {
-    const field = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'tasks', rows: 5, placeholder: 'One task a line' }));
+    const field = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'tasks', name: 'tasks', rows: 5, placeholder: 'One task a line' }));
     const box = dialog('Start sub-agents', h('form', {
       onsubmit: async (/** @type {Event} */ event) => {
         event.preventDefault();
@@ -265,6 +266,7 @@ class Page {
     this.panes.classList.toggle('inspecting', known !== '');
     this.drawTabs(tab);
     if (!tab && /^m\d+$/.test(name)) document.getElementById(`m-${name.slice(1)}`)?.scrollIntoView();
+    if (!this.conversation.info) return; // a view is drawn once there is something to draw, and gets the name by then
     if (known === this.view && this.inner && known) return this.turn?.(tab ? more : []);
     this.view = known;
     this.inner?.close();

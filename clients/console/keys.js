@@ -35,6 +35,7 @@ export function listen() {
     const name = `${event.ctrlKey || event.metaKey ? 'Ctrl+' : ''}${event.key}`;
     if (typing(event.target) && name.length === 1) return;
     if (document.querySelector('dialog[open]')) return;
+    if (name === 'Escape' && typing(event.target)) return /** @type {HTMLElement} */ (event.target).blur(); // never a cancel by surprise
     const found = bindings.get(name);
     if (!found) return;
     event.preventDefault();
@@ -79,14 +80,30 @@ export function toast(text, tone = 'info') {
   setTimeout(() => made.remove(), tone === 'error' ? 8_000 : 3_500);
 }
 
-/** Run a call, and say why it failed. @template T @param {() => Promise<T>} action @returns {Promise<T | undefined>} */
+/** Run a call, and say why it failed: in the dialog that is open, else for a moment. @template T @param {() => Promise<T>} action @returns {Promise<T | undefined>} */
 export async function tried(action) {
+  const box = [.../** @type {NodeListOf<HTMLDialogElement>} */ (document.querySelectorAll('dialog[open]'))].pop();
   try {
-    return await action();
+    const done = await action();
+    for (const each of document.querySelectorAll('.toast.error, dialog .said')) each.remove();
+    return done;
   } catch (error) {
-    toast(/** @type {Error} */ (error).message, 'error');
+    const { message } = /** @type {Error} */ (error);
+    if (box?.open) refused(box, message);
+    else toast(message, 'error');
     return undefined;
   }
+}
+
+/** Say in a dialog why a call failed: beneath the field that the message begins with, else above its buttons. @param {HTMLDialogElement} box @param {string} message */
+function refused(box, message) {
+  box.querySelector('.said')?.remove();
+  const [, name, about] = /^(?:\w+\.)?(\w+)[^: ]*: (.+)$/s.exec(message) ?? [], field = name && /** @type {HTMLElement | null} */ (box.querySelector(`[name="${name}"]`));
+  const said = h('p.said', { role: 'alert' }, field ? about : message), row = box.querySelector('.row.end');
+  if (field) field.after(said);
+  else if (row) row.before(said);
+  else box.querySelector('.dialog-body')?.append(said);
+  if (field) field.focus();
 }
 
 /** Ask before something that cannot be undone. @param {string} title @param {string} text @param {string} verb */

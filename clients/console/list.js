@@ -74,7 +74,6 @@ export class ConversationList {
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    if (event.key === 'Escape') this.input.blur();
     if (event.key === 'Enter' || event.key === 'ArrowDown') {
       event.preventDefault();
       this.input.blur();

@@ -7,14 +7,14 @@ import { server } from './server.js';
 
 /** Ask how a new conversation is to be, and open it. */
 export function newConversation() {
-  const directory = /** @type {HTMLInputElement} */ (h('input', { id: 'directory', required: true, list: 'directories', value: remembered('directory', ''), placeholder: '/home/you/project', spellcheck: 'false', autocomplete: 'off', oninput: () => complete() }));
+  const directory = /** @type {HTMLInputElement} */ (h('input', { id: 'directory', name: 'working_directory', required: true, list: 'directories', value: remembered('directory', ''), placeholder: '/home/you/project', spellcheck: 'false', autocomplete: 'off', oninput: () => complete() }));
   const found = h('datalist', { id: 'directories' });
   const model = select('model', server.models.map((each) => [each.name, each.displayName || each.name.replace('models/', '')]), server.info.defaultModel ?? '');
   const { restrictedAvailable, workspaceAvailable } = server.info.sandbox ?? {};
   const modes = [restrictedAvailable && 'MODE_RESTRICTED', workspaceAvailable && 'MODE_WORKSPACE', 'MODE_UNRESTRICTED'].filter(Boolean);
   const mode = select('mode', modes.map((each) => [each, word(each, 'MODE')]), server.info.defaultMode ?? modes[0]);
   const policy = select('policy', [['APPROVAL_POLICY_ASK_WRITES', 'ask before writes'], ['APPROVAL_POLICY_ASK_ALL', 'ask before each tool'], ['APPROVAL_POLICY_AUTO', 'never ask']], remembered('policy', 'APPROVAL_POLICY_ASK_WRITES'));
-  const instructions = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'instructions', rows: 2, placeholder: 'Optional: what the agent is to know or to be' }));
+  const instructions = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'instructions', name: 'instructions', rows: 2, placeholder: 'Optional: what the agent is to know or to be' }));
   let asked = 0;
   async function complete() {
     const mine = ++asked, folder = directory.value.replace(/[^/]*$/, '') || '/';
@@ -55,7 +55,7 @@ async function suggest(field) {
 
 /** @param {string} id @param {[string, string][]} options @param {string} value */
 function select(id, options, value) {
-  const made = /** @type {HTMLSelectElement} */ (h('select', { id }, options.map(([each, text]) => h('option', { value: each }, text))));
+  const made = /** @type {HTMLSelectElement} */ (h('select', { id, name: id }, options.map(([each, text]) => h('option', { value: each }, text))));
   made.value = value;
   if (made.selectedIndex < 0) made.selectedIndex = 0;
   return made;

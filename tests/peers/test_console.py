@@ -57,7 +57,7 @@ def test_a_link_signs_in_once_and_the_token_is_nowhere_in_the_page(browser: Any,
     context.clear_cookies()
     page.goto("about:blank")
     page.goto(used)
-    page.wait_for_selector("text=the link was used")
+    page.wait_for_selector(".said >> text=has been used or has expired")
     page.fill("#token", server.token)
     page.press("#token", "Enter")
     page.wait_for_selector(".shell")
@@ -65,6 +65,7 @@ def test_a_link_signs_in_once_and_the_token_is_nowhere_in_the_page(browser: Any,
     page.wait_for_selector("#token")
     page.reload()
     page.wait_for_selector("#token")
+    assert page.inner_text(".said") == "", "there was no session that could end"
     context.close()
 
 
@@ -93,8 +94,9 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
     at.keyboard.press("c")
     at.keyboard.type("run echo it works")
     at.keyboard.press("Enter")
-    at.wait_for_selector("section.ask")
+    at.wait_for_selector("section.ask kbd", state="hidden")  # a letter is typed as yet
     at.keyboard.press("Escape")
+    at.wait_for_selector("section.ask kbd")
     at.keyboard.press("a")
     at.wait_for_selector("text=bash answered with 2 lines")
     at.keyboard.press("?")
@@ -233,6 +235,10 @@ def test_a_reader_sees_a_page_without_anything_that_changes(browser: Any, tmp_pa
     call(server, "POST", "/v1/conversations", {"workingDirectory": str(tmp_path), "title": "Not Ann's"})
     page.page.wait_for_selector(".conversation-row >> text=Not Ann's")
     page.page.click(".brand >> text=New")
+    page.page.fill("#directory", "/no/such/folder")
+    page.page.press("#directory", "Enter")
+    said = page.page.wait_for_selector("dialog #directory:focus + [role=alert]")
+    assert "working_directory" not in said.inner_text()
     page.page.fill("#instructions", "for one person only")
     other.click("text=Sign out")
     page.page.wait_for_selector("#token")

@@ -28,7 +28,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "wide": {"viewport": {"width": 3840, "height": 2160}},
     "phone": {"viewport": {"width": 400, "height": 800}},
 }
-VIEWS = ("", "timeline", "machine", "log", "usage", "agents")
+CONTENT = {"timeline": ".span", "machine": ".edge.lit", "log": "details", "usage": ".column", "agents": ".branches"}
+VIEWS = ("", *CONTENT)
 MOST_BYTES = 200_000
 SEEDS = json.loads((Path(__file__).parent / "hostile.json").read_text())
 BEFORE, AFTER = ("", "> ", "- ", "# ", "**x** "), ("", "\n", " **", "\n\n| a |")
@@ -65,7 +66,10 @@ def test_every_view_has_no_serious_finding_of_axe(browser: Any, server: ServerPr
     found: dict[str, Any] = {}
     for path in ("", *(f"c/{shown}/{view}" for view in VIEWS), "nodes", "audit"):
         page.go(path)
-        page.page.wait_for_selector("main .view > *", state="attached")
+        page.page.reload()  # each is there by its address alone
+        view = path.rpartition("/")[2] if path.startswith("c/") else ""
+        content = f".inspector.{view} {CONTENT[view]}" if view else "main .view > *"
+        page.page.wait_for_selector(content, state="attached")
         page.page.wait_for_timeout(700)
         name = path.replace(shown, "").strip("c/") or ("chat" if path else "home")
         page.page.screenshot(path=PICTURES / f"{size}-{name}.png")
@@ -148,7 +152,7 @@ def test_a_server_that_is_killed_and_started_again_under_an_open_page(browser: A
     first.kill()
     page.page.wait_for_selector("text=The server cannot be reached")
     second = servers(tmp_path, "--http", page.url.removeprefix("http://"))
-    page.page.wait_for_selector("text=The session has ended")
+    page.page.wait_for_selector("text=You have been signed out")
     page.page.fill("#token", second.token)
     page.page.press("#token", "Enter")
     page.page.wait_for_selector("dialog #instructions")
