@@ -119,7 +119,7 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
     except json_format.ParseError as error:
         raise TypeError(f"{name}: must hold values of JSON only: {error}") from None
     except (RecursionError, DecodeError):
-        raise TypeError(f"{name}: is nested too deeply") from None
+        raise TypeError(f"{name}: must not be nested so deeply") from None
     return made
 
 

@@ -801,7 +801,7 @@ def test_a_fork_of_what_does_not_exist_is_refused(store: Store, grown: CommitBui
 def test_only_a_new_conversation_is_a_fork(store: Store, grown: CommitBuilder) -> None:
     with pytest.raises(ValueError, match="new conversation"):
         store.commit(replace(grown.next(), fork=a_fork(grown).fork))
-    with pytest.raises(ValueError, match="beginning"):
+    with pytest.raises(ValueError, match="first step"):
         store.commit(replace(a_fork(grown), fork=None))
 
 
