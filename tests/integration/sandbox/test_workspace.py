@@ -315,7 +315,7 @@ def test_what_cannot_be_a_workspace_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [(".git", "may not change"), ("own", "the server"), ("bare/objects", "inside")]
+    ("name", "why"), [(".git", "may not change"), ("own", "the server"), ("bare/objects", "repository")]
 )
 def test_nor_can_what_is_protected_itself(sandbox: ToolHostSandbox, workspace: Path, name: str, why: str) -> None:
     for entry in ("objects", "refs", "HEAD"):
