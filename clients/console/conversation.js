@@ -74,7 +74,7 @@ class Page {
     try {
       await conversation.open();
     } catch (error) {
-      if (!scope.over) fill(this.into, h('div.blank', {}, h('h2', {}, 'Not here'), h('p', {}, /** @type {Error} */ (error).message), h('a.button', { href: '#/' }, 'All conversations')));
+      if (!scope.over) fill(this.into, h('div.blank', {}, h('h2', {}, 'No such conversation'), h('p', {}, /** @type {Error} */ (error).message), h('a.button', { href: '#/' }, 'All conversations')));
       return;
     }
     if (scope.over) return conversation.close();
@@ -132,15 +132,16 @@ class Page {
     if (key === this.headKey) return;
     this.headKey = key;
     document.title = document.title.replace(/^(\(\d+\) )?.*$/, `$1${info.title || slugOf(info)} – Bedrock`);
+    const known = (/** @type {string} */ name) => slugOf(this.list.all.get(name) ?? { name });
     const items = () => [...this.head.querySelectorAll('.menu-items > *')];
     const open = Boolean(this.head.querySelector('details.menu[open]')), at = items().findIndex((each) => each === document.activeElement);
     const menu = h('details.menu', { open }, h('summary', { 'aria-label': 'More' }, icon(ICONS.more)), h('div.menu-items', { onclick: () => menu.removeAttribute('open') }, this.actions()));
     fill(this.head, h('a.back', { href: '#/', 'aria-label': 'All conversations' }, icon(ICONS.back)),
       h('div.titles', {}, h('h1', {}, info.title || slugOf(info)), h('p', {}, h('span', {}, slugOf(info)), h('span.path', {}, info.workingDirectory),
-        info.forkedFrom && h('a', { href: `#/c/${lastPart(info.forkedFrom)}` }, 'forked'), info.parent && h('a', { href: `#/c/${lastPart(info.parent)}` }, 'of its parent'),
+        info.forkedFrom && h('a', { href: `#/c/${lastPart(info.forkedFrom)}` }, `fork of ${known(info.forkedFrom)}`), info.parent && h('a', { href: `#/c/${lastPart(info.parent)}` }, `sub-agent of ${known(info.parent)}`),
         info.continuedBy && h('a', { href: `#/c/${lastPart(info.continuedBy)}` }, 'continued →'), info.archiveTime && h('span.badge', {}, 'archived'))),
       h('div.gauge', { title: `${tokens(usage.usedTokens)} of ${tokens(usage.usableWindowTokens)} tokens of the context` },
-        h('div.bar', {}, h('div.fill', { style: { width: `${Math.min(100, share * 100)}%` } })), h('span', {}, `${Math.round(share * 100)} %`),
+        h('div.bar', {}, h('div.fill', { style: { width: `${Math.min(100, share * 100)}%` } })), h('span', {}, `${Math.round(share * 100)}%`),
         Number(info.totalUsage?.costMicros ?? 0) > 0 && h('span', {}, money(info.totalUsage.costMicros))),
       h(`span.state.${tone}`, { role: 'status' }, h('span.dot', { 'aria-hidden': 'true' }), text),
       !server.readOnly && menu);
@@ -167,7 +168,7 @@ class Page {
       item('Start sub-agents…', () => this.spawn()),
       item('Approval rules…', () => showRules(conversation)),
       item('Copy the name', () => navigator.clipboard.writeText(slugOf(info)).then(() => toast('Copied'))),
-      h('a', { href: `/v1/${path(name)}:export`, download: `${slugOf(info)}.jsonl` }, 'Export as lines of JSON'),
+      h('a', { href: `/v1/${path(name)}:export`, download: `${slugOf(info)}.jsonl` }, 'Export as JSON Lines'),
       info.archiveTime ? item('Take out of the archive', () => tried(() => post(`${path(name)}:unarchive`))) : item('Archive', () => tried(() => post(`${path(name)}:archive`))),
       item('Delete…', () => this.remove(), '.danger'),
     ];

@@ -37,7 +37,7 @@ export function drawHome(scope, into, list) {
     fill(live, busy.length ? h('div.cards', {}, busy.map(card))
       : h('div.calm', {}, h('p', {}, list.bare ? 'No conversations yet.' : 'Nothing is running or waiting for you.'),
         !server.readOnly && h('button.primary', { type: 'button', onclick: newConversation }, 'Start a conversation')),
-      lately.length > 0 && [h('h2', {}, 'Lately'), h('div.cards', {}, lately.map(card))]);
+      lately.length > 0 && [h('h2', {}, 'Recent'), h('div.cards', {}, lately.map(card))]);
   };
   draw();
   scope.add(feed.watch(() => setTimeout(() => !scope.over && draw(), 60)));

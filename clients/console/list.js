@@ -32,7 +32,7 @@ export class ConversationList {
     /** @type {Set<string>} */
     this.waiting = new Set();
     this.input = /** @type {HTMLInputElement} */ (h('input', {
-      type: 'search', placeholder: 'Search, or a filter: labels.team = "a"', 'aria-label': 'Search the conversations', oninput: () => this.typed(), onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event),
+      type: 'search', placeholder: 'Search or filter', title: 'A word, or a filter such as labels.team = "a"', 'aria-label': 'Search the conversations', oninput: () => this.typed(), onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event),
     }));
     this.error = h('p.filter-error', { role: 'alert', hidden: true });
     this.chips = h('div.chips', { role: 'group', 'aria-label': 'Which conversations' });

@@ -38,7 +38,7 @@ export function newConversation() {
   const box = dialog('New conversation', h('form', { onsubmit: make },
     labelled('Working directory on the server', directory), found,
     h('div.two', {}, labelled('Model', model), labelled('Mode', mode)), labelled('Approval', policy), labelled('Instructions', instructions),
-    h('p.small', {}, 'Restricted: tools read and change nothing. Workspace: they change files beneath the directory. Unrestricted: all rights of the server’s user.'),
+    h('p.small', {}, 'Restricted: tools can only read, and have no network. Workspace: they change files beneath the directory. Unrestricted: all rights of the server’s user.'),
     h('div.row.end', {}, h('button.primary', { type: 'submit' }, 'Start'))));
   directory.focus();
   complete();

@@ -3,7 +3,7 @@
 
 import { get } from './api.js';
 import { fill, h, icon, ICONS } from './dom.js';
-import { exactly, lastPart, short, word } from './format.js';
+import { exactly, lastPart, short, word, words } from './format.js';
 
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into */
 export function drawNodes(scope, into) {
@@ -43,10 +43,10 @@ export function drawAudit(scope, into) {
       entries = anew ? page.entries ?? [] : [...entries, ...(page.entries ?? [])];
       token = page.nextPageToken ?? '';
       more.hidden = !token;
-      fill(body, entries.length ? table(['time', 'who', 'role', 'call', 'conversation', 'outcome'], entries.map((each) => [
-        h('time', {}, exactly(each.time)), each.principal, each.role, h('span', {}, lastPart(each.method), each.count > 1 && ` ×${each.count}`),
-        each.conversation && h('a', { href: `#/c/${lastPart(each.conversation)}` }, lastPart(each.conversation)),
-        h(`span.state.${each.outcome === 'OUTCOME_REFUSED' ? 'error' : 'done'}`, { title: decisions(each) }, h('span.dot'), each.outcome === 'OUTCOME_REFUSED' ? word(each.reason, 'REFUSAL_REASON') || 'refused' : decisions(each) || 'accepted')])) : h('p.empty', {}, 'No entries match.'));
+      fill(body, entries.length ? table(['time', 'outcome', 'call', 'conversation', 'who', 'role'], entries.map((each) => [
+        h('time', {}, exactly(each.time)),
+        h(`span.state.${each.outcome === 'OUTCOME_REFUSED' ? 'error' : 'done'}`, { title: decisions(each) }, h('span.dot'), each.outcome === 'OUTCOME_REFUSED' ? word(each.reason, 'REFUSAL_REASON') || 'refused' : decisions(each) || 'accepted'),
+        h('span', {}, lastPart(each.method), each.count > 1 && ` ×${each.count}`), each.conversation && h('a', { href: `#/c/${lastPart(each.conversation)}` }, lastPart(each.conversation)), each.principal, each.role])) : h('p.empty', {}, 'No entries match.'));
     } catch (error) {
       fill(body, h('p.warn', {}, /** @type {Error} */ (error).message));
     }
@@ -54,8 +54,10 @@ export function drawAudit(scope, into) {
   read(true);
 }
 
+const VERDICTS = /** @type {Record<string, string>} */ (words({ VERDICT_RUN: 'allowed', VERDICT_ASK: 'asked' }));
+
 /** @param {any} entry */
-const decisions = (entry) => short((entry.decisions ?? []).map((/** @type {any} */ each) => `${lastPart(each.tool)}: ${word(each.verdict, 'VERDICT')}`).join(', '), 60);
+const decisions = (entry) => short((entry.decisions ?? []).map((/** @type {any} */ each) => [lastPart(each.tool), VERDICTS[each.verdict] ?? word(each.verdict, 'VERDICT')].filter(Boolean).join(': ')).join(', '), 60);
 
 /** @param {string[]} heads @param {any[][]} rows */
 export function table(heads, rows) {

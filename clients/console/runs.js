@@ -15,6 +15,8 @@ export function runsOf(events) {
   const runs = new Map();
   /** @type {Run | undefined} */
   let run;
+  /** The run that has ended just now. @type {Run | undefined} */
+  let last;
   /** @type {Map<string, Span>} */
   let open = new Map();
   /** @type {Map<string, {run: Run, row: Row}>} */
@@ -24,7 +26,11 @@ export function runsOf(events) {
     if (event.stateChanged) {
       const { state } = event.stateChanged;
       if (state.run) run = known(runs, state.run, at);
-      if (!run) continue;
+      if (!run) {
+        last?.path.push(state.kind); // the state that it ended in
+        last = undefined;
+        continue;
+      }
       run.path.push(state.kind);
       open = moved(run, state, at, open);
       const current = state.toolExecuting?.current;
@@ -41,6 +47,7 @@ export function runsOf(events) {
       of.stop = event.runStopped;
       for (const span of open.values()) span.to ??= at;
       open = new Map();
+      last = of;
       run = undefined;
     } else if (event.toolTreeReaped) {
       const { toolUseId, pids = [], duration, leaked } = event.toolTreeReaped, found = tools.get(toolUseId);
@@ -92,7 +99,7 @@ function wanted(run, state) {
   const request = state.llmRequesting, tool = state.toolExecuting;
   if (request) {
     const key = `request ${request.llmRequestId}`, kind = { PHASE_STREAMING: 'stream', PHASE_BACKOFF: 'backoff' }[/** @type {'PHASE_STREAMING'} */ (request.phase)] ?? 'connect';
-    const title = { stream: 'writing', backoff: `waits before attempt ${request.attempt}`, connect: `attempt ${request.attempt}: until the first token` }[kind] ?? '';
+    const title = { stream: 'writing', backoff: `waits before attempt ${request.attempt}`, connect: `attempt ${request.attempt}: time to first token` }[kind] ?? '';
     return [[key, row(run, key, 'model', lastPart(request.llmRequestId.replace(':', '/'))), kind, title]];
   }
   if (tool?.current) {
@@ -122,7 +129,14 @@ function row(run, key, label, about) {
 export function shares(run, now) {
   /** @type {Record<string, number>} */
   const found = {};
-  for (const { spans } of run.rows.values()) for (const { kind, from, to } of spans) if (kind !== 'kill' && kind !== 'leak') found[kind] = (found[kind] ?? 0) + ((to ?? now) - from);
+  /** How far each kind is counted: what runs side by side counts once. @type {Record<string, number>} */
+  const until = {};
+  for (const { kind, from, to } of [...run.rows.values()].flatMap(({ spans }) => spans).sort((one, two) => one.from - two.from)) {
+    if (kind === 'kill' || kind === 'leak') continue;
+    const end = to ?? now;
+    found[kind] = (found[kind] ?? 0) + Math.max(0, end - Math.max(from, until[kind] ?? from));
+    until[kind] = Math.max(end, until[kind] ?? end);
+  }
   return found;
 }
 

@@ -8,7 +8,7 @@ import { bind } from './keys.js';
 import { divide, ended, runsOf, shares, unexplained } from './runs.js';
 
 /** @type {Record<string, string>} */
-export const KINDS = words({ slot: 'waiting for a slot', connect: 'until the first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
+export const KINDS = words({ slot: 'waiting for a slot', connect: 'time to first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
 const REDRAW_MS = 200, REREAD_MS = 1_000;
 
 /** @type {import('./views.js').Draw} */

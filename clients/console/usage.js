@@ -24,7 +24,7 @@ export function drawUsage(scope, into, conversation, _rest, base) {
   const draw = () => {
     const { info } = conversation, total = info.totalUsage ?? {}, aside = info.asideUsage ?? {}, window = info.contextUsage ?? {}, budget = info.budget ?? {};
     const read_ = Number(total.cacheReadTokens ?? 0), all = read_ + Number(total.inputTokens ?? 0) + Number(total.cacheWriteTokens ?? 0);
-    fill(body, h('div.tiles', {}, tile(money(total.costMicros), 'cost'), tile(tokens(all), 'tokens in'), tile(tokens(total.outputTokens), 'tokens out'), tile(all ? `${Math.round((100 * read_) / all)} %` : '–', 'of input from the cache'), tile(tokens(Number(aside.inputTokens ?? 0) + Number(aside.outputTokens ?? 0)), 'other: titles, excerpts')),
+    fill(body, h('div.tiles', {}, tile(money(total.costMicros), 'cost'), tile(tokens(all), 'tokens in'), tile(tokens(total.outputTokens), 'tokens out'), tile(all ? `${Math.round((100 * read_) / all)}%` : '–', 'of input from the cache'), tile(tokens(Number(aside.inputTokens ?? 0) + Number(aside.outputTokens ?? 0)), 'other: titles, excerpts')),
       h('section', {}, h('h3', {}, 'Window'), meter(Number(window.usedTokens ?? 0), Number(window.usableWindowTokens ?? 0), Number(window.fixedTokens ?? 0)), h('p.small', {}, `${tokens(window.usedTokens)} of ${tokens(window.usableWindowTokens)} tokens, ${tokens(window.fixedTokens)} of them instructions and tools${window.assumed ? '; the window is assumed' : ''}`)),
       h('section', {}, h('h3', {}, 'Budget'), Number(budget.conversationTokens) || Number(budget.conversationCostMicros) || Number(budget.runTokens) ? [
         Number(budget.conversationTokens) > 0 && left('Tokens of the conversation', all + Number(total.outputTokens ?? 0), Number(budget.conversationTokens), tokens),

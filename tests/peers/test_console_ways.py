@@ -103,7 +103,7 @@ def test_a_fork_has_the_run_and_a_rewind_gives_its_text_back(page: Page) -> None
     page.page.hover("li.user")
     page.page.click("li.user >> text=Fork")
     page.page.wait_for_url(lambda url: url != first)
-    page.page.wait_for_selector(".titles >> text=forked")
+    page.page.wait_for_selector(".titles >> text=fork of")
     assert page.page.inner_text("li.user .bubble").strip() == "think"
     fork = page.page.url
     page.page.hover("li.user")
@@ -259,7 +259,7 @@ def test_sub_agents_are_a_tree_that_leads_to_them(page: Page) -> None:
     parent = page.page.url
     page.page.click(".inspector a[href^='#/c/'] >> nth=2")
     page.page.wait_for_url(lambda url: url != parent)
-    page.page.wait_for_selector(".titles >> text=of its parent")
+    page.page.wait_for_selector(".titles >> text=sub-agent of")
 
 
 def test_a_sub_agent_opens_in_the_waterfall_of_its_parent(page: Page) -> None:
