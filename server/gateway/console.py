@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -21,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.json_requests import JSON, HttpError, encoded, error_response
+from server.gateway.json_requests import JSON, HttpError, decoded, encoded, error_response
 from server.gateway.transcoder import body_of
 
 _INSTALLED = Path(__file__).with_name("page")
@@ -40,7 +41,7 @@ HEADERS = {
     b"cache-control": b"no-cache",  # a page of another version would not fit its modules
 }
 LINK_SECONDS = 60.0
-# The maximum number of sessions; the oldest are dropped first.
+# The maximum number of each; the oldest of the same token are dropped first.
 MAX_LINKS, MAX_SESSIONS = 100, 1_000
 MAX_BODY_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
@@ -56,15 +57,20 @@ class Links:
 
     def make(self, token: str, code: str = "") -> str:
         code = code or secrets.token_urlsafe(24)
+        _make_room(self._tokens, MAX_LINKS, (each for each, (owner, _) in self._tokens.items() if owner == token))
         self._tokens[code] = token, self._clock() + LINK_SECONDS
-        while len(self._tokens) > MAX_LINKS:
-            del self._tokens[next(iter(self._tokens))]
         return code
 
     def redeem(self, code: str) -> str:
         """The token of a link, which is used up then; "" if it is used up or unknown."""
         token, until = self._tokens.pop(code, ("", 0.0))
         return token if self._clock() < until else ""
+
+
+def _make_room(kept: dict[str, Any], most: int, ours: Iterator[str]) -> None:
+    """Forget the oldest of `ours`, or the oldest of all, if `most` are kept."""
+    if len(kept) >= most:
+        del kept[next(ours, next(iter(kept)))]
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -113,6 +119,10 @@ class Console:
                 code = self._links.make(_bearer(http))
                 told = {"link": code, "seconds": int(LINK_SECONDS)}
                 response = Response(encoded(told) + b"\n", 200, {"Cache-Control": "no-store"}, JSON)
+            case "session" | "links", _:
+                allowed = "POST, DELETE" if path == "session" else "POST"
+                text = f"{http.method} is not allowed at this path; allowed: {allowed}"
+                raise HttpError(405, text, grpc.StatusCode.UNIMPLEMENTED, {"Allow": allowed})
             case _:
                 await self._file(path, scope, receive, send)
                 return
@@ -137,20 +147,20 @@ class Console:
         """A response with the cookie of a new session, if the token or the link is right."""
         _check_origin(http.scope, http)
         try:
-            given = msgspec.json.decode(await body_of(http, MAX_BODY_BYTES, BODY_SECONDS), type=SignIn)
+            given = msgspec.convert(decoded(await body_of(http, MAX_BODY_BYTES, BODY_SECONDS)), SignIn)
         except msgspec.MsgspecError:
             raise HttpError(400, "the body must be a JSON object with token or link") from None
         token = self._links.redeem(given.link) if given.link else given.token.strip()
         if not token:
-            text = f"the link was used or has expired ({LINK_SECONDS:g} s): run `bedrock console` for a new one"
+            text = "This link has been used or has expired. Run `bedrock console` for a new one."
             raise HttpError(401, text if given.link else "token: is missing", grpc.StatusCode.UNAUTHENTICATED)
         if not (token.isascii() and token.isprintable()):
             raise HttpError(401, "token: has characters that are invalid in a token", grpc.StatusCode.UNAUTHENTICATED)
         await self._known(Request(_authorized(http.scope, token)))
+        self._sessions.pop(_cookie(http), None)
         session = secrets.token_urlsafe(32)
+        _make_room(self._sessions, MAX_SESSIONS, (each for each, owner in self._sessions.items() if owner == token))
         self._sessions[session] = token
-        while len(self._sessions) > MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
         return Response(status_code=204, headers={"Set-Cookie": _set(http, session)})
 
     def _with_token(self, scope: Scope) -> Scope:

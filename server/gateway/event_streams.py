@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.json_requests import HttpError, as_error, as_json, encoded, on_one_line, request_from
+from server.gateway.json_requests import HttpError, as_error, as_json, decoded, encoded, on_one_line, request_of
 from server.gateway.routes import ALL, Route, Upstream
 
 Item = TypeVar("Item")
@@ -115,15 +115,15 @@ def sent(message: Any) -> Sent:
 
 
 async def of_one_message(
-    upstream: Upstream, subscribe: Route, response: v1.SendMessageResponse, http: Request
+    upstream: Upstream, subscribe: Route, response: v1.SendMessageResponse, http: Request, seen: int
 ) -> AsyncGenerator[Sent]:
     """Yield the response of SendMessage, and all events until its run has stopped.
 
-    A follow-up waits for its run; the events end if the message leaves the queue without one.
+    The client has seen the events up to `seen`. A follow-up waits for its run; the events end if the message leaves the
+    queue without one.
     """
     yield Sent("response", encoded(as_json(response)), ours=True)
     ours, run = response.message.name, response.run
-    seen = last_event(http.headers.get(LAST_EVENT) or "0")
     request = v1.SubscribeRequest(name=ours.partition("/messages/")[0], after_revision=max(response.revision, seen))
     over = False
     async with aclosing(upstream.stream(subscribe, request, http)) as responses:
@@ -307,7 +307,7 @@ class Followed(msgspec.Struct, forbid_unknown_fields=True):
 def requests(body: bytes, subscribe: Route, watch: Route) -> list[tuple[bytes, Route, Message]]:
     """The streams to follow, each with the prefix of its lines. Raises MalformedRequestError."""
     try:
-        given = msgspec.json.decode(body, type=Followed)
+        given = msgspec.convert(decoded(body), Followed)
     except msgspec.MsgspecError as error:
         raise MalformedRequestError(("", f"the body must have subscriptions, or watch: {error}")) from None
     if not given.subscriptions and given.watch is None:
@@ -328,7 +328,7 @@ def _requests(given: Followed, subscribe: Route, watch: Route) -> Iterator[tuple
 
 
 def _request(route: Route, given: dict[str, Any], name: str) -> Message:
-    return request_from(replace(route, body=ALL), name, "", msgspec.json.encode(given))
+    return request_of(replace(route, body=ALL), name, "", given)
 
 
 async def followed(

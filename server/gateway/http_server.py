@@ -271,12 +271,15 @@ class GuardedConnection(H11Protocol):
         """Refuse bytes that are not an HTTP request; uvicorn calls this while it handles h11's error."""
         found = sys.exception()
         hint = found.error_status_hint if isinstance(found, h11.RemoteProtocolError) else 400
-        refusal = error_response(_too_long() if hint == 431 else HttpError(400, f"{msg} {found or ''}".strip()))
+        refusal = error_response(_too_long() if hint == 431 else HttpError(400, msg))
         head = h11.Response(status_code=refusal.status_code, headers=[*refusal.raw_headers, (b"connection", b"close")])
         with suppress(h11.LocalProtocolError):  # a response has begun: cut it off
             for event in (head, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Serve the request as if it asked for no upgrade: uvicorn would log how to install WebSocket."""
 
     def on_response_complete(self) -> None:
         """Wait a while for the rest of a body that was answered before it had arrived: then its sender has read it."""

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 import grpc
 import msgspec
 from bedrock import v1
+from google.api.field_behavior_pb2 import OUTPUT_ONLY, field_behavior
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError, Message
@@ -28,11 +29,19 @@ from starlette.responses import Response
 from server.contract.errors import MalformedRequestError, make, status_of
 from server.gateway.routes import ALL, Route
 
+_BEHAVIOR: Any = field_behavior
 _OURS = "bedrock.v1."
 _MASK = "google.protobuf.FieldMask"
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 _PATH = re.compile(r"(?:`[^`]*`|[^,`])+")
-_DECIMAL = re.compile(r"-?\d{1,20}")
+_DECIMAL = re.compile(r"-?[0-9]{1,20}")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|NaN|-?Infinity")
+# Of these, protobuf also takes underscores, digits of other scripts, and times that no clock shows.
+_FORMS = {
+    "google.protobuf.Duration": re.compile(r"-?[0-9]+(\.[0-9]{1,9})?s"),
+    "google.protobuf.Timestamp": re.compile(r"[0-9T:.-]+(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"),
+}
+_WRONG = "is not valid JSON for this field's type"
 _BITS = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63),
@@ -44,6 +53,13 @@ TOO_DEEP = "the JSON in the body is nested too deeply"
 
 def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
     """The request for a route; `name` is in the path. Raises MalformedRequestError, which names the field."""
+    if body and not route.body:
+        _refuse("", f"{route.verb} takes no body: the fields are parameters in the URL")
+    return request_of(route, name, query, decoded(body) if body else {})
+
+
+def request_of(route: Route, name: str, query: str, body: Any) -> Message:
+    """As `request_from`, of a body that is decoded."""
     given = _body(route, body)
     for key, value in _query(query):
         _place(route, given, key, value)
@@ -56,23 +72,18 @@ def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
         type(request).FromString(request.SerializeToString())
     except (RecursionError, DecodeError):
         _refuse("", TOO_DEEP)
-    except (ParseError, ValueError) as error:
+    except (ParseError, ValueError, OverflowError) as error:
         found = re.search(r"^Failed to parse (\w+) field", str(error))
-        _refuse(found[1] if found else "", "is not valid JSON for this field's type")
+        _refuse(found[1] if found else "", _WRONG)
     for field, paths in masks.items():
         getattr(request, field).paths.extend(paths)
     return request
 
 
-def _body(route: Route, body: bytes) -> dict[str, Any]:
-    if not route.body:
-        if body:
-            _refuse("", f"{route.verb} takes no body: the fields are parameters in the URL")
-        return {}
-    read = decoded(body) if body else {}
-    if not isinstance(read, dict):
+def _body(route: Route, body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
         _refuse("" if route.body == ALL else _body_key(route), "must be a JSON object")
-    return read if route.body == ALL else {_body_key(route): read}
+    return {_body_key(route): body} if route.body not in {"", ALL} else body
 
 
 def _body_key(route: Route) -> str:
@@ -80,7 +91,7 @@ def _body_key(route: Route) -> str:
 
 
 def decoded(body: bytes) -> Any:
-    """The JSON in a body. Raises MalformedRequestError if it is none, or has a key twice."""
+    """The JSON in a body. Raises MalformedRequestError if it is none, has a key twice, or half of a surrogate pair."""
     try:
         return json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
     except UnicodeDecodeError:
@@ -93,8 +104,8 @@ def decoded(body: bytes) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    for key in found:
-        if key != _sendable(key):
+    for key, value in found.items():
+        if not (_is_text(key) and (not isinstance(value, str) or _is_text(value))):
             _refuse(key, "contains a lone surrogate")
     if len(found) < len(pairs):
         _refuse(Counter(key for key, _ in pairs).most_common(1)[0][0], "is given twice")
@@ -155,7 +166,9 @@ def _set_name(route: Route, given: dict[str, Any], name: str) -> None:
     place = given
     for part in outer:
         place = place.setdefault(part, {})
-    if place.setdefault(last, name) != name:
+    if place.get(last) is None:
+        place[last] = name
+    elif place[last] != name:
         _refuse(route.field, f"is {name} in the path of the URL")
 
 
@@ -198,6 +211,8 @@ def _check_value(field: FieldDescriptor, value: Any, where: str) -> None:
             if not isinstance(value, dict):
                 _refuse(where, "must be an object")
             _check(kind, value, where)
+        elif (form := _FORMS.get(kind.full_name)) and not (isinstance(value, str) and form.fullmatch(value)):
+            _refuse(where, _WRONG)
     elif (wanted := _wanted(field, value)) is not None:
         _refuse(where, wanted)
 
@@ -212,7 +227,11 @@ def _wanted(field: FieldDescriptor, value: Any) -> str | None:
             return None if isinstance(value, bool) else "must be true or false"
         case FieldDescriptor.CPPTYPE_ENUM:
             values = cast("EnumDescriptor", field.enum_type).values_by_name
-            known = isinstance(value, int) if number else isinstance(value, str) and _sendable(value) in values
+            known = (
+                isinstance(value, int)
+                if number
+                else isinstance(value, str) and "\0" not in value and _sendable(value) in values
+            )
             return (
                 None if known else f"must be one of {', '.join(name for name, each in values.items() if each.number)}"
             )
@@ -222,7 +241,7 @@ def _wanted(field: FieldDescriptor, value: Any) -> str | None:
         case FieldDescriptor.CPPTYPE_STRING:
             return None if isinstance(value, str) else "must be a string"
         case _:
-            return None if number or isinstance(value, str) else "must be a number"
+            return None if number or (isinstance(value, str) and _NUMBER.fullmatch(value)) else "must be a number"
 
 
 def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -234,7 +253,7 @@ def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]
         if field is None or field.message_type is None or field.message_type.full_name != _MASK:
             continue
         value = given.pop(key)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or "\0" in value:
             _refuse(key, "must be a string, with commas between the paths")
         yield field.name, [_path(updated, path.strip()) for path in _PATH.findall(value)]
 
@@ -247,16 +266,23 @@ def _path(kind: Descriptor | None, path: str) -> str:
 
 
 def _field(kind: Descriptor, name: str) -> FieldDescriptor | None:
+    if "\0" in name:  # where protobuf's look-up ends
+        return None
     return kind.fields_by_name.get(name) or kind.fields_by_camelcase_name.get(name)
 
 
 def _unknown(kind: Descriptor) -> str:
-    return f"is unknown; known fields: {', '.join(field.json_name for field in kind.fields) or 'no fields'}"
+    known = [field.json_name for field in kind.fields if OUTPUT_ONLY not in field.GetOptions().Extensions[_BEHAVIOR]]
+    return f"unknown field; known are {', '.join(known) or 'none'}"
 
 
 def _refuse(field: str, text: str) -> NoReturn:
     # Keys of JSON can hold half of a surrogate pair ("\\ud800"), which no response can.
     raise MalformedRequestError((_sendable(field), _sendable(text)))
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or text == _sendable(text)
 
 
 def _sendable(text: str) -> str:
@@ -336,6 +362,13 @@ def on_one_line(text: bytes) -> bytes:
     return text
 
 
+_UNANSWERED = {
+    grpc.StatusCode.UNAVAILABLE: "the server cannot be reached: try again later",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "the call's deadline has passed",
+    grpc.StatusCode.UNIMPLEMENTED: "the server does not have this call",
+}
+
+
 def status_for(error: Exception) -> Status:
     """The status of an error, from the server or the gateway itself."""
     if isinstance(error, HttpError):
@@ -347,13 +380,14 @@ def status_for(error: Exception) -> Status:
     if (told := rpc_status.from_call(cast("grpc.Call", error))) is not None:
         return _as_sent(told)
     code = error.code()
-    # gRPC's own words name addresses and sockets.
-    text = "the server cannot be reached: try again later" if code is grpc.StatusCode.UNAVAILABLE else error.details()
-    return make(code, text or code.name, code.name)
+    # gRPC's own words name addresses, sockets and headers.
+    return make(code, _UNANSWERED.get(code, "the call failed before the server could answer"), code.name)
 
 
 def _as_sent(status: Status) -> Status:
-    """The status of the server with the names that fields have in JSON."""
+    """The status of the server with the names of JSON and HTTP."""
+    if status.code == grpc.StatusCode.UNAUTHENTICATED.value[0]:
+        status.message = status.message.replace("as the metadata", "as the header")
     for detail in status.details:
         if detail.Unpack(wrong := details.BadRequest()):
             for each in wrong.field_violations:

@@ -31,6 +31,7 @@ from server.contract.errors import MalformedRequestError
 _HTTP: Any = annotations_pb2.http
 _PART = re.compile(r"\{(?P<field>[\w.]+)=(?P<name>[\w*/]+)\}|\*\*|\*|[^{*]+")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_SECONDS = re.compile(r"[0-9.eE+-]+")
 _SLASH = re.compile(r"(%2[Ff])")
 # The marker for a call whose body is the whole request, except for the path.
 ALL = "*"
@@ -261,7 +262,7 @@ def _timeout(http: Request) -> float | None:
     if (text := http.headers.get(TIMEOUT)) is None:
         return None
     try:
-        seconds = float(text)
+        seconds = float(text) if _SECONDS.fullmatch(text) else math.nan
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:

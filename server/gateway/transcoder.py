@@ -24,11 +24,13 @@ from server.contract import limits
 from server.contract.errors import MalformedRequestError
 from server.gateway.event_streams import (
     EVENTS,
+    LAST_EVENT,
     PATH,
     events,
     file_response,
     followed,
     is_bytes,
+    last_event,
     of_one_message,
     requests,
     resumed,
@@ -92,7 +94,9 @@ class Transcoder:
         path = http.scope["raw_path"].decode("ascii", "replace")
         if path == AG_UI:
             return await self._ag_ui(http)
-        if (http.method, path) == ("POST", PATH):
+        if path == PATH:
+            if http.method != "POST":
+                raise NoRouteError(["POST"])
             wanted_here = requests(await self._body(http), self._subscribe, self._watch)
             stream = followed(self._upstream, wanted_here, http)
             return await _while_connected(http, start_response(stream, wanted(http) or EVENTS, self.stopping))
@@ -145,11 +149,12 @@ class Transcoder:
     async def _answer(self, route: Route, name: str, request: Message, http: Request) -> Response:
         """The response of a call, once it is complete or its stream has begun."""
         if not route.method.server_streaming:
+            kind = wanted(http) if route.name == "SendMessage" else ""
+            seen = last_event(http.headers.get(LAST_EVENT) or "0") if kind else 0
             response = await self._upstream.unary(route, request, http)
-            if route.name == "SendMessage" and (kind := wanted(http)):
-                return await start_response(
-                    of_one_message(self._upstream, self._subscribe, response, http), kind, self.stopping
-                )
+            if kind:
+                stream = of_one_message(self._upstream, self._subscribe, response, http, seen)
+                return await start_response(stream, kind, self.stopping)
             return Response(encoded(as_json(response)) + b"\n", 200, NO_STORE, JSON)
         resumed(request, http)
         if is_bytes(route):
@@ -159,8 +164,11 @@ class Transcoder:
 
 
 def _described(http: Request) -> Response | None:
-    wanted_here = http.method == "GET" and http.scope["raw_path"] == b"/openapi.json"
-    return FileResponse(OPENAPI, media_type=JSON) if wanted_here else None
+    if http.scope["raw_path"] != b"/openapi.json":
+        return None
+    if http.method not in {"GET", "HEAD"}:
+        raise NoRouteError(["GET", "HEAD"])
+    return FileResponse(OPENAPI, media_type=JSON)
 
 
 def _no_route(http: Request, error: NoRouteError) -> HttpError:

@@ -220,10 +220,7 @@ def submit_tool_result(
 
 
 def _json_output(value: Struct) -> str:
-    try:
-        text = json_text(plain(value))
-    except ValueError:
-        raise MalformedRequestError(("json", "must contain only finite numbers")) from None
+    text = _finite_text(value, "json")
     if len(text.encode()) > limits.MAX_TOOL_OUTPUT_BYTES:
         most = f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text; the call still waits: "
         raise MalformedRequestError(("json", f"{most}answer with less of it, or with an error"))
@@ -238,7 +235,14 @@ def _schema_text(schema: Struct, field: str, most: int) -> str:
     """
     if schema.ByteSize() > 8 * most:
         raise MalformedRequestError((field, f"must have at most {most} bytes as JSON"))
-    return json_text(plain(schema))
+    return _finite_text(schema, field)
+
+
+def _finite_text(value: Struct, field: str) -> str:
+    try:
+        return json_text(plain(value))
+    except ValueError:
+        raise MalformedRequestError((field, "must contain only finite numbers")) from None
 
 
 def json_text(value: dict[str, Any]) -> str:
@@ -248,10 +252,7 @@ def json_text(value: dict[str, Any]) -> str:
 
 def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
     """`number` is in the question's name. Raises MalformedRequestError for NaN or infinity."""
-    try:
-        content = json_text(plain(request.content)) if request.HasField("content") else ""
-    except ValueError:
-        raise MalformedRequestError(("content", "must contain only finite numbers")) from None
+    content = _finite_text(request.content, "content") if request.HasField("content") else ""
     return requests.AnswerQuestionCommand(
         number=int(number) if _NUMBER.fullmatch(number) else 0,
         accept=not request.decline,

@@ -208,6 +208,11 @@ def test_a_refused_message_is_an_error_of_http(http: httpx.Client, tmp_path: Pat
     assert refused(http.get("/v1/conversations/none:subscribe"))[0] == 404
     assert refused(http.get(f"/v1/{name}:subscribe", headers={"Last-Event-ID": "x"}))[0] == 400
     assert refused(http.get(f"/v1/{name}:subscribe", headers={"Last-Event-ID": "999999"}))[0] == 400
+    unread = {"Last-Event-ID": "zz", "Accept": "text/event-stream"}
+    assert refused(http.post(f"/v1/{name}:send", json={"text": "not stored"}, headers=unread))[0] == 400
+    assert "not stored" not in http.get(f"/v1/{name}/messages").text
+    assert http.get("/v1/conversations:subscribe").headers["allow"] == "POST"
+    assert (http.head("/openapi.json").status_code, http.post("/openapi.json").status_code) == (200, 405)
 
 
 def test_lines_of_json_end_with_a_word(http: httpx.Client, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from server.gateway.ag_ui import thread_messages as messages
 from server.gateway.ag_ui.run_events import STATE, RunEvents
 from server.gateway.ag_ui.thread_messages import News, input_from, news_in
 from server.gateway.event_streams import Sent
-from server.gateway.json_requests import StatusError, as_error, encoded, request_from, status_for
+from server.gateway.json_requests import StatusError, as_error, encoded, request_of, status_for
 from server.gateway.routes import Route, Upstream
 
 if TYPE_CHECKING:
@@ -244,8 +244,8 @@ class AgUiRun:
     async def _call(self, name: str, request: Message) -> Any:
         return await self._upstream.unary(self._routes[name], request, self._http)
 
-    def _from_json(self, call: str, name: str, content: Mapping[str, Any], query: str = "") -> Any:
-        return request_from(self._routes[call], name, query, encoded(content))
+    def _from_json(self, call: str, name: str, content: dict[str, Any], query: str = "") -> Any:
+        return request_of(self._routes[call], name, query, content)
 
     @contextmanager
     def _needless(self, place: str, but: str = "") -> Generator[None]:

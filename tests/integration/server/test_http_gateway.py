@@ -20,10 +20,12 @@ import grpc
 import grpc.aio
 import pytest
 from bedrock import v1
+from grpc_status import rpc_status
 
 from server.app.serving import HttpGateway
 from server.certificates import CertificateFiles
 from server.contract import limits
+from server.contract.errors import make
 from server.gateway import event_streams, http_server, transcoder
 from server.gateway.http_server import Gateway, serve
 from server.operating_system import bound
@@ -78,7 +80,8 @@ class Upstream(v1.ConversationServiceServicer):
     ) -> AsyncIterator[v1.ExportConversationResponse]:
         for line in LINES if "broken" not in request.name else ():
             yield v1.ExportConversationResponse(line=line)
-        await context.abort(grpc.StatusCode.DATA_LOSS, "the rest is damaged")
+        damaged = make(grpc.StatusCode.DATA_LOSS, "the rest is damaged", "DATA_LOSS")
+        await context.abort_with_status(rpc_status.to_status(damaged))
 
 
 class SilentCatalog(v1.CatalogServiceServicer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import Struct, Value
 from msgspec.structs import replace
 
 from actors import messages
@@ -67,6 +68,13 @@ def test_settings_of_generation_come_with_a_conversation_and_with_a_message() ->
     sent = commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x", generation=GENERATION))
     assert sent.generation == MEANT
     assert commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x")).generation is None
+
+
+def test_a_schema_with_a_number_that_json_does_not_have_is_refused() -> None:
+    tool = v1.ClientTool(name="a", input_schema=Struct(fields={"a": Value(number_value=math.inf)}))
+    wanted = v1.Conversation(working_directory="/work", client_tools=[tool])
+    with pytest.raises(MalformedRequestError, match=r"\[0\].input_schema: must contain only finite numbers"):
+        commands.create_conversation(v1.CreateConversationRequest(conversation=wanted), "p")
 
 
 def test_a_huge_schema_is_refused_before_it_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Browser:
             raise grpc.aio.AioRpcError(grpc.StatusCode.UNAUTHENTICATED, nothing, nothing, "unknown token")
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str]]:
-        content = b"" if body is None else json.dumps(body).encode()
+        content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         given = [(name.replace("_", "-").encode(), each.encode()) for name, each in (HERE | headers).items() if each]
         scope = {"type": "http", "scheme": "http", "method": method, "path": path, "query_string": b"", "root_path": ""}
         sent: list[Message] = []
@@ -54,7 +54,7 @@ class Browser:
 
     def sign_in(self, body: Any = None, **headers: str) -> tuple[int, str]:
         """The status, and the cookie with its attributes."""
-        status, answered = self.call("POST", "/console/session", body or {"token": TOKEN}, **headers)
+        status, answered = self.call("POST", "/console/session", {"token": TOKEN} if body is None else body, **headers)
         return status, answered.get("set-cookie", "")
 
     def signed_in(self) -> str:
@@ -74,7 +74,9 @@ def test_a_link_is_good_once_and_for_a_minute() -> None:
 
 def test_the_oldest_links_and_sessions_go_first() -> None:
     links = Links()
-    first, *others = [links.make(TOKEN) for _ in range(MAX_LINKS + 1)]
+    foreign = links.make("other")
+    first, *others = [links.make(TOKEN) for _ in range(MAX_LINKS)]
+    assert links.redeem(foreign) == "other"
     assert links.redeem(first) == ""
     assert links.redeem(others[0]) == TOKEN
     browser = Browser()
@@ -107,6 +109,19 @@ def test_a_link_is_made_by_who_has_a_token_only() -> None:
     assert browser.call("POST", "/console/links", authorization="Bearer wrong")[0] == 401
     assert browser.call("POST", "/console/links", authorization=f"Bearer {TOKEN}")[0] == 200
     assert browser.call("POST", "/console/links", cookie=browser.signed_in())[0] == 401  # a page makes none
+
+
+@pytest.mark.parametrize("body", [b'{"token":"\xff"}', b"[" * 5_000, b'{"token":"a","token":"right"}', b"[]", b""])
+def test_a_body_that_is_none_signs_nobody_in(body: bytes) -> None:
+    assert Browser().sign_in(body) == (400, "")
+
+
+def test_signing_in_again_ends_the_session_before() -> None:
+    browser = Browser()
+    cookie = browser.signed_in()
+    browser.sign_in(cookie=cookie)
+    browser.call("GET", "/v1/conversations", cookie=cookie)
+    assert browser.passed == [""]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +171,8 @@ def test_cookies_of_other_programs_on_this_machine_do_not_matter(other: str) -> 
         ("GET", f"/console/{'a' * 5_000}", 404),
         ("POST", "/console/index.html", 405),
         ("PUT", "/console/session", 405),
+        ("GET", "/console/session", 405),
+        ("GET", "/console/links", 405),
     ],
 )
 def test_what_is_no_file_of_the_page_is_refused(method: str, path: str, status: int) -> None:

@@ -8,14 +8,19 @@ import time
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import grpc
+import grpc.aio
 import pytest
 from bedrock import v1
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from starlette.requests import Request
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.json_requests import request_from
+from server.gateway import routes
+from server.gateway.event_streams import requests as followed_streams
+from server.gateway.json_requests import as_error, request_from
 from server.gateway.routes import NoRouteError, Route, contract
 
 ROUTES = contract()
@@ -206,9 +211,9 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
 @pytest.mark.parametrize(
     ("body", "field", "text"),
     [
-        (b'{"texte": "a"}', "texte", "is unknown"),
-        (b'{"generation": {"warmth": 1}}', "generation.warmth", "is unknown"),
-        (b'{"images": [{"data": "AA=="}, {"dat": ""}]}', "images[1].dat", "is unknown"),
+        (b'{"texte": "a"}', "texte", "unknown field"),
+        (b'{"generation": {"warmth": 1}}', "generation.warmth", "unknown field"),
+        (b'{"images": [{"data": "AA=="}, {"dat": ""}]}', "images[1].dat", "unknown field"),
         (b'{"text": 1}', "text", "must be a string"),
         (b'{"text": ["a"]}', "text", "must be a string"),
         (b'{"images": {}}', "images", "must be an array"),
@@ -219,7 +224,13 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
         (b'{"delivery": true}', "delivery", "must be one of"),
         (b'{"delivery": 1.5}', "delivery", "must be one of"),
         (b'{"generation": "high"}', "generation", "must be an object"),
-        (b'{"generation": {"temperature": "warm"}}', "generation", "is not valid JSON for this field's type"),
+        (b'{"generation": {"temperature": "warm"}}', "generation.temperature", "must be a number"),
+        (b'{"generation": {"temperature": "0_1"}}', "generation.temperature", "must be a number"),
+        ('{"generation": {"maxOutputTokens": "\u0661"}}'.encode(), "generation.maxOutputTokens", "must be a whole"),
+        *((b'{"%s": 1%s}}' % (path, b"0" * 400), "", "is not valid JSON") for path in
+          (b'outputSchema": {"a', b'generation": {"temperature')),
+        (b'{"delivery": "DELIVERY_STEER\\u0000x"}', "delivery", "must be one of"),
+        (b'{"text\\u0000x": "a"}', "text\0x", "unknown field"),
         (b'{"generation": {"temperature": true}}', "generation.temperature", "must be a number"),
         (b'{"generation": {"maxOutputTokens": 1.5}}', "generation.maxOutputTokens", "must be a whole number"),
         (b'{"generation": {"maxOutputTokens": 1e300}}', "generation.maxOutputTokens", "must be a whole number"),
@@ -228,14 +239,15 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
         (b'{"text": "a", "text": "b"}', "text", "is given twice"),
         (rb'{"\ud800": 1, "\ud800": 2}', r"\ud800", "lone surrogate"),
         (rb'{"generation": {"\ud800": 1}}', r"\ud800", "lone surrogate"),
-        (rb'{"text": "x", "delivery": "\uDe00"}', "delivery", "must be one of"),
+        (rb'{"text": "x", "delivery": "\uDe00"}', "delivery", "lone surrogate"),
+        (rb'{"images": [{"mediaType": "\ud800"}]}', "mediaType", "lone surrogate"),
         (b'{"outputSchema": {"a": 1, "a": 2}}', "a", "is given twice"),
         (b'{"requestId": "a", "request_id": "b"}', "request_id", "excludes requestId"),
         (b'{"name": "conversations/b"}', "name", "is conversations/a in the path"),
         (b'{"text": NaN}', "", "NaN is not JSON"),
         (b'{"outputSchema": {"a": -Infinity}}', "", "-Infinity is not JSON"),
         (b'{"text": "\xff"}', "", "the body is not UTF-8"),
-        (b'{"text": "\\ud800"}', "text", "is not valid JSON for this field's type"),
+        (b'{"text": "\\ud800"}', "text", "lone surrogate"),
         (b'{"outputSchema": {"\\ud800": 1}}', r"\ud800", "lone surrogate"),
         (b'{"text": ', "", "the body is not JSON"),
         (b'{"text": "a"} {}', "", "the body is not JSON"),
@@ -261,7 +273,7 @@ def test_many_keys_are_compared_in_no_time() -> None:
 @pytest.mark.parametrize(
     ("verb", "target", "field", "text"),
     [
-        ("GET", "/v1/models?pageSiz=1", "pageSiz", "is unknown; known fields: pageSize, pageToken"),
+        ("GET", "/v1/models?pageSiz=1", "pageSiz", "unknown field; known are pageSize, pageToken"),
         ("GET", "/v1/models?pageSize=one", "pageSize", "must be a whole number"),
         ("GET", "/v1/models?pageSize=3000000000", "pageSize", "must be a whole number"),
         ("GET", "/v1/models?pageSize=1&page_size=2", "page_size", "is given twice"),
@@ -273,15 +285,60 @@ def test_many_keys_are_compared_in_no_time() -> None:
          "excludes afterRevision"),
         ("GET", "/v1/conversations/a:subscribe?name=conversations/b", "name", "is conversations/a in the path"),
         ("GET", "/v1/auditEntries?startTime=soon", "startTime", "is not valid JSON for this field's type"),
+        ("GET", "/v1/auditEntries?startTime=2026-01-01T00:00:00%2B99:99", "startTime", "is not valid JSON for"),
+        ("GET", "/v1/models?pageSize%00abc=1", "pageSize\0abc", "unknown field"),
+        ("PATCH", "/v1/conversations/a?updateMask=title%00", "updateMask", "must be a string"),
         ("GET", "/v1/auditEntries?outcome=GOOD", "outcome", "must be one of OUTCOME_ACCEPTED, OUTCOME_REFUSED"),
         ("POST", "/v1/conversations/a:send?text=hi", "text", "belongs in the body"),
-        ("PATCH", "/v1/conversations/a?conversation.title=b", "conversation.title", "is unknown"),
-        ("PATCH", "/v1/conversations/a?conversation=b", "conversation", "is unknown"),
+        ("PATCH", "/v1/conversations/a?conversation.title=b", "conversation.title", "unknown field"),
+        ("PATCH", "/v1/conversations/a?conversation=b", "conversation", "unknown field"),
     ],
 )  # fmt: skip
 def test_a_parameter_that_is_none_is_named(verb: str, target: str, field: str, text: str) -> None:
     found, told = refusal(verb, target)
     assert (found, text in told) == (field, True), (found, told)
+
+
+@pytest.mark.parametrize("seconds", ["1_0s", "\u0661s", "0.1_0s", "--1s", 1])
+def test_a_duration_has_one_form(seconds: str | int) -> None:
+    body = {"tasks": [{"task": "a", "timeout": seconds}]}
+    field, text = refusal("POST", "/v1/conversations/a:spawnSubAgents", json.dumps(body).encode())
+    assert (field, text) == ("tasks[0].timeout", "is not valid JSON for this field's type")
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0661", "nan", "0", ".", "1e999"])
+def test_a_deadline_is_a_number_of_seconds(text: str) -> None:
+    http = Request({"type": "http", "headers": [(b"x-server-timeout", text.encode())]})
+    with pytest.raises(MalformedRequestError, match="must be a number of seconds"):
+        routes._timeout(http)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"watch": "\xff"}', "the body is not UTF-8"),
+        (b"[" * 5_000, "nested too deeply"),
+        (b'{"watch": {}, "watch": {}}', "is given twice"),
+        (b'{"watch": {"pageSize": 1%s}}' % (b"0" * 30), "unknown field"),
+        (b"[]", "the body must have subscriptions, or watch"),
+    ],
+)
+def test_what_is_no_list_of_streams_is_refused(body: bytes, text: str) -> None:
+    with pytest.raises(MalformedRequestError, match=text):
+        followed_streams(
+            body, *(ROUTES.find("GET", f"/v1/conversations{each}")[0] for each in ("/a:subscribe", ":watch"))
+        )
+
+
+def test_only_fields_that_can_be_set_are_offered() -> None:
+    field, text = refusal("PATCH", "/v1/conversations/a", b'{"workingDir": "/"}')
+    assert (field, " workingDirectory," in text, "createTime" in text) == ("conversation.workingDir", True, False)
+
+
+def test_what_grpc_says_itself_is_not_passed_on() -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, nothing, nothing, "exceeds (…); :path:73B")
+    assert as_error(error)[1]["error"]["message"] == "the call failed before the server could answer"
 
 
 def test_a_request_without_a_body_has_none() -> None:
@@ -290,9 +347,9 @@ def test_a_request_without_a_body_has_none() -> None:
 
 
 def test_null_is_what_is_not_there() -> None:
-    assert made("POST", SEND, b'{"text": null, "images": null, "generation": null}') == v1.SendMessageRequest(
-        name="conversations/a"
-    )
+    assert made(
+        "POST", SEND, b'{"name": null, "text": null, "images": null, "generation": null}'
+    ) == v1.SendMessageRequest(name="conversations/a")
 
 
 def test_the_keys_of_labels_in_a_mask_stay_as_they_are() -> None:
