@@ -102,9 +102,18 @@ function drawShell() {
   }
 }
 
+/** A part of an address, as it is where it is not one. @param {string} part */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 /** @param {HTMLElement} main @param {ConversationList} list */
 function route(main, list) {
-  const [kind, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
+  const [kind, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decoded);
   const name = kind === 'c' ? `c/${rest[0]}` : kind;
   document.body.classList.toggle('inside', kind !== '');
   list.select(kind === 'c' ? rest[0] : '');

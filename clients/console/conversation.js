@@ -3,7 +3,7 @@
 
 import { call, get, path, post } from './api.js';
 import { Composer, draft } from './composer.js';
-import { fill, h, icon, ICONS, nextFrame, ROOM, Scope } from './dom.js';
+import { fill, h, icon, ICONS, nextFrame, ROOM, Scope, shown } from './dom.js';
 import { lastPart, money, slugOf, stateWords, tokens } from './format.js';
 import { bind, confirmed, dialog, moving, toast, tried } from './keys.js';
 import { Conversation } from './model.js';
@@ -131,7 +131,7 @@ class Page {
     const key = [info.title, info.slug, text, Math.round(share * 100), info.totalUsage?.costMicros, info.archiveTime, busy, Boolean(info.parent)].join('|');
     if (key === this.headKey) return;
     this.headKey = key;
-    document.title = document.title.replace(/^(\(\d+\) )?.*$/, `$1${info.title || slugOf(info)} – Bedrock`);
+    document.title = document.title.replace(/^(\(\d+\) )?.*$/, (_, waits = '') => `${waits}${shown(info.title || slugOf(info))} – Bedrock`);
     const known = (/** @type {string} */ name) => slugOf(this.list.all.get(name) ?? { name });
     const items = () => [...this.head.querySelectorAll('.menu-items > *')];
     const open = Boolean(this.head.querySelector('details.menu[open]')), at = items().findIndex((each) => each === document.activeElement);

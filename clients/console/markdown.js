@@ -6,10 +6,9 @@ import { h } from './dom.js';
 /** @typedef {{kind: string, text: string, info?: string, level?: number, line?: number}} Block `line`: where it begins */
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.+?)\s*#*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const DIVIDER = /^\|?:?-+:?(\|:?-+:?)*\|?$/; // of a line without its spaces: with them it would take cubic time
 /** Beyond these limits, text is shown unformatted, so that a model's text cannot freeze the page. */
 const MOST_BLOCKS = 5_000, MOST_ROWS = 1_000, MOST_COLUMNS = 100, DEEPEST = 12, LONGEST = 20_000;
 
@@ -18,24 +17,32 @@ export function blocks(source) {
   /** @type {Block[]} */
   const found = [];
   const lines = source.replaceAll('\r\n', '\n').split('\n');
-  for (let at = 0; at < lines.length && found.length < MOST_BLOCKS;) {
+  let at = 0;
+  while (at < lines.length && found.length < MOST_BLOCKS) {
     const line = lines[at], before = found.length, begin = at;
-    const fence = FENCE.exec(line), heading = HEADING.exec(line);
+    const fence = FENCE.exec(line), heading = headingOf(line);
     if (!line.trim()) at += 1;
     else if (fence) at = fenced(lines, at, fence, found);
     else if (heading) {
-      found.push({ kind: 'heading', level: heading[1].length, text: heading[2] });
+      found.push(heading);
       at += 1;
     } else if (RULE.test(line)) {
       found.push({ kind: 'rule', text: '' });
       at += 1;
-    } else if (line.includes('|') && DIVIDER.test(lines[at + 1] ?? '')) at = taken('table', lines, at, found, (each) => each.includes('|'));
+    } else if (line.includes('|') && DIVIDER.test((lines[at + 1] ?? '').replaceAll(/\s/g, ''))) at = taken('table', lines, at, found, (each) => each.includes('|'));
     else if (ITEM.test(line)) at = taken('list', lines, at, found, (each) => ITEM.test(each) || /^\s{2,}\S/.test(each));
     else if (/^ {0,3}>/.test(line)) at = taken('quote', lines, at, found, (each) => /^ {0,3}>/.test(each));
-    else at = taken('text', lines, at, found, (each) => each.trim() !== '' && !FENCE.test(each) && !HEADING.test(each) && !ITEM.test(each));
+    else at = taken('text', lines, at, found, (each) => each.trim() !== '' && !FENCE.test(each) && !headingOf(each) && !ITEM.test(each));
     if (found.length > before) found[before].line = begin;
   }
+  if (at < lines.length) found.push({ kind: 'code', text: lines.slice(at).join('\n'), line: at });
   return found;
+}
+
+/** @param {string} line @returns {Block | undefined} */
+function headingOf(line) {
+  const found = /^ {0,3}(#{1,6})\s(.*)$/s.exec(line), text = found?.[2].trim().replace(/(^|\s)#+$/, '').trim();
+  return found && text ? { kind: 'heading', level: found[1].length, text } : undefined;
 }
 
 /** @param {string[]} lines @param {number} at @param {RegExpExecArray} fence @param {Block[]} found */
@@ -106,7 +113,10 @@ function list(lines, depth) {
 
 /** @param {string[]} lines */
 function table(lines) {
-  const cells = (/** @type {string} */ line) => line.trim().replace(/^\||\|$/g, '').split('|', MOST_COLUMNS).map((each) => inline(each.trim()));
+  const cells = (/** @type {string} */ line) => {
+    const all = line.trim().replace(/^\||\|$/g, '').split('|'), last = all.splice(MOST_COLUMNS - 1);
+    return [...all, ...(last.length ? [last.join('|')] : [])].map((each) => inline(each.trim()));
+  };
   const rows = lines.slice(2), left = rows.length - MOST_ROWS;
   return h('div.table', { tabindex: 0 }, h('table', {},
     h('thead', {}, h('tr', {}, cells(lines[0]).map((each) => h('th', { scope: 'col' }, each)))),

@@ -103,8 +103,12 @@ def test_hostile_text_in_every_field_runs_nothing_and_asks_nobody(browser: Any, 
         ("|" * 100_000 + "\n|---|\n", 300, ""),
         ("**a " * 20_000 + "the end", 10_000, "the end"),
         ("[" * 200_000 + "the end", 3, "the end"),
+        ("|".join(map(str, range(300))) + "\n|---|\n", 300, "299"),
+        ("\n\n".join(f"para{number}" for number in range(6_000)), 5_100, "para5999"),
+        ("# a" + " " * 100_000 + "\rthe end", 10, "the end"),
+        ("|\n" + " " * 100_000 + "-" + " " * 100_000 + "the end", 10, "the end"),
     ],
-    ids=["quotes", "lists", "rows", "columns", "marks", "brackets"],
+    ids=["quotes", "lists", "rows", "columns", "marks", "brackets", "cells", "blocks", "heading", "divider"],
 )
 def test_markdown_that_is_deep_long_or_wide_stays_a_page(
     browser: Any, server: ServerProcess, text: str, most: int, shown: str
