@@ -6,6 +6,8 @@ part of the syntax. The rules are those of google/api/http.proto.
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import math
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -148,6 +150,8 @@ def _unescaped(text: str) -> str:
         raise MalformedRequestError(("", "the path is not UTF-8")) from None
 
 
+# How long a connection without calls is kept, in seconds.
+IDLE_SECONDS = 5.0
 # How many calls share a connection. The server accepts twice as many, so calls do not wait for each other.
 CALLS_PER_CONNECTION = limits.MAX_STREAMS_PER_CONNECTION // 2
 OPTIONS = (
@@ -156,7 +160,6 @@ OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.client_idle_timeout_ms", 10_000),  # a server that ends when it is unused counts connections
     ("grpc.primary_user_agent", "bedrock-gateway"),
 )
 PASSED_ON = ("authorization", "traceparent")
@@ -167,6 +170,13 @@ TIMEOUT = "x-server-timeout"
 CERTIFICATE = "certificate"
 # The longest deadline; gRPC treats one thousands of years ahead as past.
 MOST_SECONDS = 86_400.0
+
+
+@dataclass(eq=False)
+class Connection:
+    channel: grpc.aio.Channel
+    calls: int = 0
+    begun: int = 0  # calls so far
 
 
 class Upstream:
@@ -186,11 +196,12 @@ class Upstream:
             if tls
             else None
         )
-        self._used: dict[grpc.aio.Channel, int] = {}
+        self._connections: dict[Connection, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
-        for channel in self._used:
-            await channel.close()
+        for connection, closing in self._connections.items():
+            closing.cancel()
+            await connection.channel.close()
 
     async def unary(self, route: Route, request: Message, http: Request) -> Any:
         async with self._channel() as channel:
@@ -224,22 +235,31 @@ class Upstream:
 
     @asynccontextmanager
     async def _channel(self) -> AsyncGenerator[grpc.aio.Channel]:
-        """Lend a connection with room for a call, a new one if there is none; close it after its last call."""
-        channel = next((each for each, calls in self._used.items() if calls < CALLS_PER_CONNECTION), None)
-        if channel is None:
+        """Lend a connection with room for a call, a new one if there is none."""
+        lent = next((each for each in self._connections if each.calls < CALLS_PER_CONNECTION), None)
+        if lent is None:
             channel = (
                 grpc.aio.insecure_channel(self._target, options=OPTIONS)
                 if self._credentials is None
                 else grpc.aio.secure_channel(self._target, self._credentials, options=OPTIONS)
             )
-        self._used[channel] = self._used.get(channel, 0) + 1
+            lent = Connection(channel)
+            self._connections[lent] = asyncio.create_task(self._close_unused(lent))
+        lent.calls, lent.begun = lent.calls + 1, lent.begun + 1
         try:
-            yield channel
+            yield lent.channel
         finally:
-            self._used[channel] -= 1
-            if not self._used[channel] and len(self._used) > 1:
-                del self._used[channel]
-                await channel.close()
+            lent.calls -= 1
+
+    async def _close_unused(self, connection: Connection) -> None:
+        """Close a connection that has no calls any more: a server that ends when it is unused counts connections."""
+        begun = -1
+        while connection.calls or begun != connection.begun:
+            begun = connection.begun
+            await asyncio.sleep(IDLE_SECONDS)
+        del self._connections[connection]
+        await connection.channel.close()
+        gc.collect()  # ended calls hold the connection by reference cycles; gRPC's idle timeout waits for them
 
     def _metadata(self, http: Request) -> tuple[tuple[str, str | bytes], ...]:
         found: list[tuple[str, Any]] = [

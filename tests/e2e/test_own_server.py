@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -168,6 +169,19 @@ def test_the_server_goes_on_for_a_second_terminal_and_ends_after_it(environ: dic
         assert second.ends() == 0
         assert "To come back: bedrock chat -r " in " ".join(second.rows)
     ended(tmp_path / "data")
+
+
+def test_the_server_ends_after_a_stream_of_its_gateway_has_ended(environ: dict[str, str], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Terminal("chat", environ={**environ, "BEDROCK_HTTP_LISTEN": "127.0.0.1:0"}, cwd=tmp_path) as terminal:
+        terminal.until(idle)
+        headers = {"Authorization": f"Bearer {(data / 'token').read_text().strip()}", "Accept": "text/event-stream"}
+        url = f"{(data / 'gateway').read_text().strip()}/v1/conversations:watch"
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as stream:
+            assert stream.readline() == b"event: reset\n"
+        terminal.keys("/quit\r")
+        assert terminal.ends() == 0
+    ended(data)
 
 
 @pytest.mark.parametrize("how", ["left", "killed"])
