@@ -216,7 +216,7 @@ _TEXTS: dict[type[BaseException], str] = {
     messages.EtagMismatchError: "the conversation has changed since it was read: read it again",
     messages.DeadlineExceededError: "the deadline passed before the call was executed; nothing was changed",
     CancelledError: "cancelled",
-    UnauthenticatedError: "a valid token is needed: send it as the metadata 'authorization: Bearer <token>'",
+    UnauthenticatedError: "a valid token is needed: send it as 'authorization: Bearer <token>'",
     OwnerLostError: (
         "the connection to the conversation's server was lost; the call may have taken effect: "
         "check, or retry with a request_id"

@@ -385,9 +385,7 @@ def status_for(error: Exception) -> Status:
 
 
 def _as_sent(status: Status) -> Status:
-    """The status of the server with the names of JSON and HTTP."""
-    if status.code == grpc.StatusCode.UNAUTHENTICATED.value[0]:
-        status.message = status.message.replace("as the metadata", "as the header")
+    """The status of the server with the names that fields have in JSON."""
     for detail in status.details:
         if detail.Unpack(wrong := details.BadRequest()):
             for each in wrong.field_violations:
