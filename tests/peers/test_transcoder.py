@@ -192,8 +192,8 @@ def found_at(found: Any, place: tuple[str | int, ...]) -> str:
 
 BODIES = (
     ("an unknown field", '{"unknown": 1}'),
-    ("a body that is no JSON", '{"a": '),
-    ("a body that is no object", "[]"),
+    ("a body that is not JSON", '{"a": '),
+    ("a body that is not an object", "[]"),
     ("NaN", '{"labels": NaN}'),
     ("a body that is not UTF-8", '{"\udcff": 1}'),
 )
@@ -239,7 +239,7 @@ def asked_of(route: Route) -> Iterator[Asked]:
         # Envoy ignores what is unknown, and goes on.
         yield from (made(odd, missing if route.name in CHANGING else there, text) for odd, text in BODIES)
     elif route.verb == "GET":
-        yield made("a body where there is none", sent="{}")
+        yield made("an unexpected body", sent="{}")
     if route.body != "*":
         yield made("an unknown parameter", f"{there}?unknown=1")
     yield from (made(*each) for each in of_fields(route, there))
@@ -259,12 +259,12 @@ def of_fields(route: Route, there: str) -> Iterator[tuple[str, str, str]]:
             yield "a parameter of another type", f"{there}?{name}={wrong}", ""
             value = text.strip('"')
             yield "", f"{there}?{each.name}={value}", ""
-            yield "a parameter that is there twice", f"{there}?{name}={value}&{name}={value}", ""
+            yield "a duplicate parameter", f"{there}?{name}={value}&{name}={value}", ""
             continue
         yield "a value of another type", there, json.dumps({name: wrong})
         if route.name not in CHANGING:
             yield "", there, f'{{"{each.name}": {text}}}'
-            yield "a key that is there twice", there, f'{{"{name}": {text}, "{name}": null}}'
+            yield "a duplicate key", there, f'{{"{name}": {text}, "{name}": null}}'
 
 
 def written(each: FieldDescriptor) -> tuple[Any, Any]:
