@@ -62,7 +62,8 @@ export function killed(reaped) {
 export function given(call) {
   const input = call.input;
   if (input === undefined) return call.rawInput ? code(call.rawInput, 'unreadable input') : null;
-  if (typeof input.cmd === 'string' && Object.keys(input).length <= 2) return code(input.cmd, 'bash');
+  const { cmd, ...rest } = input, others = Object.entries(rest).map(([name, value]) => `${name}: ${JSON.stringify(value)}`);
+  if (typeof cmd === 'string' && others.length <= 3) return code(cmd, ['bash', ...others].join(' · '));
   if (Array.isArray(input.patches)) return h('div', {}, h('p.path', {}, input.path), diff(input.patches.map(patch).join('\n')));
   return code(JSON.stringify(input, null, 2), 'input');
 }
