@@ -153,7 +153,7 @@ def test_a_request_that_is_not_in_the_script_and_a_server_that_ends(
     assert bedrock_server._process is not None
     bedrock_server._process.kill()
     ended, unexpected = bedrock.close()
-    assert ended.startswith("the server has ended by itself")
+    assert ended.startswith("the server exited unexpectedly")
     assert unexpected.endswith("which said last: 'Hi.'")
     assert bedrock_server.pid, "it is there for the next test"
 

@@ -78,13 +78,16 @@ def test_one_that_is_not_enabled_is_left_out_and_its_variables_need_not_be_set()
         ({"name": "a", "command": ["x"], "login": {}}, "mcp_servers.a.login: is for servers with url"),
         ({"name": "a", "url": "http://x.test", "login": {}}, "mcp_servers.a.login: needs an https URL"),
         ({"name": "a", "url": "https://x", "login": {"password": "i"}}, "mcp_servers.a.login.password: unknown"),
-        ({"name": "a", "url": "https://x", "login": {"client_secret": "s"}}, "mcp_servers.a.login.client_id: needed"),
+        ({"name": "a", "url": "https://x", "login": {"client_secret": "s"}}, "mcp_servers.a.login.client_id: required"),
         (
             {"name": "a", "url": "https://x", "login": {"client_secret": "s", "client_id": "i"}},
-            "mcp_servers.a.login.issuer: needed",
+            "mcp_servers.a.login.issuer: required",
         ),
         ({"name": "a", "url": "https://x", "login": {"issuer": "http://y"}}, "mcp_servers.a.login.issuer: must be"),
-        ({"name": "a", "url": "https://x", "headers": {"authorization": "x"}, "login": {}}, "headers has the cred"),
+        (
+            {"name": "a", "url": "https://x", "headers": {"authorization": "x"}, "login": {}},
+            "headers already sets the cred",
+        ),
         (
             {"name": "a", "url": "https://x", "oauth": {"client_id": "i"}, "login": {}},
             "mcp_servers.a.oauth.client_secret: needed",

@@ -69,10 +69,10 @@ def test_a_call_of_which_something_may_still_run_is_never_a_success(call: Any) -
     assert json.loads(output.display)["leaked"] is True
 
 
-@pytest.mark.parametrize(("limit", "what"), [("processes", "processes"), ("memory", "memory")])
+@pytest.mark.parametrize(("limit", "what"), [("processes", "limit of processes"), ("memory", "memory limit")])
 def test_a_call_that_exceeded_a_limit_names_it(call: Any, limit: str, what: str) -> None:
     call.sandbox.ends(exit_code=None, signal=9, killed=True, limit=limit)
-    assert f"more {what} than a call is allowed" in run(call).text
+    assert f"it exceeded the {what} per call" in run(call).text
 
 
 def test_a_call_that_ended_with_the_servers_lease_says_why(call: Any) -> None:
