@@ -290,7 +290,10 @@ def every_call(fronts: list[Front]) -> Iterator[tuple[Asked, list[Answer]]]:
     unary = [route for route in contract() if not route.method.server_streaming]
     for route in sorted(unary, key=lambda route: LAST.index(route.name) if route.name in LAST else -1):
         for asked in asked_of(route):
-            yield asked, [each.ask(asked) for each in fronts]
+            answers = [each.ask(asked) for each in fronts]
+            if answers[0] != answers[1] and asked.verb == "GET" and not asked.odd:  # the audit trail grew in between
+                answers = [each.ask(asked) for each in fronts]
+            yield asked, answers
 
 
 def shown(answer: Answer) -> str:
