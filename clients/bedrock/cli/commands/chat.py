@@ -139,7 +139,9 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, aga
             exit_code = play(client, paint, print_line, opening["directory"], opening["model"], again=back)
         else:
             exit_code = exits.OK
-            if server and os.environ.get("BEDROCK_HTTP_LISTEN") and (link := link_of_running(address)):
+            if spawn and not server:
+                print_line(paint.dim("using the running server; keys and settings of this environment do not reach it"))
+            if (server or spawn) and os.environ.get("BEDROCK_HTTP_LISTEN") and (link := link_of_running(address)):
                 print_line(paint.dim(f"console: {link} (once, within a minute)"))
             conversation = open_conversation(client, **opening)
             scripted = is_scripted(client, conversation.get())
