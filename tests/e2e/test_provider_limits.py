@@ -51,7 +51,7 @@ def test_an_answer_that_is_too_large_fails_at_once_and_is_paid_for_once(
     chat.send("Write it all")
     error = _failure(chat)
     assert error.kind == "response_too_large"
-    assert "more than 1 MiB" in error.message
+    assert "limit of 1 MiB" in error.message
     assert "several parts" in error.message
     assert len(chat.part.exchanges) == 1
     assert client.server_info().limits.max_model_response_bytes == 1 << 20

@@ -105,7 +105,7 @@ def test_too_many_bytes_are_refused_before_a_process_is_started(
 ) -> None:
     monkeypatch.setattr(sandboxed_images, "MAX_IMAGE_BYTES", 10)
     monkeypatch.setattr(images, "_sandbox", None)
-    with pytest.raises(InvalidImageError, match="at most 10"):
+    with pytest.raises(InvalidImageError, match="the limit is 10"):
         images.ingest("c1", pictures.png(), CancelToken())
 
 

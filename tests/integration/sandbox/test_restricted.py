@@ -261,7 +261,7 @@ def test_a_restriction_that_cannot_be_kept_starts_nothing(
 ) -> None:
     described = restricted._restriction
     monkeypatch.setattr(restricted, "_restriction", lambda *given: described(*given) | broken)
-    with pytest.raises(SandboxUnavailableError, match="restriction"):
+    with pytest.raises(SandboxUnavailableError, match="the sandbox could not be applied"):
         run(restricted, f"touch {tmp_path}/ran; touch $HOME/ran")
     assert not (tmp_path / "ran").exists()
     assert restricted.live == 0

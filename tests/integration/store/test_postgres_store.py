@@ -433,9 +433,9 @@ def test_a_database_that_cannot_serve_is_told(
     postgres.drop(name)
     query(database, f"DROP USER {PASSWORD_USER}")
     postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    with pytest.raises(StoreUnusableError, match="encoding LATIN1; create one with CREATE DATABASE"):
+    with pytest.raises(StoreUnusableError, match="encoding is LATIN1; create one with CREATE DATABASE"):
         open_postgres(postgres.url("latin"), ME)
-    with pytest.raises(StoreUnusableError, match="encoding LATIN1; create one with CREATE DATABASE"):
+    with pytest.raises(StoreUnusableError, match="encoding is LATIN1; create one with CREATE DATABASE"):
         engine.migrate(engine.address_of(postgres.url("latin")))
     assert query(postgres.url("latin"), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     postgres.drop("latin")

@@ -210,7 +210,7 @@ def test_name_and_values_are_corrected_together_before_a_client_tool_is_checked_
     assert (call.name, call.input, call.group, call.bad_input) == ("bash", '{"wait": 5}', ToolGroup.READ, "")
     changes = 'the name "functions.bash" to bash; wait to 5 without quotes'
     assert call.corrected == f"Note: this call was corrected before it ran: {changes}."
-    assert "does not fit" in read(" bash", {"wait": "five"}, tool).bad_input
+    assert "does not match its schema" in read(" bash", {"wait": "five"}, tool).bad_input
 
 
 def test_the_note_of_many_corrections_is_short() -> None:

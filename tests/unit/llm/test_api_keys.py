@@ -99,7 +99,7 @@ def test_a_key_that_is_no_commands_is_not_tried_twice() -> None:
         ("true", "printed nothing"),
         ("echo '   '", "printed nothing"),
         ("echo secret-words; echo more", "printed a key that has blanks, line breaks"),
-        ("head -c 20000 /dev/zero | tr '\\0' x", "too much"),
+        ("head -c 20000 /dev/zero | tr '\\0' x", "more than a key can hold"),
         ("kill -9 $$", "exit code -9"),
     ],
 )

@@ -483,7 +483,7 @@ def test_the_log_warns_once_each_time_that_too_many_files_are_open(
         except EOFError:
             looks.append(len(caplog.records))
     assert looks == [0, 0, 1, 1, 1, 1, 1, 2]
-    assert caplog.records[0].getMessage().startswith("100 of the ")
+    assert caplog.records[0].getMessage().startswith("100 of ")
 
 
 # Logs are one JSON object a line and hold no contents.
