@@ -97,7 +97,7 @@ function checkSocket(path) {
 
 /** No other user can enter the directory or has created it. */
 function checkPrivate(directory) {
-  if (!process.geteuid) throw new NoWay('this system has no file owners: give a server's address');
+  if (!process.geteuid) throw new NoWay('this system has no file owners: give the address of a server');
   const user = process.geteuid();
   const { uid, mode } = statSync(directory);
   if (uid !== user) throw new NoWay(`${directory} belongs to user ${uid}, but this is user ${user}`);
