@@ -419,7 +419,7 @@ def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
     body = f"""
         const bedrock = new Bedrock();
         const conversation = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
-        await conversation.send('Hi. {part.key}');
+        for await (const {{ textDelta }} of await conversation.send('Hi. {part.key}')) if (textDelta) break;
         const run = await conversation.send('And?', {{ delivery: 'DELIVERY_FOLLOW_UP' }});
         await conversation.cancel();
         let said = '';
