@@ -35,7 +35,8 @@ export function listen() {
     const name = `${event.ctrlKey || event.metaKey ? 'Ctrl+' : ''}${event.key}`;
     if (typing(event.target) && name.length === 1) return;
     if (document.querySelector('dialog[open]')) return;
-    if (name === 'Escape' && typing(event.target)) return /** @type {HTMLElement} */ (event.target).blur(); // never a cancel by surprise
+    const field = typing(event.target) && /** @type {HTMLElement} */ (event.target);
+    if (name === 'Escape' && field && !field.closest('.composer')) return field.blur(); // only the composer's Esc can cancel
     const found = bindings.get(name);
     if (!found) return;
     event.preventDefault();

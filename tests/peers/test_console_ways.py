@@ -162,7 +162,7 @@ def test_the_wait_for_a_slot_is_a_bar_of_its_own(browser: Any, tmp_path: Path) -
         holding.go.set()
         page.page.wait_for_selector(".span.k-slot[title^='waiting for a free slot']", state="attached")
         page.page.wait_for_selector(".legend >> text=waiting for a slot")
-        page.page.wait_for_selector(".legend >> text=until the first token")
+        page.page.wait_for_selector(".legend >> text=time to first token")
         page.close()
 
 
