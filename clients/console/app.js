@@ -31,8 +31,7 @@ async function start() {
     try {
       await signIn({ link: link[1] });
     } catch (error) {
-      const { status, message } = /** @type {any} */ (error);
-      return askToSignIn(status === 401 ? 'This link has been used or has expired. Run `bedrock console` for a new one.' : message);
+      return askToSignIn(/** @type {Error} */ (error).message);
     }
   }
   try {

@@ -199,7 +199,7 @@ class Upstream:
         self._connections: dict[Connection, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
-        for connection, closing in self._connections.items():
+        for connection, closing in tuple(self._connections.items()):  # others can be removed meanwhile
             closing.cancel()
             await connection.channel.close()
 
