@@ -14,6 +14,8 @@ import { drawWaiting, showRules } from './waiting.js';
 import { VIEWS } from './views.js';
 import { history } from './events.js';
 
+const FIRST_PAUSE_MS = 300, LONGEST_PAUSE_MS = 5_000;
+
 /**
  * @param {Scope} scope @param {HTMLElement} into @param {string} id @param {string[]} rest the view and what it shows
  * @param {import('./list.js').ConversationList} list
@@ -23,6 +25,13 @@ export function drawConversation(scope, into, id, rest, list) {
   const page = new Page(scope, into, id, list);
   page.go(rest);
   return (to) => page.go(to);
+}
+
+/** What a failed read means, and whether it may succeed later. @param {number} status 0 if there was no answer @returns {[string, boolean]} */
+function failed(status) {
+  if (!status) return ['The server cannot be reached', true];
+  if (status === 403) return ['You may not read this conversation', false];
+  return status < 429 ? ['No such conversation', false] : ['The server cannot show this conversation now', true];
 }
 
 class Page {
@@ -71,12 +80,20 @@ class Page {
 
   async open() {
     const { conversation, scope } = this;
-    try {
-      await conversation.open();
-    } catch (error) {
-      if (!scope.over) fill(this.into, h('div.blank', {}, h('h2', {}, 'No such conversation'), h('p', {}, /** @type {Error} */ (error).message), h('a.button', { href: '#/' }, 'All conversations')));
-      return;
+    for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
+      try {
+        await conversation.open();
+        break;
+      } catch (error) {
+        if (scope.over) return;
+        const { status, message } = /** @type {import('./api.js').ApiError} */ (error), [title, again] = failed(status);
+        fill(this.into, h('div.blank', { role: 'status' }, h('h2', {}, title), message.toLowerCase() !== title.toLowerCase() && h('p', {}, message), again && h('p.row', {}, h('span.spinner'), 'Trying again…'), h('a.button', { href: '#/' }, 'All conversations')));
+        if (!again) return;
+        await new Promise((resolve) => setTimeout(resolve, pause));
+        if (scope.over) return;
+      }
     }
+    fill(this.into, this.head, this.tabs, this.panes);
     if (scope.over) return conversation.close();
     this.composer = new Composer(conversation);
     fill(this.place, settings(conversation), this.composer.element);

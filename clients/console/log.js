@@ -6,7 +6,7 @@ import { failure, get, lines, path } from './api.js';
 import { fill, h } from './dom.js';
 import { clock } from './format.js';
 import { toast, tried } from './keys.js';
-import { code } from './markdown.js';
+import { structure } from './structure.js';
 
 const PAGE = 100;
 
@@ -20,6 +20,8 @@ export function drawLog(scope, into, conversation, rest, base) {
   const steps = new Map();
   /** Replay's result for each step. @type {Map<string, any>} */
   const replayed = new Map();
+  /** What is drawn. @type {Map<string, {row: HTMLElement, said: any, stored: string}>} */
+  const rows = new Map();
   let token = '', wanted = rest[0] ?? '', kinds = '';
   async function read(anew = false) {
     let page;
@@ -53,8 +55,8 @@ export function drawLog(scope, into, conversation, rest, base) {
       fill(filter, h('option', { value: '' }, 'all events'), types.map((each) => h('option', { value: each }, each)));
       filter.value = types.includes(before) ? before : '';
     }
-    const shown = all.filter((each) => !filter.value || each.eventType === filter.value), open = new Set([...body.querySelectorAll('details[open]')].map((each) => each.id));
-    fill(body, shown.length ? shown.map((each) => row(each, open)) : h('li.empty', {}, 'No steps yet: the first message creates one.'));
+    const shown = all.filter((each) => !filter.value || each.eventType === filter.value);
+    fill(body, shown.length ? shown.map(row) : h('li.empty', {}, 'No steps yet: the first message creates one.'));
     if (wanted) {
       const found = document.getElementById(`step-${wanted}`);
       found?.setAttribute('open', '');
@@ -62,14 +64,17 @@ export function drawLog(scope, into, conversation, rest, base) {
       wanted = '';
     }
   }
-  /** @param {any} each a Transition @param {Set<string>} open */
-  function row(each, open) {
-    const id = `step-${each.step}`, said = replayed.get(each.step), content = h('div.log-body');
-    const details = /** @type {HTMLDetailsElement} */ (h('details', { id, open: open.has(id) || wanted === each.step, ontoggle: () => { if (details.open && !content.childElementCount) unfold(each, content); } },
+  /** A step; what is open in it stays open. @param {any} each a Transition */
+  function row(each) {
+    const said = replayed.get(each.step), before = rows.get(each.step);
+    if (before && before.said === said && before.stored === each.eventJson) return before.row;
+    const content = h('div.log-body'), details = /** @type {HTMLDetailsElement} */ (h('details', { id: `step-${each.step}`, open: Boolean(before?.row.querySelector('details')?.open), ontoggle: () => { if (details.open && !content.childElementCount) unfold(each, content); } },
       h('summary', {}, h('span.num', {}, each.step), h('b', {}, each.eventType), h('span.small', {}, each.revision ? `revision ${each.revision}` : 'no revision'), h('span.grow'),
         said && h(`span.state.${said.difference ? 'error' : 'done'}`, {}, h('span.dot'), said.difference ? 'differs' : 'as stored'), h('time', { title: each.time }, clock(each.time))), content));
     if (details.open) unfold(each, content);
-    return h('li', {}, details);
+    const made = h('li', {}, details);
+    rows.set(each.step, { row: made, said, stored: each.eventJson });
+    return made;
   }
   /** @param {any} each @param {HTMLElement} content */
   function unfold(each, content) {
@@ -127,11 +132,4 @@ function parsed(json) {
 }
 
 /** @param {string} name @param {string | undefined} json */
-function part(name, json) {
-  if (!json) return null;
-  let text = json;
-  try {
-    text = JSON.stringify(JSON.parse(json), null, 2);
-  } catch { /* shown as it is */ }
-  return code(text, name);
-}
+const part = (name, json) => (json ? structure(json, name) : null);

@@ -75,9 +75,12 @@ function drawn(block, depth = 0) {
 }
 
 /** @param {string} text @param {string} [info] */
-export function code(text, info = '') {
+export const code = (text, info = '') => coded(text, info, h('pre', { tabindex: 0 }, h('code', {}, text)));
+
+/** A text that can be copied, as it is shown. @param {string} text @param {string} info @param {HTMLElement} shown */
+export function coded(text, info, shown) {
   const copy = h('button.copy', { type: 'button', 'aria-label': 'Copy', onclick: () => copied(copy, text) }, 'Copy');
-  return h('div.code', {}, h('div.code-head', {}, h('span', {}, info || 'text'), copy), h('pre', { tabindex: 0 }, h('code', {}, text)));
+  return h('div.code', {}, h('div.code-head', {}, h('span', {}, info || 'text'), copy), shown);
 }
 
 /** @param {HTMLElement} button @param {string} text */

@@ -4,6 +4,7 @@ async ([payloads]) => {
   document.addEventListener('securitypolicyviolation', (event) => window.violations.push(event.violatedDirective + event.sourceFile));
   const { Conversation } = await import('/console/model.js'), { Transcript } = await import('/console/transcript.js');
   const { drawWaiting, ruleText } = await import('/console/waiting.js'), { markdown } = await import('/console/markdown.js');
+  const { structure } = await import('/console/structure.js');
   const { runsOf } = await import('/console/runs.js'), { table } = await import('/console/operator.js');
   const box = document.createElement('div');
   document.body.append(box);
@@ -36,7 +37,7 @@ async ([payloads]) => {
     transcript.update(new Set(['all']));
     for (const details of transcript.element.querySelectorAll('details')) details.open = true;
     for (const run of runsOf(events)) box.append(table([text], [[run.text, ...[...run.rows.values()].flatMap((row) => [row.label, row.about])]]));
-    box.append(markdown(text), table([''], [[ruleText({ action: text, commandPrefix: text })]]));
+    box.append(structure(JSON.stringify({ [text]: [text, JSON.stringify({ [text]: text })] }), text), markdown(text), table([''], [[ruleText({ action: text, commandPrefix: text })]]));
   });
   await new Promise((done) => setTimeout(done, 500));
   const odd = [...box.querySelectorAll('script, iframe, object, embed, base, meta, link, style, form[action], [onerror], [onload], img:not([src^="/v1/"])')].map((each) => each.outerHTML);

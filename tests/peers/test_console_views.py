@@ -85,6 +85,44 @@ def test_every_view_has_no_serious_finding_of_axe(browser: Any, server: ServerPr
     assert page.faults == []
 
 
+@pytest.mark.parametrize(
+    ("status", "title"),
+    [
+        (404, "No such conversation"),
+        (403, "You may not read this conversation"),
+        (503, "The server cannot show this conversation now"),
+        (0, "The server cannot be reached"),
+    ],
+)
+def test_a_failed_read_is_titled_by_what_happened(
+    browser: Any, server: ServerProcess, shown: str, status: int, title: str
+) -> None:
+    page = Page(browser, server)
+    place, again = f"**/v1/conversations/{shown}", status in {0, 503}
+    page.page.route(place, lambda route: route.fulfill(status=status, body="") if status else route.abort())
+    page.go(f"c/{shown}")
+    page.page.wait_for_selector(f".blank h2 >> text={title}")
+    assert page.page.is_visible(".blank >> text=Trying again") == again
+    page.page.unroute(place)
+    if again:
+        page.page.wait_for_selector("textarea")
+    page.close()
+
+
+def test_the_log_shows_json_as_structure_also_within_its_strings(
+    browser: Any, server: ServerProcess, shown: str
+) -> None:
+    page = Page(browser, server)
+    page.go(f"c/{shown}/log")
+    page.page.select_option(".inspector select", "llm_response")
+    page.page.click(".log summary >> nth=0")
+    page.page.wait_for_selector(".tree li >> text=echo **what** waits for a person")
+    read = 'all => all.map(one => one.textContent).filter(text => /^\\s*[{[]\\s*["{[]/.test(text))'
+    assert page.page.eval_on_selector_all(".tree .text", read) == []
+    assert page.page.locator(".tree b >> text=cmd").count() > 0
+    page.close()
+
+
 def test_hostile_text_in_every_field_runs_nothing_and_asks_nobody(browser: Any, server: ServerProcess) -> None:
     assert len(PAYLOADS) == 500
     page = Page(browser, server)
