@@ -17,8 +17,8 @@ from actors.conversation.forking import forked_conversation, stored_bytes
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.system_prompt import left_out, sub_agent_prompt, system_prompt
 from actors.conversation.unit_of_work import UnitOfWork, attributed
-from actors.core import thresholds
-from actors.core.content import Message, MessageType, SystemKind, Text, text_of
+from actors.core import states
+from actors.core.content import Message, MessageType, SystemKind, Text, most_tokens, text_of
 from actors.core.context import Budget, Mode, Profile
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SpawnSubAgents, StartSubAgent
@@ -146,8 +146,8 @@ _LEFT_OVER = (
 _PART_LEFT_OVER = 4
 
 
-def _unanswered(services: Services, unit: UnitOfWork, most_tokens: int) -> str:
-    """The user messages after the last answer, as a list in Markdown, cut to `most_tokens`; "" for none."""
+def _unanswered(services: Services, unit: UnitOfWork, room: int) -> str:
+    """The user messages after the last answer, as a list in Markdown, cut to `room` tokens; "" for none."""
     last = unit.record.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
@@ -156,7 +156,7 @@ def _unanswered(services: Services, unit: UnitOfWork, most_tokens: int) -> str:
         if message.type is not MessageType.USER:
             break
         texts.append(text_of(message.content) or "(an image)")
-    given = shares([thresholds.most_tokens(text) for text in texts], most_tokens)
+    given = shares([most_tokens(text) for text in texts], room)
     fitting = [cut_text(text, share) for text, share in zip(texts, given, strict=True)]
     return "\n\n".join(f"- {text}" for text in reversed(fitting))
 
@@ -204,9 +204,9 @@ def new_sub_agent(
 def _share(parent: ConversationRecord) -> Budget:
     """The parent's remaining budget, divided among the new sub-agents. Raises Rejected if nothing is left."""
     ledger, state = parent.state.ledger, parent.state
-    if spent := thresholds.spent(parent.budget, ledger):
+    if spent := states.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")
-    return thresholds.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
+    return states.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
 
 
 def _created(
@@ -252,7 +252,7 @@ def spawn_from_command(
         raise task_refusal(refused) from None
     unit, message_id = loaded.begin(), pipeline.services.ids.message()
     unit.run(SpawnSubAgents(at, message_id, tasks))
-    if spent := thresholds.spent_for_good(record.budget, record.state.ledger):
+    if spent := states.spent_for_good(record.budget, record.state.ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is used up: raise it to continue")
     return unit, command_results.spawn_result(unit, message_id)
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from actors import ports
-from actors.core import thresholds
 from actors.core.content import Image, Message, MessageType, ToolSuccess
 from actors.core.errors import Reason, Rejected
 from actors.core.history import chain
@@ -107,7 +106,7 @@ def _check_room(services: Services, origin: ports.ConversationRecord, messages: 
     """Raise Rejected if the copied history fills the model's window, as far as both sizes are known."""
     if services.models.get(origin.model) is None:
         return
-    if thresholds.full(chain.used_tokens(messages), services.context_of(origin)):
+    if services.context_of(origin).full(chain.used_tokens(messages)):
         raise Rejected(Reason.NOT_FORKABLE, "the history so far fills the model's context: fork at an earlier cycle")
 
 

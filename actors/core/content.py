@@ -247,3 +247,53 @@ def call_id(request_id: str, index: int) -> str:
 
 def tool_uses(content: tuple[Content, ...]) -> tuple[ToolUse, ...]:
     return tuple(block for block in content if isinstance(block, ToolUse))
+
+
+# --- estimates of tokens ----------------------------------------------------------------------
+
+# A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models.
+BYTES_PER_TOKEN = 4
+# The tokens of an image of the largest size that is sent to models: its longer side has 1,568 pixels.
+IMAGE_TOKENS = 1_600
+_PROSE = bytes(byte for byte in range(128) if chr(byte).isalpha() or chr(byte).isspace())
+
+
+def utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def tokens_of(size: int) -> int:
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def content_tokens(content: Iterable[Content], *, images: bool = True) -> int:
+    """Estimate the tokens of messages' content; `images`: whether its images are sent."""
+    blocks = tuple(content)
+    size = sum(utf8_size(text) for block in blocks for text in _texts(block))
+    return tokens_of(size) + (IMAGE_TOKENS * sum(1 for _ in images_of(blocks)) if images else 0)
+
+
+def most_tokens(text: str) -> int:
+    """An upper estimate of the tokens of a program's output, which may have few bytes per token.
+
+    At least half of what byte-level tokenizers count, whatever the text: of digits, for example, each is a token to
+    many.
+    """
+    data = text.encode("utf-8", "replace")
+    rest = len(data.translate(None, _PROSE))
+    return rest + -(-(len(data) - rest) // 3)
+
+
+def _texts(block: Content) -> Iterator[str]:
+    match block:
+        case Text(text=text):
+            yield text
+        case Reasoning(text=text, raw=raw):
+            yield raw or text
+        case ToolUse(name=name, input=arguments):
+            yield name
+            yield arguments
+        case Image():
+            return
+        case _:
+            yield block.output

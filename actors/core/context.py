@@ -211,6 +211,18 @@ class ConvContext(Struct, frozen=True):
     """Whether requests contain images. If not, they contain a text in place of each image."""
     rules: Rules = max(Rules)
 
+    def near_full(self, used: int) -> bool:
+        """Whether `used` tokens reach the warning threshold (by default 80 % of the usable window)."""
+        return self._reaches(used, self.limits.warn_ratio)
+
+    def full(self, used: int) -> bool:
+        """Whether `used` tokens reach the limit at which a summary is due (by default 90 % of the usable window)."""
+        return self._reaches(used, self.limits.exhaust_ratio)
+
+    def _reaches(self, used: int, ratio: float) -> bool:
+        """Whether `used` is at least `ratio` (rounded to 1/1000) of the usable window; False if that is unknown (0)."""
+        return self.usable_window > 0 and used * 1_000 >= round(ratio * 1_000) * self.usable_window
+
 
 class ClientTool(Struct, frozen=True, omit_defaults=True):
     name: str

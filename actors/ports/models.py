@@ -11,11 +11,10 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from actors.common.json_schema import NativeOutput
-from actors.core.content import Content, Image, Usage
+from actors.core.content import Content, Image, Usage, tokens_of, utf8_size
 from actors.core.context import Generation, ReasoningEffort, ToolTraits
 from actors.core.errors import LlmFailure
 from actors.core.history import ProviderView, Turn
-from actors.core.thresholds import tokens_of, utf8_size
 from actors.ports.live_conversations import CancelToken
 from actors.ports.workspace import ImageView
 

@@ -56,10 +56,10 @@ The state machine of a conversation: its data (`states.py`, `content.py`, `conte
 what the machine orders (`effects.py`, `notifications.py`) and how it moves (`transition.py`, which begins with the
 theory of operation). `rules/` has one function per state, `steps/` what several states do alike.
 
-Beside the machine: `thresholds.py` (waits, the context window, budgets), `request_cycles.py` (the Request Cycle Model),
-`history/` (validity of a history, and the provider's view of it), `approval.py` (approval rules and tool calls),
-`invariants.py` (a check of what a log says against the rules), `tool_run.py` (the tool runner's own small machine),
-`summary.py` (a state as clients see it, and its path through the Context Manager FSM).
+Beside the machine: `request_cycles.py` (the Request Cycle Model), `history/` (validity of a history, and the provider's
+view of it), `approval.py` (approval rules and tool calls), `invariants.py` (a check of what a log says against the
+rules), `tool_run.py` (the tool runner's own small machine), `summary.py` (a state as clients see it, and its path
+through the Context Manager FSM).
 
 Nothing in here waits, reads a clock, draws a random number, logs or does I/O; `lint-imports` and ruff enforce that.
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from actors.conversation.forking import forked_conversation
-from actors.core import thresholds
 from actors.core.content import Message, MessageType, SystemKind
 from actors.core.errors import Reason, Rejected
 from actors.core.history import provider_view
@@ -90,7 +89,7 @@ def same_prefix(origin: WrittenWorld, forked: ForkedWorld, through: int) -> None
 def why_not(world: WrittenWorld, history: list[Message]) -> Reason | None:
     """Why the end of such a history cannot be forked at, if so."""
     used_up = isinstance(world.state, ContextExhausted) and history[-1].kind in SUMMARIES
-    full = thresholds.full(used_tokens(history), world.context)
+    full = world.context.full(used_tokens(history))
     after = isinstance(world.state, ContextExhausted) and any(one.kind in SUMMARIES for one in history)
     return Reason.NOT_FORKABLE if used_up or full or after else None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from actors.core import content, thresholds
+from actors.core import content
 from actors.core.context import ConvContext, Mode
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Ledger, Notice
@@ -140,7 +140,7 @@ def first_ledger(
         req=max((_request_number(message) for message in messages), default=0),
         seq=len(messages),
         pending_notices=notices,
-        warned=thresholds.near_full(used, context),
+        warned=context.near_full(used),
         used_tokens=used,
         date=date,
         hidden_from="" if any(content.has_image(message.content) for message in messages) else None,

@@ -24,6 +24,7 @@ from actors.core.content import (
     ToolError,
     ToolSuccess,
     ToolUse,
+    content_tokens,
     images_of,
     is_tool_result,
     text_of,
@@ -31,7 +32,6 @@ from actors.core.content import (
 )
 from actors.core.history.result_budget import UNLIMITED, Room, bounded, cut_text, image_remark, shares
 from actors.core.steps import texts
-from actors.core.thresholds import content_tokens
 
 # The text that asks a model to continue an unfinished answer if there is no new message.
 CONTINUE = "Continue."

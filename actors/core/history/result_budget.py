@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.core.content import (
+    IMAGE_TOKENS,
     Content,
     Image,
     Message,
@@ -17,10 +18,11 @@ from actors.core.content import (
     Text,
     ToolResult,
     ToolSuccess,
+    content_tokens,
     is_tool_result,
+    most_tokens,
     tool_uses,
 )
-from actors.core.thresholds import IMAGE_TOKENS, content_tokens, most_tokens
 
 # The factor by which the results of a round are cut further after the provider found the request too long.
 NARROWED = 4

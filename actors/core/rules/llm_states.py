@@ -15,6 +15,7 @@ from actors.core.steps import responses, runs, texts
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.inference import begin_request, discard_stream, retry_request, retry_summary
 from actors.core.steps.notices import set_mode
+from actors.core.steps.retries import back_off, may_retry
 from actors.core.steps.transition_builder import TransitionBuilder
 
 
@@ -156,8 +157,8 @@ def _kind_of(event: events.LlmResponse) -> ErrorKind:
 def _failed(
     builder: TransitionBuilder, state: AwaitingContinuation, failure: LlmFailure, retry_after_ms: int | None
 ) -> TransitionResult:
-    if responses.may_retry(builder, state, failure, retry_after_ms):
-        return responses.back_off(builder, state, failure, retry_after_ms)
+    if failure.retryable and may_retry(state.attempt, builder.context.limits, retry_after_ms):
+        return back_off(builder, state, failure, retry_after_ms)
     cause = responses.error_text(builder, state.attempt, failure, retry_after_ms)
     return _not_summarized(builder, state, replace(failure, message=cause))
 

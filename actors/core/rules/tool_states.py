@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from actors.core import events, thresholds
+from actors.core import events
 from actors.core.content import ToolCancelled, ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
-from actors.core.effects import AnswerTool, AwaitAnswer, RetryOf, ScheduleRetry, TransitionResult, ignored
+from actors.core.effects import AnswerTool, AwaitAnswer, TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure, Reason, Rejected
-from actors.core.notifications import ApprovalDecision, CallStatus, QuestionChanged, Retrying
+from actors.core.notifications import ApprovalDecision, CallStatus, QuestionChanged
 from actors.core.states import AwaitingToolApproval, Question, QuestionStatus, State, ToolExecuting, ToolPhase
 from actors.core.steps import texts, tool_rounds
 from actors.core.steps.approvals import (
@@ -21,6 +21,7 @@ from actors.core.steps.approvals import (
 )
 from actors.core.steps.command_steps import queue_input, refusal, spawn_agents
 from actors.core.steps.notices import change_mode, drop_job_end, grant, set_mode
+from actors.core.steps.retries import back_off_call, may_retry
 from actors.core.steps.runs import cancel_run, interrupt_run
 from actors.core.steps.transition_builder import TransitionBuilder
 
@@ -144,20 +145,12 @@ def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolRes
 
 def _transient(builder: TransitionBuilder, state: ToolExecuting, event: events.ToolTransient) -> TransitionResult:
     """Retry a call that cannot have changed anything, while attempts are left; otherwise the failure is its result."""
-    limits, traits = builder.context.limits, traits_of(builder.context, tool_rounds.current_call(state).name)
+    traits = traits_of(builder.context, tool_rounds.current_call(state).name)
     repeatable = not event.begun or (traits is not None and traits.retry_safe)
-    if not repeatable or not thresholds.attempts_left(state.attempt, limits):
+    if not repeatable or not may_retry(state.attempt, builder.context.limits):
         text = texts.failed_after(state.attempt, event.message)
         return _completed(builder, state, ToolError(state.current_tool_id, text))
-    attempt = state.attempt + 1
-    wait = thresholds.delay(attempt, limits)
-    call_id, execution_id = state.current_tool_id, state.execution_id
-    builder.place_state()
-    builder.add_effect(ScheduleRetry(wait, attempt, RetryOf.TOOL, tool_use_id=call_id, execution_id=execution_id))
-    failure = LlmFailure(ErrorKind.UNKNOWN, event.message)
-    builder.notify(Retrying(attempt, limits.max_attempts, builder.at + wait, failure, tool_use_id=call_id))
-    waiting = replace(state, ledger=builder.ledger, questions=(), asked=0, attempt=attempt, phase=ToolPhase.BACKOFF)
-    return builder.finish(replace(waiting, retry_at=builder.at + wait))
+    return back_off_call(builder, state, LlmFailure(ErrorKind.UNKNOWN, event.message))
 
 
 def _retry(builder: TransitionBuilder, state: ToolExecuting) -> TransitionResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from actors.core import states, thresholds
+from actors.core import states
 from actors.core.content import Delivery, SubAgentComplete, SystemKind, ToolOutcome
 from actors.core.context import ConvContext, Rules
 from actors.core.effects import SpawnSubAgent, TransitionResult
@@ -76,7 +76,7 @@ def trigger_summary(
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
-    full = context.rules < Rules.NOTHING_LOST or thresholds.full(state.ledger.used_tokens, context)
+    full = context.rules < Rules.NOTHING_LOST or context.full(state.ledger.used_tokens)
     before = None if full else replace(state, ledger=states.Ledger())
     return begin_summary(builder, (), *after_failure(state), ContextState.PROCESSING_USER_MESSAGE, before=before)
 

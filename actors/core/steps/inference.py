@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from actors.core import thresholds
+from actors.core import states
 from actors.core.content import SystemKind
 from actors.core.context import Rules
 from actors.core.effects import AbortLlm, RequestContinuation, RequestLlm, TransitionResult
@@ -124,7 +124,7 @@ def _count_turn(builder: TransitionBuilder) -> None:
 def _spent(builder: TransitionBuilder) -> str:
     """The message about a used-up budget of the conversation, or quota of its principal; "" if there is none."""
     context = builder.context
-    if spent := thresholds.spent(context.budget, builder.ledger):
+    if spent := states.spent(context.budget, builder.ledger):
         return texts.budget_reached(spent)
     return texts.quota_reached(context.quota_spent) if context.quota_spent else ""
 
@@ -135,7 +135,7 @@ def _notice_limits(builder: TransitionBuilder) -> None:
     ratio = context.limits.warn_ratio
     if context.rules < Rules.NOTHING_LOST:
         return
-    if not ledger.budget_warned and (what := thresholds.spent(context.budget, ledger, ratio)):
+    if not ledger.budget_warned and (what := states.spent(context.budget, ledger, ratio)):
         builder.ledger = replace(ledger, budget_warned=True)
         builder.add_system_message(SystemKind.NONE, texts.budget_nears(ratio, what))
     cap = context.limits.max_rounds

@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.core import events, thresholds
+from actors.core import events
 from actors.core.content import MessageType, SystemKind, ToolUse, distinct_calls, text_of, tool_uses
 from actors.core.context import CallSubject, ConvContext, Rules
-from actors.core.effects import RetryOf, ScheduleRetry, TransitionResult, ignored
+from actors.core.effects import TransitionResult, ignored
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.notifications import Retrying, StopReason, TextDelta
+from actors.core.notifications import StopReason, TextDelta
 from actors.core.states import (
     AwaitingContinuation,
     AwaitingLlm,
@@ -24,6 +24,7 @@ from actors.core.steps import runs, texts
 from actors.core.steps.approvals import CallVerdict, Evaluation, ask, denial, evaluate
 from actors.core.steps.inference import abort_request, begin_request, begin_summary, discard_stream
 from actors.core.steps.notices import queue_cancel_notice
+from actors.core.steps.retries import back_off, may_retry, too_long
 from actors.core.steps.tool_rounds import Failure, deny_calls, end_round, run_next_call, skip_calls
 from actors.core.steps.transition_builder import TransitionBuilder
 from actors.core.summary import ContextState
@@ -97,7 +98,7 @@ def request_failed(
 
     `retry_after_ms`: the provider's wish.
     """
-    if may_retry(builder, state, failure, retry_after_ms):
+    if failure.retryable and may_retry(state.attempt, builder.context.limits, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)
     discard_stream(builder, state)
     if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:
@@ -106,44 +107,6 @@ def request_failed(
         return begin_summary(builder, (), ContextState.PROCESSING_LLM_RESPONSE, unanswered=True)
     through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
     return runs.fail_run(builder, failure.kind, error_text(builder, state.attempt, failure, retry_after_ms), *through)
-
-
-def may_retry(
-    builder: TransitionBuilder,
-    state: LlmRequesting | AwaitingContinuation,
-    failure: LlmFailure,
-    retry_after_ms: int | None,
-) -> bool:
-    limits = builder.context.limits
-    return (
-        failure.retryable
-        and thresholds.attempts_left(state.attempt, limits)
-        and not thresholds.too_long(retry_after_ms, limits)
-    )
-
-
-def back_off(
-    builder: TransitionBuilder,
-    state: LlmRequesting | AwaitingContinuation,
-    failure: LlmFailure,
-    retry_after_ms: int | None,
-) -> TransitionResult:
-    limits, attempt = builder.context.limits, state.attempt + 1
-    wait = thresholds.delay_with(retry_after_ms, attempt, limits)
-    builder.place_state()
-    discard_stream(builder, state)
-    builder.add_effect(ScheduleRetry(wait, attempt, RetryOf.LLM, request_id=state.request_id))
-    builder.notify(Retrying(attempt, limits.max_attempts, builder.at + wait, failure, request_id=state.request_id))
-    return builder.finish(
-        replace(
-            state,
-            ledger=builder.ledger,
-            attempt=attempt,
-            phase=LlmPhase.BACKOFF,
-            retry_at=builder.at + wait,
-            last_error=failure,
-        )
-    )
 
 
 def error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
@@ -155,7 +118,7 @@ def error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, re
         return texts.SUB_AGENT_EXHAUSTED
     if not failure.retryable:
         return failure.message
-    if retry_after_ms is not None and thresholds.too_long(retry_after_ms, limits):
+    if retry_after_ms is not None and too_long(retry_after_ms, limits):
         seconds = -(-retry_after_ms // 1_000)
         return texts.retry_after_too_long(seconds, limits.max_retry_after_ms // 1_000, failure.message)
     return texts.failed_after(attempt, failure.message)
@@ -187,7 +150,7 @@ def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: eve
     if event.narrowed:
         builder.ledger = replace(builder.ledger, narrowed=state.through_sequence)
     used = event.usage.context_tokens if event.usage else 0
-    full = event.context_full or thresholds.full(used, builder.context)
+    full = event.context_full or builder.context.full(used)
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), full)
     empty = not answer.calls and not answer.text
     if empty and not event.end_turn and not answer.full and not _is_cut_reasoning(builder, answer):

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.core import content, states, thresholds
+from actors.core import content, states
 from actors.core.context import ConvContext, FollowUpPolicy, Generation, Rules
 from actors.core.effects import NotifyParent, TransitionResult
 from actors.core.errors import ErrorKind
@@ -295,7 +295,7 @@ def account_usage(builder: TransitionBuilder, usage: content.Usage | None, *, fi
         return
     ledger, context = builder.ledger, builder.context
     used = usage.context_tokens if fills_window else ledger.used_tokens
-    warned = thresholds.near_full(used, context)
+    warned = context.near_full(used)
     builder.ledger = replace(
         ledger,
         used_tokens=used,

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from actors.conversation import creation
-from actors.core.content import ToolUse, Usage, is_tool_result, text_of
+from actors.core.content import ToolUse, Usage, content_tokens, is_tool_result, text_of
 from actors.core.context import Profile
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
 from actors.core.states import ContextExhausted, Idle
-from actors.core.thresholds import content_tokens
 from actors.messages import (
     ContinueConversationCommand,
     CreateConversationCommand,

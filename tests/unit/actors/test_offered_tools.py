@@ -22,9 +22,8 @@ from actors.conversation.system_prompt import (
     sub_agent_prompt,
     system_prompt,
 )
-from actors.core.content import Text, ToolUse
+from actors.core.content import Text, ToolUse, tokens_of, utf8_size
 from actors.core.context import ClientTool, Mode, Profile, ToolGroup, ToolTraits
-from actors.core.thresholds import tokens_of, utf8_size
 from actors.ports import CancelToken, GitState, Instructions, ModelInfo, ToolSpec, WorkspaceContext
 from actors.ports.models import SMALL_WINDOW
 from actors.runners.tool_runner import ToolRights

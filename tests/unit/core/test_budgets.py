@@ -23,8 +23,10 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
     Usage,
+    content_tokens,
     images_of,
     is_tool_result,
+    most_tokens,
     text_of,
 )
 from actors.core.context import Budget, Limits
@@ -44,8 +46,7 @@ from actors.core.history import (
 from actors.core.history.provider_view import MAX_BYTES, MAX_IMAGES
 from actors.core.history.result_budget import cut_text, shares
 from actors.core.notifications import RunStop, UsageChanged
-from actors.core.states import TERMINAL, AwaitingContinuation, Ledger
-from actors.core.thresholds import content_tokens, full, most_tokens, near_full, share, spent, spent_for_good
+from actors.core.states import TERMINAL, AwaitingContinuation, Ledger, share, spent, spent_for_good
 from tests.machine.columns import PARENT, Column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk
 
@@ -409,25 +410,25 @@ def test_when_the_budget_cannot_measure_an_image_it_measures_it_next_time() -> N
 def test_the_thresholds_are_exact(window: int) -> None:
     context = replace(PARENT, usable_window=window)
 
-    assert not near_full(window * 8 // 10 - 1, context)
-    assert near_full(window * 8 // 10, context)
-    assert not full(window * 9 // 10 - 1, context)
-    assert full(window * 9 // 10, context)
+    assert not context.near_full(window * 8 // 10 - 1)
+    assert context.near_full(window * 8 // 10)
+    assert not context.full(window * 9 // 10 - 1)
+    assert context.full(window * 9 // 10)
 
 
 def test_the_thresholds_are_settings() -> None:
     context = replace(PARENT, limits=Limits(warn_ratio=0.5, exhaust_ratio=0.625))
 
-    assert near_full(500, context)
-    assert not full(624, context)
-    assert full(625, context)
+    assert context.near_full(500)
+    assert not context.full(624)
+    assert context.full(625)
 
 
 def test_an_unknown_window_is_never_full() -> None:
     context = replace(PARENT, usable_window=0)
 
-    assert not near_full(10**9, context)
-    assert not full(10**9, context)
+    assert not context.near_full(10**9)
+    assert not context.full(10**9)
 
 
 def test_what_the_cache_read_and_wrote_fills_the_window_too() -> None:

@@ -10,7 +10,7 @@ from actors.core.content import MessageType, SystemKind, ToolError, ToolSuccess,
 from actors.core.context import Budget, ConvContext, Limits
 from actors.core.errors import RETRYABLE, ErrorKind, LlmFailure
 from actors.core.notifications import ApprovalDecision, ApprovalResolved, Retrying, RunStop, StopReason, StreamDiscarded
-from actors.core.thresholds import attempts_left, delay, delay_with, too_long
+from actors.core.steps.retries import delay, may_retry, too_long
 from tests.machine.columns import SUB_AGENT, Column, column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk, bash, messages
 
@@ -375,7 +375,7 @@ def test_the_base_is_a_setting() -> None:
     ("retry_after", "expected"), [(None, 1_000), (0, 1_000), (-5, 1_000), (999, 1_000), (1_001, 1_001)]
 )
 def test_the_longer_of_both_waits_holds(retry_after: int | None, expected: int) -> None:
-    assert delay_with(retry_after, 2, LIMITS) == expected
+    assert delay(2, LIMITS, retry_after) == expected
 
 
 @pytest.mark.parametrize(("retry_after", "expected"), [(None, False), (0, False), (60_000, False), (60_001, True)])
@@ -385,4 +385,4 @@ def test_a_wait_above_a_minute_is_too_long(retry_after: int | None, expected: bo
 
 @pytest.mark.parametrize(("attempt", "expected"), [(1, True), (2, True), (3, False), (4, False)])
 def test_there_are_three_attempts(attempt: int, expected: bool) -> None:
-    assert attempts_left(attempt, LIMITS) is expected
+    assert may_retry(attempt, LIMITS) is expected

@@ -22,6 +22,7 @@ from actors.adapters.llm.protocols.answer_builder import (
 from actors.adapters.llm.protocols.lenient_json import replace_lone_surrogates
 from actors.adapters.llm.transport.sse import MAX_EVENT_BYTES, SseEvent, SseParser, SseTooLargeError
 from actors.core.content import (
+    IMAGE_TOKENS,
     Content,
     Image,
     Reasoning,
@@ -35,7 +36,6 @@ from actors.core.content import (
 )
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
-from actors.core.thresholds import IMAGE_TOKENS
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, CancelToken, ModelAbortedError
 from tests.support.model_requests import ask, assistant, failure, model, request, user
 from tests.support.scripted_server import ScriptedServer, ServedConnection, named, plain, stream

@@ -22,8 +22,17 @@ from actors.adapters.llm.model_limits import ModelLimits
 from actors.adapters.llm.protocols.lenient_json import join_halves, object_text, replace_lone_surrogates, whole_number
 from actors.adapters.llm.provider import ProviderConfig
 from actors.adapters.llm.transport.sse import SseEvent
-from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, distinct_calls
-from actors.core.thresholds import content_tokens, tokens_of, utf8_size
+from actors.core.content import (
+    Content,
+    Reasoning,
+    Text,
+    ToolUse,
+    Usage,
+    content_tokens,
+    distinct_calls,
+    tokens_of,
+    utf8_size,
+)
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
 from actors.ports.models import fixed_tokens
 
