@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.json_requests import JSON, HttpError, decoded, encoded, error_response
+from server.gateway.routes import SESSION, Session
 from server.gateway.transcoder import body_of
 
 _INSTALLED = Path(__file__).with_name("page")
@@ -67,10 +68,9 @@ class Links:
         return token if self._clock() < until else ""
 
 
-def _make_room(kept: dict[str, Any], most: int, ours: Iterator[str]) -> None:
-    """Forget the oldest of `ours`, or the oldest of all, if `most` are kept."""
-    if len(kept) >= most:
-        del kept[next(ours, next(iter(kept)))]
+def _make_room(kept: dict[str, Any], most: int, ours: Iterator[str]) -> Any:
+    """Forget the oldest of `ours`, or the oldest of all, if `most` are kept, and return it."""
+    return kept.pop(next(ours, next(iter(kept)))) if len(kept) >= most else None
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -90,7 +90,7 @@ class Console:
         self._app = app
         self._known = known
         self._links = links
-        self._sessions: dict[str, str] = {}
+        self._sessions: dict[str, Session] = {}
         self._page = GZipMiddleware(StaticFiles(directory=PAGE, follow_symlink=False, check_dir=False))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,7 +112,7 @@ class Console:
             case "session", "POST":
                 response = await self._sign_in(http)
             case "session", "DELETE":
-                self._sessions.pop(_cookie(http), None)
+                _end(self._sessions.pop(_cookie(http), None))
                 response = Response(status_code=204, headers={"Set-Cookie": _set(http, "", "Max-Age=0; ")})
             case "links", "POST":
                 await self._known(http)
@@ -157,22 +157,29 @@ class Console:
         if not (token.isascii() and token.isprintable()):
             raise HttpError(401, "token: has characters that are invalid in a token", grpc.StatusCode.UNAUTHENTICATED)
         await self._known(Request(_authorized(http.scope, token)))
-        self._sessions.pop(_cookie(http), None)
-        session = secrets.token_urlsafe(32)
-        _make_room(self._sessions, MAX_SESSIONS, (each for each, owner in self._sessions.items() if owner == token))
-        self._sessions[session] = token
-        return Response(status_code=204, headers={"Set-Cookie": _set(http, session)})
+        _end(self._sessions.pop(_cookie(http), None))
+        ours = (each for each, session in self._sessions.items() if session.token == token)
+        _end(_make_room(self._sessions, MAX_SESSIONS, ours))
+        cookie = secrets.token_urlsafe(32)
+        self._sessions[cookie] = Session(token)
+        return Response(status_code=204, headers={"Set-Cookie": _set(http, cookie)})
 
     def _with_token(self, scope: Scope) -> Scope:
         """A request with the token of its session. Raises HttpError if it comes from a page other than the console."""
         http = Request(scope)
-        if "authorization" in http.headers or (token := self._sessions.get(_cookie(http))) is None:
+        if "authorization" in http.headers or (session := self._sessions.get(_cookie(http))) is None:
             return scope
         if http.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             raise _foreign()
         if http.method not in SAFE:
             _check_origin(scope, http)
-        return _authorized(scope, token)
+        scope["state"][SESSION] = session
+        return _authorized(scope, session.token)
+
+
+def _end(session: Session | None) -> None:
+    if session is not None:
+        session.end(HttpError(401, "the session has ended: sign in again", grpc.StatusCode.UNAUTHENTICATED))
 
 
 def _authorized(scope: Scope, token: str) -> Scope:

@@ -261,6 +261,10 @@ class GuardedConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Process the received bytes, and wait for the rest of a request head."""
         super().data_received(data)
+        if self.flow.read_paused and not self.cycle.more_body:  # by what follows a request that is being answered
+            if len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
+                self.transport.abort()
+            self.flow.resume_reading()  # or the end of the connection would not be seen
         begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
         if not (begun or self._unread()):
             self._stop_waiting()

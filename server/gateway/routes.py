@@ -10,9 +10,9 @@ import asyncio
 import gc
 import math
 import re
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -172,6 +172,42 @@ CERTIFICATE = "certificate"
 MOST_SECONDS = 86_400.0
 
 
+# The key in the ASGI scope's state of the session that a request belongs to.
+SESSION = "session"
+
+
+@dataclass(eq=False)
+class Session:
+    """A browser that has signed in. Its calls end with it."""
+
+    token: str
+    ended: Exception | None = None
+    """What its calls raise then."""
+    calls: set[Any] = field(default_factory=set)
+
+    def end(self, error: Exception) -> None:
+        self.ended = error
+        for call in self.calls:
+            call.cancel()
+
+    @contextmanager
+    def lasting(self, call: Any) -> Generator[Any]:
+        """Cancel a call at the end of the block or of the session, which raises `ended`."""
+        self.calls.add(call)
+        try:
+            if self.ended:
+                raise self.ended
+            yield call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self.ended is None or (task and task.cancelling()):
+                raise
+            raise self.ended from None
+        finally:
+            self.calls.discard(call)
+            call.cancel()
+
+
 @dataclass(eq=False)
 class Connection:
     channel: grpc.aio.Channel
@@ -204,38 +240,26 @@ class Upstream:
             await connection.channel.close()
 
     async def unary(self, route: Route, request: Message, http: Request) -> Any:
-        async with self._channel() as channel:
-            call: Any = channel.unary_unary(
-                route.rpc,
-                request_serializer=route.request.SerializeToString,
-                response_deserializer=route.response.FromString,
-            )
-            return await call(request, timeout=_timeout(http), metadata=self._metadata(http))
+        async with self._call("unary_unary", route, request, http) as call:
+            return await call
 
     async def stream(
         self, route: Route, request: Message, http: Request, *, encoded: bool = False
     ) -> AsyncGenerator[Any]:
         """Yield the responses, each read once the one before is done with; bytes if `encoded`. Raises AioRpcError."""
-        async with self._channel() as channel:
-            method: Any = channel.unary_stream(
-                route.rpc,
-                request_serializer=route.request.SerializeToString,
-                response_deserializer=None if encoded else route.response.FromString,
-            )
-            call = method(request, timeout=_timeout(http), metadata=self._metadata(http))
-            try:
-                while (response := await call.read()) is not grpc.aio.EOF:
-                    yield response
-                if (code := await call.code()) is not grpc.StatusCode.OK:
-                    raise grpc.aio.AioRpcError(
-                        code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
-                    )
-            finally:
-                call.cancel()
+        async with self._call("unary_stream", route, request, http, encoded=encoded) as call:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                yield response
+            if (code := await call.code()) is not grpc.StatusCode.OK:
+                raise grpc.aio.AioRpcError(
+                    code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+                )
 
     @asynccontextmanager
-    async def _channel(self) -> AsyncGenerator[grpc.aio.Channel]:
-        """Lend a connection with room for a call, a new one if there is none."""
+    async def _call(
+        self, kind: str, route: Route, request: Message, http: Request, *, encoded: bool = False
+    ) -> AsyncGenerator[Any]:
+        """A call on a connection with room for it, a new one if there is none. It ends with the block."""
         lent = next((each for each in self._connections if each.calls < CALLS_PER_CONNECTION), None)
         if lent is None:
             channel = (
@@ -247,7 +271,14 @@ class Upstream:
             self._connections[lent] = asyncio.create_task(self._close_unused(lent))
         lent.calls, lent.begun = lent.calls + 1, lent.begun + 1
         try:
-            yield lent.channel
+            method = getattr(lent.channel, kind)(
+                route.rpc,
+                request_serializer=route.request.SerializeToString,
+                response_deserializer=None if encoded else route.response.FromString,
+            )
+            session: Session = http.scope["state"].get(SESSION) or Session("")
+            with session.lasting(method(request, timeout=_timeout(http), metadata=self._metadata(http))) as call:
+                yield call
         finally:
             lent.calls -= 1
 

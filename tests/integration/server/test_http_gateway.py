@@ -26,7 +26,7 @@ from server.app.serving import HttpGateway
 from server.certificates import CertificateFiles
 from server.contract import limits
 from server.contract.errors import make
-from server.gateway import event_streams, http_server, transcoder
+from server.gateway import console, event_streams, http_server, transcoder
 from server.gateway.http_server import Gateway, serve
 from server.operating_system import bound
 from server.settings.config import load
@@ -52,7 +52,7 @@ class Upstream(v1.ConversationServiceServicer):
 
     def __init__(self) -> None:
         self.sent = 0
-        self.opened = 0
+        self.opened = self.closed = 0
         self.ended = asyncio.Event()
         self.metadata: dict[str, Any] = {}
 
@@ -66,6 +66,7 @@ class Upstream(v1.ConversationServiceServicer):
                 self.sent += 1
             await asyncio.Event().wait()
         finally:
+            self.closed += 1
             self.ended.set()
 
     async def WaitRequestCycle(self, request: v1.WaitRequestCycleRequest, context: Any) -> Any:  # noqa: N802
@@ -73,6 +74,7 @@ class Upstream(v1.ConversationServiceServicer):
         try:
             await asyncio.Event().wait()
         finally:
+            self.closed += 1
             self.ended.set()
 
     async def ExportConversation(  # noqa: N802
@@ -85,9 +87,11 @@ class Upstream(v1.ConversationServiceServicer):
 
 
 class SilentCatalog(v1.CatalogServiceServicer):
-    """Says of no token whether it is valid; for one, fails without a status of ours, as gRPC itself does."""
+    """Says of one token only that it is valid; for another, fails without a status of ours, as gRPC itself does."""
 
     async def GetQuotas(self, request: v1.GetQuotasRequest, context: Any) -> v1.GetQuotasResponse:  # noqa: N802
+        if ("authorization", "Bearer known") in tuple(context.invocation_metadata()):
+            return v1.GetQuotasResponse()
         if ("authorization", "Bearer refused") in tuple(context.invocation_metadata()):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit")
         await asyncio.Event().wait()
@@ -245,18 +249,95 @@ def test_a_reader_that_does_not_read_holds_the_stream_back_and_is_cut_off(
     run(test, tmp_path)
 
 
+STREAM, WAIT = "/v1/conversations/a:subscribe", "/v1/conversations/a/requestCycles/b:wait"
+H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+
+
 @pytest.mark.parametrize(
-    "path", ["/v1/conversations/a:subscribe", "/v1/conversations/a/requestCycles/b:wait"], ids=["stream", "unary"]
+    ("upgrade", "behind"),
+    [("", ""), ("", "GET"), ("", get("/v1/models")), (H2C, "GET")],
+    ids=["alone", "head begun", "pipelined", "upgrade"],
 )
-def test_a_call_ends_with_the_connection_of_its_client(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [STREAM, WAIT], ids=["stream", "unary"])
+def test_a_call_ends_with_the_connection_of_its_client(path: str, upgrade: str, behind: str, tmp_path: Path) -> None:
     async def test(upstream: Upstream, port: int) -> None:
-        reader, writer = await opened(port, get(path))
-        if path.endswith("subscribe"):
-            await head_of(reader)
+        reader, writer = await opened(port, get(path, upgrade))
+        if path == STREAM:
+            await reader.readuntil(b"event: snapshot\n")
         while not upstream.opened:
             await asyncio.sleep(0.01)
+        writer.write(behind.encode())
         writer.close()
         await upstream.ended.wait()
+
+    run(test, tmp_path)
+
+
+def test_pipelined_requests_are_answered_in_turn_and_not_kept_without_end(tmp_path: Path) -> None:
+    async def test(upstream: Upstream, port: int) -> None:
+        more = "Connection: close\r\n"
+        reader, writer = await opened(port, get("/v1/none") + get("/openapi.json") + get("/v1/nothing", more))
+        answered = (await reader.read()).decode()
+        assert [each[:3] for each in answered.split("HTTP/1.1 ")[1:]] == ["404", "200", "404"]
+        writer.close()
+        reader, writer = await opened(port, get(STREAM))
+        await head_of(reader)
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 1024)
+                await writer.drain()
+        await upstream.ended.wait()
+        writer.close()
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["signs out", "signs in again", "others sign in"])
+def test_the_calls_of_a_session_end_with_it(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "MAX_SESSIONS", 1)
+
+    async def session(port: int, method: str, cookie: str) -> str:
+        origin = f"Host: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n"
+        head = f"{method} /console/session HTTP/1.1\r\n{origin}{cookie}Connection: close\r\n"
+        body = '{"token":"known"}' if method == "POST" else ""
+        reader, writer = await opened(port, f"{head}Content-Length: {len(body)}\r\n\r\n{body}")
+        answer = (await reader.read()).decode()
+        writer.close()
+        assert answer.startswith("HTTP/1.1 204 ")
+        return f"Cookie: {answer.partition('set-cookie: ')[2].partition(';')[0]}\r\n"
+
+    async def test(upstream: Upstream, port: int) -> None:
+        cookie = await session(port, "POST", "")
+
+        async def called(method: str, path: str, more: str, body: str = "") -> asyncio.StreamReader:
+            before, origin = upstream.opened, f"Host: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n"
+            head = f"{method} {path} HTTP/1.1\r\n{origin}{more}Connection: close\r\nContent-Length: {len(body)}\r\n"
+            reader, writer = await opened(port, f"{head}Content-Type: application/json\r\n\r\n{body}")
+            writers.append(writer)
+            while upstream.opened == before:
+                await asyncio.sleep(0.01)
+            return reader
+
+        writers: list[asyncio.StreamWriter] = []
+        with_token = await called("GET", STREAM, TOKEN + cookie)
+        await with_token.readuntil(b"event: snapshot\n")
+        stream, wait = await called("GET", STREAM, cookie), await called("GET", WAIT, cookie)
+        await stream.readuntil(b"event: snapshot\n")
+        many = '{"subscriptions":[{"name":"conversations/a"}]}'
+        lines = await called("POST", "/v1/conversations:subscribe", f"{cookie}Accept: application/x-ndjson\r\n", many)
+        await session(port, "DELETE" if how == "signs out" else "POST", "" if how.startswith("others") else cookie)
+        ended = "the session has ended: sign in again"
+        answers = [(await each.read()).decode() for each in (stream, wait, lines)]
+        assert "event: error\ndata: " in answers[0]
+        assert answers[1].startswith("HTTP/1.1 401 ")
+        assert '{"name":"conversations/a","error":' in answers[2]
+        assert all('"UNAUTHENTICATED"' in each and ended in each for each in answers)
+        assert upstream.opened - upstream.closed == 1
+        for writer in writers:
+            writer.close()
+        while upstream.opened > upstream.closed:
+            await asyncio.sleep(0.01)
+        assert "event: error" not in (await with_token.read()).decode()
 
     run(test, tmp_path)
 

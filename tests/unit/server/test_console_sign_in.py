@@ -49,7 +49,7 @@ class Browser:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        asyncio.run(self.console({**scope, "headers": given}, receive, send))
+        asyncio.run(self.console({**scope, "headers": given, "state": {}}, receive, send))
         return sent[0]["status"], {name.decode().lower(): each.decode() for name, each in sent[0]["headers"]}
 
     def sign_in(self, body: Any = None, **headers: str) -> tuple[int, str]:
