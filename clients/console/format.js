@@ -21,6 +21,19 @@ export function duration(value) {
   return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 }
 
+/** Round marks of an axis: 0 and the multiples of 1, 2 or 5 times a power of ten up to `end`, not more than `most` steps. @param {number} end @param {number} most @returns {number[]} */
+export function marks(end, most) {
+  const least = end / Math.max(1, most), ten = 10 ** Math.floor(Math.log10(least)), step = [1, 2, 5, 10].map((each) => each * ten).find((each) => each >= least) ?? ten;
+  return Array.from({ length: Math.floor(end / step + 1e-6) + 1 }, (_, index) => index * step);
+}
+
+/** A mark of an axis of time. @param {number} value milliseconds @param {number} step between two marks */
+export function mark(value, step) {
+  if (!value || step >= 60_000) return value ? duration(value) : '0';
+  if (step < 1000 && value < 1000) return `${Number(value.toFixed(1))} ms`;
+  return `${(value / 1000).toFixed(Math.max(0, -Math.floor(Math.log10(step / 1000) + 1e-6)))} s`;
+}
+
 /** @param {string | undefined} time */
 export function ago(time, now = Date.now()) {
   const past = now - ms(time);
@@ -43,9 +56,9 @@ export const exactly = (time) => (time ? new Date(time).toLocaleString() : '');
 export function tokens(count) {
   const value = Number(count ?? 0);
   if (value < 1000) return String(value);
-  if (value < 100_000) return `${(value / 1000).toFixed(1)}k`;
+  if (value < 100_000) return `${Number((value / 1000).toFixed(1))}k`;
   if (value < 1_000_000) return `${Math.round(value / 1000)}k`;
-  return `${(value / 1_000_000).toFixed(1)}M`;
+  return `${Number((value / 1_000_000).toFixed(1))}M`;
 }
 
 /** @param {string | number | undefined} micros */
@@ -67,18 +80,18 @@ export function short(text, most = 80) {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
-/** The label of a state, and its colour class in all views. @type {Record<string, [string, string]>} */
+/** What each state is called, as in the terminal (clients/bedrock/cli/display/labels.py), and its colour class in all views. @type {Record<string, [string, string]>} */
 const STATES = words({
   STATE_KIND_IDLE: ['idle', 'idle'],
   STATE_KIND_AWAITING_LLM: ['starting a request', 'model'],
-  STATE_KIND_LLM_REQUESTING: ['waiting for the model', 'model'],
-  STATE_KIND_AWAITING_TOOL_APPROVAL: ['needs your approval', 'ask'],
+  STATE_KIND_LLM_REQUESTING: ['thinking', 'model'],
+  STATE_KIND_AWAITING_TOOL_APPROVAL: ['waits for approval', 'ask'],
   STATE_KIND_TOOL_EXECUTING: ['running a tool', 'tool'],
   STATE_KIND_CANCELLING: ['cancelling', 'cancel'],
-  STATE_KIND_AWAITING_SUB_AGENTS: ['sub-agents at work', 'agents'],
+  STATE_KIND_AWAITING_SUB_AGENTS: ['waiting for sub-agents', 'agents'],
   STATE_KIND_AWAITING_CONTINUATION: ['summarizing', 'model'],
   STATE_KIND_CONTEXT_EXHAUSTED: ['context used up', 'cancel'],
-  STATE_KIND_ERROR: ['stopped by an error', 'error'],
+  STATE_KIND_ERROR: ['error', 'error'],
   STATE_KIND_COMPLETED: ['completed', 'done'],
   STATE_KIND_FAILED: ['failed', 'error'],
 });
@@ -87,13 +100,14 @@ const STATES = words({
 export function stateWords(state) {
   const [text, tone] = STATES[state?.kind] ?? ['unknown', 'idle'];
   const request = state?.llmRequesting, tool = state?.toolExecuting;
-  if (request?.phase === 'PHASE_STREAMING') return { text: 'writing', tone: 'stream' };
+  if (request?.phase === 'PHASE_STREAMING') return { text: 'answering', tone: 'stream' };
   if (request?.phase === 'PHASE_BACKOFF')
-    return { text: `trying again (${request.attempt}/${request.maxAttempts})`, tone: 'cancel' };
-  if (tool?.questions?.length) return { text: 'has a question', tone: 'ask' };
+    return { text: `next attempt ${request.attempt}/${request.maxAttempts}`, tone: 'cancel' };
+  if (tool?.questions?.length) return { text: 'waits for an answer', tone: 'ask' };
+  if (tool?.deadline) return { text: 'waits for a client', tone };
   if (tool?.current) return { text: `running ${toolName(tool.current.tool)}`, tone };
   if (state?.awaitingSubAgents?.pending)
-    return { text: `${state.awaitingSubAgents.pending.length} sub-agents at work`, tone };
+    return { text: `waiting for ${state.awaitingSubAgents.pending.length} sub-agent${state.awaitingSubAgents.pending.length === 1 ? '' : 's'}`, tone };
   return { text, tone };
 }
 

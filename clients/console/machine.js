@@ -4,7 +4,7 @@
 
 import { fill, h, s } from './dom.js';
 import { history } from './events.js';
-import { lastPart, words } from './format.js';
+import { lastPart, stateWords, words } from './format.js';
 import { runsOf } from './runs.js';
 
 /** The position of each state: column and row. @type {Record<string, [number, number]>} */
@@ -18,6 +18,9 @@ let machine;
 
 /** @param {string} kind STATE_KIND_LLM_REQUESTING → LlmRequesting */
 const nameOf = (kind) => kind.replace('STATE_KIND_', '').toLowerCase().replaceAll(/(^|_)(\w)/g, (_, _bar, letter) => letter.toUpperCase());
+
+/** What people call a state of the core. @param {string} name LlmRequesting */
+const called = (name) => stateWords({ kind: `STATE_KIND_${name.replaceAll(/(?<=.)[A-Z]/g, '_$&').toUpperCase()}` }).text;
 
 /** @type {import('./views.js').Draw} */
 export function drawMachine(scope, into, conversation, rest, base) {
@@ -52,7 +55,7 @@ function counted(path) {
 /** The states in order, consecutive repetitions merged. @param {string[]} path */
 function steps(path) {
   const turns = path.filter((each, index) => each !== path[index - 1]), shown = turns.slice(-40);
-  return [turns.length > shown.length && '… → ', ...shown.flatMap((each, index) => [index > 0 && ' → ', h('span.step', {}, each)])];
+  return [turns.length > shown.length && '… → ', ...shown.flatMap((each, index) => [index > 0 && ' → ', h('span.step', { title: each }, called(each))])];
 }
 
 /** @param {any[]} edges @param {string} live @param {string[]} path @param {Map<string, number>} taken @param {(state: string) => void} tell */
@@ -65,9 +68,9 @@ function picture(edges, live, path, taken, tell) {
     s('defs', {}, ['plain', 'lit'].map((each) => s('marker', { id: `arrow-${each}`, viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto-start-reverse' }, s(`path.arrow.${each}`, { d: 'M0 0 8 4 0 8z' })))),
     all.map((/** @type {any} */ each) => edge(each, taken.get(`${each.from} ${each.to}`) ?? 0)),
     Object.entries(PLACES).map(([name, [column, row]]) => s(`g.node${name === live ? '.live' : ''}${visited.has(name) ? '.visited' : ''}`, {
-      transform: `translate(${LEFT + column * GAP_X} ${TOP + row * GAP_Y})`, tabindex: 0, role: 'button', 'aria-label': `${name}${name === live ? ', now' : ''}`,
+      transform: `translate(${LEFT + column * GAP_X} ${TOP + row * GAP_Y})`, tabindex: 0, role: 'button', 'aria-label': `${called(name)}${name === live ? ', now' : ''}`,
       onclick: () => tell(name), onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); tell(name); } },
-    }, s('rect', { width: WIDE, height: HIGH, rx: 12 }), s('text', { x: WIDE / 2, y: HIGH / 2 + 4.5 }, name))));
+    }, s('rect', { width: WIDE, height: HIGH, rx: 12 }), s('text', { x: WIDE / 2, y: HIGH / 2 - 1 }, called(name)), s('text.core', { x: WIDE / 2, y: HIGH / 2 + 13 }, name))));
 }
 
 /** @param {any} each @param {number} times */
@@ -75,7 +78,7 @@ function edge(each, times) {
   const [x1, y1] = centre(each.from), [x2, y2] = centre(each.to), dx = x2 - x1, dy = y2 - y1, far = Math.hypot(dx, dy);
   const bend = 14 + (Math.abs(dx) > GAP_X * 1.5 || Math.abs(dy) > GAP_Y * 1.5 ? far * 0.16 : far * 0.06), mx = (x1 + x2) / 2 - (dy / far) * bend, my = (y1 + y2) / 2 + (dx / far) * bend;
   const [ax, ay] = border(x1, y1, mx, my), [bx, by] = border(x2, y2, mx, my);
-  return s(`g.edge${times ? '.lit' : ''}`, {}, s('title', {}, `${each.from} → ${each.to}: ${each.events.join(', ')}`), s('path', { d: `M${ax} ${ay}Q${mx} ${my} ${bx} ${by}`, 'marker-end': `url(#arrow-${times ? 'lit' : 'plain'})` }),
+  return s(`g.edge${times ? '.lit' : ''}`, {}, s('title', {}, `${called(each.from)} → ${called(each.to)}: ${each.events.join(', ')}`), s('path', { d: `M${ax} ${ay}Q${mx} ${my} ${bx} ${by}`, 'marker-end': `url(#arrow-${times ? 'lit' : 'plain'})` }),
     times > 0 && s('g.times', { transform: `translate(${(ax + 2 * mx + bx) / 4} ${(ay + 2 * my + by) / 4})` }, s('circle', { r: 9 }), s('text', { y: 4 }, times)));
 }
 
@@ -91,6 +94,6 @@ function border(x, y, toX, toY) {
 /** How a state handles each event. @param {HTMLElement} about @param {string} state @param {any} matrix */
 function told(about, state, matrix) {
   const rows = Object.entries(matrix).map(([event, cells]) => /** @type {[string, string[]]} */ ([event, cells[state] ?? []])).filter(([, cells]) => cells.some((each) => each !== '·'));
-  fill(about, state && h('h3', {}, `${state}: what can happen here`), rows.length > 0 && h('table.data', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'event'), h('th', { scope: 'col' }, 'leads to'), h('th', { scope: 'col' }, 'is refused as'))), h('tbody', {}, rows.map(([event, cells]) => h('tr', {},
+  fill(about, state && h('h3', {}, `${called(state)} (${state}): what can happen here`), rows.length > 0 && h('table.data', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'event'), h('th', { scope: 'col' }, 'leads to'), h('th', { scope: 'col' }, 'is refused as'))), h('tbody', {}, rows.map(([event, cells]) => h('tr', {},
     h('td', {}, event), h('td', {}, cells.filter((each) => /^[A-Z][a-z]|^stays/.test(each)).join(', ')), h('td', {}, h('span.small', {}, cells.filter((each) => /^[A-Z_]+$/.test(each)).join(', ').toLowerCase().replaceAll('_', ' '))))))));
 }

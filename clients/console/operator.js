@@ -29,16 +29,19 @@ export function drawNodes(scope, into) {
 
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into */
 export function drawAudit(scope, into) {
-  const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), more = h('button', { type: 'button', hidden: true, onclick: () => read() }, 'Earlier');
+  const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), more = h('button', { type: 'button', hidden: true, onclick: () => read() }, 'Later');
   const principal = /** @type {HTMLInputElement} */ (h('input', { placeholder: 'principal', 'aria-label': 'Principal', onchange: () => read(true) }));
   const outcome = /** @type {HTMLSelectElement} */ (h('select', { 'aria-label': 'Outcome', onchange: () => read(true) }, h('option', { value: '' }, 'accepted and refused'), h('option', { value: 'OUTCOME_ACCEPTED' }, 'accepted'), h('option', { value: 'OUTCOME_REFUSED' }, 'refused')));
-  fill(into, h('div.page', {}, title('Audit'), h('p.lead', {}, 'Who did what, and what was refused.'), h('div.row', {}, principal, outcome), body, more));
+  const since = /** @type {HTMLSelectElement} */ (h('select', { 'aria-label': 'Since', onchange: () => read(true) }, SINCE.map(([name, hours]) => h('option', { value: String(hours), selected: hours === 24 }, name))));
+  let start = '';
+  fill(into, h('div.page', {}, title('Audit'), h('p.lead', {}, 'Who did what, and what was refused.'), h('div.row', {}, principal, outcome, since), body, more));
   /** @type {any[]} */
   let entries = [];
   let token = '';
   async function read(anew = false) {
+    if (anew) start = Number(since.value) ? new Date(Date.now() - Number(since.value) * 3_600_000).toISOString() : '';
     try {
-      const page = await get('auditEntries', { pageSize: 100, pageToken: anew ? '' : token, principal: principal.value.trim(), outcome: outcome.value });
+      const page = await get('auditEntries', { pageSize: 100, pageToken: anew ? '' : token, startTime: start, principal: principal.value.trim(), outcome: outcome.value });
       if (scope.over) return;
       entries = anew ? page.entries ?? [] : [...entries, ...(page.entries ?? [])];
       token = page.nextPageToken ?? '';
@@ -53,6 +56,9 @@ export function drawAudit(scope, into) {
   }
   read(true);
 }
+
+/** From when on entries are shown, in hours; the oldest is first. @type {[string, number][]} */
+const SINCE = [['the last hour', 1], ['the last day', 24], ['the last week', 168], ['all that is kept', 0]];
 
 const VERDICTS = /** @type {Record<string, string>} */ (words({ VERDICT_RUN: 'allowed', VERDICT_ASK: 'asked' }));
 

@@ -1,7 +1,7 @@
 // @ts-check
 // Runs as rows of spans, from the durable events: each request, tool, question and sub-agent with its times.
 
-import { callSummary, lastPart, ms, seconds, short, stopWords, toolName, word } from './format.js';
+import { callSummary, lastPart, ms, seconds, short, stateWords, stopWords, toolName } from './format.js';
 
 /**
  * @typedef {{kind: string, from: number, to: number | null, title: string, attempt?: string}} Span `attempt`: of a request, until its first token
@@ -60,7 +60,7 @@ export function runsOf(events) {
         const span = open.get(`agent ${report.conversation}`);
         if (!span || span.to !== null) continue;
         span.to = at;
-        span.title = word(report.state, 'STATE_KIND');
+        span.title = stateWords({ kind: report.state }).text;
       }
     }
   }
@@ -99,14 +99,14 @@ function wanted(run, state) {
   const request = state.llmRequesting, tool = state.toolExecuting;
   if (request) {
     const key = `request ${request.llmRequestId}`, kind = { PHASE_STREAMING: 'stream', PHASE_BACKOFF: 'backoff' }[/** @type {'PHASE_STREAMING'} */ (request.phase)] ?? 'connect';
-    const title = { stream: 'writing', backoff: `waits before attempt ${request.attempt}`, connect: `attempt ${request.attempt}: time to first token` }[kind] ?? '';
+    const title = { stream: 'answering', backoff: `waits before attempt ${request.attempt}`, connect: `attempt ${request.attempt}: time to first token` }[kind] ?? '';
     return [[key, row(run, key, 'model', lastPart(request.llmRequestId.replace(':', '/'))), kind, title]];
   }
   if (tool?.current) {
     const { toolUseId, tool: name } = tool.current, key = `tool ${toolUseId}`;
     return [[key, row(run, key, toolName(name), callSummary(tool.current)), tool.retryTime ? 'backoff' : 'tool', tool.retryTime ? 'waits before another attempt' : `attempt ${tool.attempt}`]];
   }
-  if (state.awaitingApproval) return [['ask', row(run, `ask ${run.path.length}`, 'approval', state.awaitingApproval.pending.map((/** @type {any} */ each) => toolName(each.toolCall?.tool) || 'mode').join(', ')), 'ask', 'waits for a person']];
+  if (state.awaitingApproval) return [['ask', row(run, `ask ${run.path.length}`, 'approval', state.awaitingApproval.pending.map((/** @type {any} */ each) => toolName(each.toolCall?.tool) || 'mode').join(', ')), 'ask', 'waits for approval']];
   if (state.awaitingSubAgents) return state.awaitingSubAgents.pending.map((/** @type {any} */ each) => {
     const key = `agent ${each.conversation}`;
     const made = row(run, key, `agent ${(each.taskIndex ?? 0) + 1}`, each.task);

@@ -3,19 +3,19 @@
 
 import { fill, h } from './dom.js';
 import { history, passed, slotWaits } from './events.js';
-import { clock, duration, lastPart, words } from './format.js';
+import { clock, duration, lastPart, mark, marks, words } from './format.js';
 import { bind } from './keys.js';
 import { divide, ended, runsOf, shares, unexplained } from './runs.js';
 
 /** @type {Record<string, string>} */
-export const KINDS = words({ slot: 'waiting for a slot', connect: 'time to first token', stream: 'writing', tool: 'tools', agents: 'sub-agents', ask: 'waiting for a person', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
-const REDRAW_MS = 200, REREAD_MS = 1_000;
+export const KINDS = words({ slot: 'waiting for a slot', connect: 'time to first token', stream: 'answering', tool: 'tools', agents: 'sub-agents', ask: 'waiting for approval', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
+const REDRAW_MS = 200, REREAD_MS = 1_000, TICK_PX = 72;
 
 /** @type {import('./views.js').Draw} */
 export function drawTimeline(scope, into, conversation, rest, base) {
   const head = h('div.inspector-head'), body = h('div.inspector-body');
   fill(into, head, body);
-  let chosen = rest[0] ?? '', zoom = 1, drawn = 0;
+  let chosen = rest[0] ?? '', zoom = 1, drawn = 0, cut = false;
   /** @type {import('./runs.js').Run[]} */
   let runs = [];
   /** How long attempts waited for a slot. @type {Map<string, number>} */
@@ -37,11 +37,12 @@ export function drawTimeline(scope, into, conversation, rest, base) {
   const step = (/** @type {number} */ by) => { const next = runs[at() + by]; if (next) location.hash = `${base}/timeline/${encodeURIComponent(lastPart(next.name))}`; };
   const scale = (/** @type {number} */ by) => { zoom = Math.max(1, Math.min(64, zoom * by)); draw(); };
   const read = async () => {
-    const { events, cut } = await history(conversation);
+    const found = await history(conversation);
     if (scope.over) return;
-    runs = runsOf(events);
+    cut = found.cut;
+    runs = runsOf(found.events);
     for (const run of runs) divide(run, waits);
-    draw(cut);
+    draw();
     readWaits();
   };
   /** How long attempts of the run waited for a slot: requested once, after a slow first answer. */
@@ -53,7 +54,8 @@ export function drawTimeline(scope, into, conversation, rest, base) {
     for (const [attempt, waited] of found) waits.set(attempt, waited);
     if (!scope.over && asked.some(({ attempt = '' }) => waits.get(attempt))) read();
   };
-  const draw = (cut = false) => {
+  const room = () => body.clientWidth - 42 - Number.parseInt(getComputedStyle(body).getPropertyValue('--sides'), 10);
+  const draw = () => {
     drawn = Date.now();
     const run = runs[at()];
     if (!run) return fill(body, h('div.blank', {}, h('h2', {}, 'No runs yet'), h('p', {}, 'Send a message: each request, tool, wait and cancel becomes a bar here, as it happens.')));
@@ -63,13 +65,17 @@ export function drawTimeline(scope, into, conversation, rest, base) {
       h('span.big', {}, duration(total)), h('button', { type: 'button', 'aria-label': 'Zoom out', onclick: () => scale(1 / 2) }, '−'), h('button', { type: 'button', 'aria-label': 'Zoom in', onclick: () => scale(2) }, '+'));
     const kept = body.querySelector('.waterfall-scroll')?.scrollLeft ?? 0;
     const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.child : undefined;
-    fill(body, split(run, now), waterfall(run, now, zoom, opened, toggle));
+    fill(body, split(run, now), waterfall(run, now, zoom, room(), opened, toggle));
     if (focused) /** @type {HTMLElement | null} */ (body.querySelector(`[data-child="${CSS.escape(focused)}"]`))?.focus();
     const scroller = body.querySelector('.waterfall-scroll');
     if (scroller) scroller.scrollLeft = kept;
   };
   bind(scope, 'Timeline', { '[': ['earlier run', () => step(-1)], ']': ['later run', () => step(1)], '+': ['zoom in', () => scale(2)], '-': ['zoom out', () => scale(1 / 2)] });
   read();
+  let width = 0;
+  const size = new ResizeObserver(() => { if (body.clientWidth !== width && runs.length) draw(); width = body.clientWidth; });
+  size.observe(body);
+  scope.add(() => size.disconnect());
   scope.every(REDRAW_MS, () => { const run = runs[at()]; if (run && !run.to && Date.now() - drawn >= REDRAW_MS && !body.matches(':active')) draw(); });
   scope.every(REREAD_MS, () => { if (!runs[at()]?.to) for (const name of opened.keys()) readChild(name); });
   return {
@@ -86,25 +92,34 @@ function split(run, now) {
 }
 
 /**
- * @param {import('./runs.js').Run} run @param {number} now @param {number} zoom
+ * @param {import('./runs.js').Run} run @param {number} now @param {number} zoom @param {number} room the pixels of the time at zoom 1
  * @param {Map<string, import('./runs.js').Row[]>} opened @param {(child: string) => void} toggle
  */
-function waterfall(run, now, zoom, opened, toggle) {
+function waterfall(run, now, zoom, room, opened, toggle) {
   /** @type {(row: import('./runs.js').Row) => import('./runs.js').Row[]} */
   const withInner = (row) => [row, ...(opened.get(row.child ?? '') ?? []).flatMap(withInner)];
   const rows = [...run.rows.values()].flatMap(withInner), ends = rows.flatMap((each) => each.spans.map((span) => span.to ?? now));
   const from = run.from, to = Math.max(run.to ?? now, ...ends), long = Math.max(1, to - from);
   const place = (/** @type {number} */ time) => `${(100 * (time - from)) / long}%`;
-  return h('div.waterfall-scroll', { tabindex: 0, role: 'group', 'aria-label': 'Waterfall' }, h('div.waterfall', { style: { width: zoom === 1 ? '100%' : `calc(170px + (100% - 170px) * ${zoom})` } },
-    h('div.axis', {}, ticks(long, zoom).map((each) => h('span', { style: { left: place(from + each) } }, each ? duration(each) : '0'))),
-    rows.map((row) => h(`div.fall-row${row.inner ? '.inner' : ''}`, {},
-      h('div.fall-label', { title: row.about }, opener(row, opened, toggle), h('span', {}, row.about)),
-      h('div.track', {}, row.spans.map((span) => {
-        const end = span.to ?? now, text = `${span.title} · ${duration(end - span.from)}`;
-        return h(`div.span.k-${span.kind}${span.to === null ? '.open' : ''}`, { style: { left: place(span.from), width: `max(3px, ${(100 * (end - span.from)) / long}%)` }, title: text, role: 'img', 'aria-label': `${row.label}: ${text}` });
-      }), row.spans.length > 0 && h('span.took', { style: tookPlace(row, now, from, long) }, took(row, now))))),
-    run.marks.map((each) => h('div.mark', { style: { left: `calc(170px + (100% - 170px) * ${(each.at - from) / long})` }, title: each.text }, h('span', {}, each.text)))));
+  const ticks = marks(long, Math.min(400, Math.max(1, Math.floor(room / TICK_PX)) * zoom)).filter((each) => each * (room * zoom) / long <= room * zoom - TICK_PX / 2), step = ticks[1] ?? long;
+  return h('div.waterfall-scroll', { tabindex: 0, role: 'group', 'aria-label': 'Waterfall' }, h('div.waterfall', { style: { width: zoom === 1 ? '100%' : `calc(var(--sides) + (100% - var(--sides)) * ${zoom})` } },
+    h('div.axis', {}, ticks.map((each) => h('span', { style: { left: place(from + each) } }, mark(each, step)))),
+    rows.map((row) => {
+      const kill = row.spans.find((each) => each.kind === 'kill' || each.kind === 'leak');
+      return h(`div.fall-row${row.inner ? '.inner' : ''}${kill ? '.noted' : ''}`, {},
+        h('div.fall-label', { title: row.about }, opener(row, opened, toggle), h('span', {}, row.about)),
+        h('div.track', {}, row.spans.map((span) => {
+          const end = span.to ?? now, text = `${span.title} · ${duration(end - span.from)}`;
+          return h(`div.span.k-${span.kind}${span.to === null ? '.open' : ''}`, { style: { left: place(span.from), width: `max(3px, ${(100 * (end - span.from)) / long}%)` }, title: text, role: 'img', 'aria-label': `${row.label}: ${text}` });
+        }), kill && h('span.receipt', { style: beside((kill.from - from) / long) }, kill.title)),
+        h('span.took', {}, row.spans.length > 0 && duration(row.spans.filter((each) => each !== kill).reduce((all, each) => all + (each.to ?? now) - each.from, 0))));
+    }),
+    run.marks.map((each) => h('div.fall-row.marked', {}, h('div.fall-label'), h('div.track', {}, h('span.mark', { style: beside((each.at - from) / long), title: each.text }, each.text)), h('span.took'))),
+    h('div.lines', { 'aria-hidden': 'true' }, run.marks.map((each) => h('div', { style: { left: place(each.at) } })))));
 }
+
+/** A text in a line of its own that begins or ends at a share of the width, where there is more room. @param {number} share @returns {Record<string, string>} */
+const beside = (share) => (share < 0.5 ? { left: `${100 * share}%`, 'max-width': `${100 - 100 * share}%` } : { right: `${100 - 100 * share}%`, 'max-width': `${100 * share}%` });
 
 /** A row's name; that of a sub-agent opens its rows beneath it, and leads to its own timeline.
  * @param {import('./runs.js').Row} row @param {Map<string, any>} opened @param {(child: string) => void} toggle */
@@ -114,25 +129,4 @@ function opener(row, opened, toggle) {
   const open = opened.has(child);
   return [h('button.plain', { type: 'button', 'aria-expanded': String(open), 'aria-label': `Rows of ${label}`, 'data-child': child, onclick: () => toggle(child) }, open ? '▾' : '▸'),
     h('a', { href: `#/c/${lastPart(child)}/timeline` }, label)];
-}
-
-/** @param {import('./runs.js').Row} row @param {number} now */
-function took(row, now) {
-  const kill = row.spans.find((each) => each.kind === 'kill' || each.kind === 'leak');
-  const sum = row.spans.filter((each) => each !== kill).reduce((all, each) => all + (each.to ?? now) - each.from, 0);
-  return kill ? `${duration(sum)} · ${kill.title}` : duration(sum);
-}
-
-/** Next to the last bar: after it if there is space, otherwise before the first. @param {import('./runs.js').Row} row @param {number} now @param {number} from @param {number} long */
-function tookPlace(row, now, from, long) {
-  const end = Math.max(...row.spans.map((each) => each.to ?? now)), begin = Math.min(...row.spans.map((each) => each.from));
-  if ((end - from) / long < 0.75) return { left: `calc(${(100 * (end - from)) / long}% + 8px)` };
-  if ((begin - from) / long > 0.25) return { right: `calc(${100 - (100 * (begin - from)) / long}% + 8px)` };
-  return { right: '8px' };
-}
-
-/** @param {number} long @param {number} zoom */
-function ticks(long, zoom) {
-  const least = long / (6 * zoom), ten = 10 ** Math.floor(Math.log10(least)), step = [1, 2, 5, 10].map((each) => each * ten).find((each) => each >= least) ?? ten;
-  return Array.from({ length: Math.min(400, Math.floor((0.8 * long) / step) + 1) }, (_, index) => index * step);
 }

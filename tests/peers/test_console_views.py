@@ -5,10 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bedrock import v1
+from bedrock._shared.wrapper import enum_name
+from bedrock.cli.display import labels
 
 from tests.generate import console_machine
 from tests.peers import installed
@@ -30,6 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 CONTENT = {"timeline": ".span", "machine": ".edge.lit", "log": "details", "usage": ".column", "agents": ".branches"}
 VIEWS = ("", *CONTENT)
+TEXTS = "all => all.map(one => one.textContent)"
 MOST_BYTES = 200_000
 SEEDS = json.loads((Path(__file__).parent / "hostile.json").read_text())
 BEFORE, AFTER = ("", "> ", "- ", "# ", "**x** "), ("", "\n", " **", "\n\n| a |")
@@ -120,6 +125,97 @@ def test_the_log_shows_json_as_structure_also_within_its_strings(
     read = 'all => all.map(one => one.textContent).filter(text => /^\\s*[{[]\\s*["{[]/.test(text))'
     assert page.page.eval_on_selector_all(".tree .text", read) == []
     assert page.page.locator(".tree b >> text=cmd").count() > 0
+    page.close()
+
+
+def test_each_state_is_called_the_same_in_the_terminal(browser: Any, server: ServerProcess) -> None:
+    kinds = [enum_name(v1.StateKind, kind) for kind in v1.StateKind.values() if kind]
+    page = Page(browser, server)
+    read = """async (kinds) => { const { stateWords } = await import('/console/format.js');
+      return kinds.map((kind) => stateWords({ kind: `STATE_KIND_${kind.toUpperCase()}` }).text); }"""
+    assert page.page.evaluate(read, kinds) == [labels.state_in_words(kind) for kind in kinds]
+    assert all("_" not in labels.state_in_words(kind) for kind in kinds)
+    page.close()
+
+
+OVERLAPS = """() => {
+  const found = [], box = (one) => one.getBoundingClientRect();
+  const texts = [...document.querySelectorAll('.took, .receipt, .mark, .axis span, .fall-label')].filter((each) => each.textContent);
+  const bars = [...document.querySelectorAll('.track .span')];
+  const meet = (one, two) => one.left < two.right - 0.5 && two.left < one.right - 0.5 && one.top < two.bottom - 0.5 && two.top < one.bottom - 0.5;
+  texts.forEach((text, index) => {
+    for (const other of [...texts.slice(index + 1), ...bars]) if (meet(box(text), box(other))) found.push(`${text.textContent} / ${other.textContent || other.title}`);
+    if (text.matches('.took, .axis span') && text.scrollWidth > text.clientWidth + 1) found.push(`${text.textContent} is cut off`);
+  });
+  return [texts.length, bars.length, found];
+}"""  # noqa: E501 -- a program of the page
+
+
+@pytest.mark.parametrize("width", [400, 820, 1280, 1600, 2560, 3840])
+def test_no_label_of_the_timeline_lies_over_a_bar_or_another(
+    browser: Any, server: ServerProcess, shown: str, width: int
+) -> None:
+    page = Page(browser, server, viewport={"width": width, "height": 1000}, reduced_motion="reduce")
+    for run in range(1, 6):
+        page.go(f"c/{shown}/timeline/{shown}:{run}")
+        page.page.wait_for_selector(f".inspector.timeline >> text=run {run} of 5")
+        texts, bars, found = page.page.evaluate(OVERLAPS)
+        assert texts > 2
+        assert bars > 0
+        assert found == []
+        assert not page.page.evaluate("document.querySelector('.waterfall-scroll').scrollWidth > innerWidth")
+    page.close()
+
+
+@pytest.mark.parametrize("width", [400, 3840])
+def test_the_chart_of_tokens_has_axes(browser: Any, server: ServerProcess, shown: str, width: int) -> None:
+    page = Page(browser, server, viewport={"width": width, "height": 1000})
+    page.go(f"c/{shown}/usage")
+    page.page.wait_for_selector(".columns .column")
+    scale = page.page.eval_on_selector_all(".scale span", TEXTS)
+    assert scale[0] == "0"
+    assert len(scale) > 2
+    assert page.page.inner_text(".chart .unit") == "tokens"
+    places = "all => all.map(one => { const box = one.getBoundingClientRect(); return [box.left, box.right]; })"
+    times = page.page.eval_on_selector_all(".times time", places)
+    columns = page.page.eval_on_selector_all(".columns .column", places)
+    assert times[0][0] == pytest.approx(columns[0][0], abs=1)
+    assert all(one[1] <= two[0] for one, two in pairwise(times)), "times lie over one another"
+    page.close()
+
+
+def test_a_run_has_its_last_state_and_sub_agents_side_by_side_count_once(
+    browser: Any, server: ServerProcess, shown: str
+) -> None:
+    page = Page(browser, server)
+    page.go(f"c/{shown}/machine/{shown}:1")
+    page.page.wait_for_selector(".path-words .step")
+    path = page.page.eval_on_selector_all(".path-words .step", TEXTS)
+    assert (path[0], path[-1]) == ("idle", "idle")
+    assert "waiting for sub-agents" in path
+    count = """async () => {
+      const { shares } = await import('/console/runs.js'), span = (kind, from, to) => ({ kind, from, to });
+      const spans = [[span('agents', 0, 10)], [span('agents', 5, 15)], [span('agents', 2, 4)], [span('agents', 20, null)], [span('tool', 0, 4), span('kill', 3, 4)]];
+      return shares({ rows: new Map(spans.map((each, at) => [at, { spans: each }])) }, 23);
+    }"""  # noqa: E501 -- a program of the page
+    assert page.page.evaluate(count) == {"agents": 18, "tool": 4}
+    page.close()
+
+
+def test_the_audit_says_who_did_what_and_what_was_decided(browser: Any, server: ServerProcess, shown: str) -> None:
+    page = Page(browser, server)
+    page.go("audit")
+    row = f"tr:has(a[href='#/c/{shown}'])"
+    page.page.wait_for_selector(f"{row} >> text=bash: asked")
+    page.page.wait_for_selector(f"{row}:has-text('SendMessage'):has-text('accepted'):has-text('operator')")
+    page.page.select_option("[aria-label=Outcome]", "OUTCOME_REFUSED")
+    page.page.wait_for_selector("text=No entries match.")
+    page.page.select_option("[aria-label=Outcome]", "")
+    page.page.select_option("[aria-label=Since]", label="the last hour")
+    page.page.wait_for_selector(f"{row} >> text=CancelConversation")
+    page.page.fill("[aria-label=Principal]", "nobody")
+    page.page.press("[aria-label=Principal]", "Enter")
+    page.page.wait_for_selector("text=No entries match.")
     page.close()
 
 

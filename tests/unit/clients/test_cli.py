@@ -443,7 +443,7 @@ def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) ->
     fake.conversation.state.tool_executing.current.tool = "find_order"
     fake.conversation.state.tool_executing.deadline.seconds = 1
     shown = program("show", SLUG).stdout
-    assert re.search(r"state +tool executing, waits for a client \(find_order\)\n", shown)
+    assert re.search(r"state +running a tool, waits for a client \(find_order\)\n", shown)
     assert re.search(r"client tools +find_order\n", shown)
     assert re.search(r"not offered +find_order: restricted mode offers less\n", shown)
     assert "not offered to the agent in this mode: find_order\n" in program("mode", SLUG, "restricted").stdout

@@ -32,7 +32,7 @@ def test_a_line_names_a_conversation_by_its_slug_as_long_as_it_is_known() -> Non
     line, slugs = live_list._line, {"conversations/c1": "calm-otter"}
     assert line(ConversationListEvent.from_proto(gone[0]), PLAIN, slugs) == "calm-otter  no longer matches"
     assert line(ConversationListEvent.from_proto(gone[1]), PLAIN, slugs) == "conversations/c1  deleted"
-    assert line(changed("calm-otter", 1), PLAIN, slugs) == "calm-otter  tool executing"
+    assert line(changed("calm-otter", 1), PLAIN, slugs) == "calm-otter  running a tool"
     assert slugs == {"conversations/calm-otter": "calm-otter"}
 
 

@@ -185,7 +185,7 @@ def test_a_chat_asks_for_the_fields_and_sends_them_together(address: str, fake: 
         session.enter("Move it")
         await chat.shows("the MCP server files asks you")
         await chat.until(lambda: isinstance(session.question, QuestionForm))
-        assert "waits for you" in session.view.activity(0, NOON)
+        assert "waits for an answer" in session.view.activity(0, NOON)
         session.enter("", session.question)
         await chat.shows("this field is required")
         session.enter("main", session.question)

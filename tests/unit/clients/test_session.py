@@ -708,7 +708,7 @@ def test_the_status_line_counts_down_to_the_next_attempt() -> None:
     ("step", "words"),
     [
         (state("idle"), "idle"),
-        (state("awaiting_tool_approval", "r"), "waits for you"),
+        (state("awaiting_tool_approval", "r"), "waits for approval"),
         (state("cancelling", "r"), "cancelling"),
         (state("context_exhausted"), "context used up"),
         (

@@ -78,7 +78,7 @@ def test_every_key_leaves_a_prompt_that_works(terminal: Terminal, fake: FakeBedr
     if busy:
         fake.answers.append(waits)
         sends(terminal, fake, "work")
-        terminal.until(lambda screen: any(row.startswith("tool executing · ") for row in screen))
+        terminal.until(lambda screen: any(row.startswith("running a tool · ") for row in screen))
     for begin in range(0, len(every), TOGETHER):
         pressed = every[begin : begin + TOGETHER]
         for number, keys in enumerate(pressed, begin):

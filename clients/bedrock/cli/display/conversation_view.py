@@ -14,14 +14,6 @@ from bedrock.conversations import ConversationInfo
 from bedrock.messages import Message
 from bedrock.states import Approval, AwaitingSubAgentsDetail, ConversationState, LlmRequestingDetail
 
-_WORDS = {
-    "": "…",
-    "idle": "idle",
-    "llm_requesting": "thinking",
-    "awaiting_tool_approval": "waits for you",
-    "awaiting_continuation": "summarizing",
-}
-
 
 @dataclass(slots=True)
 class ConversationView:
@@ -95,17 +87,17 @@ class ConversationView:
     def activity(self, now: float, wall: datetime) -> str:
         state = self.state
         if state.llm_requesting:
-            return self._requesting(state.llm_requesting, _WORDS.get(state.kind, "thinking"), wall)
+            return self._requesting(state.llm_requesting, wall)
         if tools := state.tool_executing:
             count = tools.completed_count + 1 + tools.remaining_count
             seconds = max(0.0, now - self._since)
-            waiting = " waits for you" if tools.questions else " waits for a client" if tools.deadline else ""
+            waiting = " waits for an answer" if tools.questions else " waits for a client" if tools.deadline else ""
             return f"{tools.current.tool} {tools.completed_count + 1}/{count}{waiting} {seconds:.0f} s"
         if state.awaiting_sub_agents:
             return _agents(state.awaiting_sub_agents)
-        return _WORDS.get(state.kind) or state_in_words(state.kind)
+        return state_in_words(state.kind) or "…"
 
-    def _requesting(self, request: LlmRequestingDetail, word: str, wall: datetime) -> str:
+    def _requesting(self, request: LlmRequestingDetail, wall: datetime) -> str:
         attempt = f" attempt {request.attempt}/{request.max_attempts}" if request.attempt > 1 else ""
         match request.phase:
             case "streaming":
@@ -114,7 +106,7 @@ class ConversationView:
                 seconds = max(0.0, (request.retry_time - wall).total_seconds())
                 return f"next{attempt} in {seconds:.0f} s"
             case _:
-                return f"{word}{attempt}"
+                return f"{state_in_words(self.state.kind)}{attempt}"
 
     def know(self, conversation: ConversationInfo) -> None:
         """Copy the current fields of a conversation, except its state, into this view."""

@@ -25,8 +25,16 @@ APPROVAL = "waits for approval"
 # The message about a cancel that the server could not store yet.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
 
-# The name of the state in which a conversation is only read and continued in another one.
-_USED_UP = "context used up"
+# What each state is called, in the terminal as in the web console (clients/console/format.js); others by their names.
+STATES = {
+    "awaiting_llm": "starting a request",
+    "llm_requesting": "thinking",
+    "awaiting_tool_approval": APPROVAL,
+    "tool_executing": "running a tool",
+    "awaiting_sub_agents": "waiting for sub-agents",
+    "awaiting_continuation": "summarizing",
+    "context_exhausted": "context used up",
+}
 
 # Labels for the causes of interrupted runs, and for the outcomes of queued messages.
 _LABELS = {
@@ -34,7 +42,7 @@ _LABELS = {
     "not_run": NOT_RUN,
     "round_cap": "stopped: the run has reached its limit of model requests",
     "budget": "stopped: the budget is spent",
-    "context_exhausted": f"stopped: {_USED_UP}; continue with `bedrock continue`",
+    "context_exhausted": f"stopped: {STATES['context_exhausted']}; continue with `bedrock continue`",
     "cancel_timeout": "cancelled; some sub-agents did not end in time",
     "queued": "waits",
     "returned": "not delivered",
@@ -142,7 +150,7 @@ def tool_left_out(tool: McpToolLeftOut) -> SafeText:
 
 
 def state_in_words(kind: str) -> str:
-    return _USED_UP if kind == "context_exhausted" else kind.replace("_", " ")
+    return STATES.get(kind, kind)
 
 
 # Length of an image's short name, which is the beginning of the image's hash.
