@@ -106,7 +106,7 @@ class HttpModel:
         prefix.grow(view, encode)
         tail = EncodedTurns(protocol.joint, prefix.encoded.role)
         tail.add(view.turns[view.settled :], encode)
-        body = protocol.body_of(prepared, prefix.encoded.data + tail.data)
+        body = protocol.body_of(prepared, (prefix.encoded.data, tail.data))
         if view.settled:
             self._prefixes.put(request.conversation_id, prefix)
         return body

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -56,8 +56,8 @@ class WireProtocol(Struct, frozen=True):
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
     """Encodes a turn; returns b"" for a turn that cannot be sent."""
-    body_of: Callable[[PreparedRequest, bytes], bytes]
-    """Returns the body of a request with these encoded turns."""
+    body_of: Callable[[PreparedRequest, Sequence[bytearray]], bytes]
+    """Returns the body of a request with these encoded turns, in pieces since a long history is copied once only."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
 

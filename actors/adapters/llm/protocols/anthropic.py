@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -63,7 +64,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
 
 
-def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """The body as JSON, the same bytes for the same turns.
 
     Otherwise the provider's cache would miss, and it would reject thinking blocks that are sent back. It refuses
@@ -86,8 +87,8 @@ def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
         head["output_config"] = config
     if provider.prompt_cache:
         head["cache_control"] = {"type": "ephemeral"}
-    end = _END if turns else b""
-    return object_with_array(head | dict(provider.extra_body), "messages", turns, end)
+    end = _END if any(turns) else b""
+    return object_with_array(head | dict(provider.extra_body), "messages", *turns, end)
 
 
 def joint(before: str, role: str) -> bytes:

@@ -140,7 +140,7 @@ def json_elements(parts: Iterable[Any]) -> bytes:
     return b",".join(map(ENCODER.encode, parts))
 
 
-def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> bytes:
+def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes | bytearray) -> bytes:
     """Encode the object `head` with one more member `key`, an array of `elements`, which are encoded already."""
     return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', *elements, b"]}"))
 
@@ -168,18 +168,16 @@ def comma(before: str, _role: str) -> bytes:
 class EncodedTurns:
     def __init__(self, joint: Joint, role: str = "") -> None:
         self._joint = joint
-        self.data = b""
+        self.data = bytearray()
         self.role = role
         """The role of the last added turn; before the first `add`, that of the turn before these turns, "" for none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
         """Encode further turns and append them. Raises what `encode` raises."""
-        added = [self.data]
         for turn in turns:
             if encoded := encode(turn):
-                added += self._joint(self.role, turn.role), encoded
+                self.data += self._joint(self.role, turn.role) + encoded
                 self.role = turn.role
-        self.data = b"".join(added)
 
 
 class EncodedPrefix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -62,7 +62,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     }
 
 
-def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """The body of a request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
@@ -85,8 +85,8 @@ def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
             head["tool_choice"] = provider.tool_choice
     system = {"role": provider.system_role, "content": request.system}
     first = ENCODER.encode(system) if request.system else b""
-    between = b"," if first and turns else b""
-    return object_with_array(head | dict(provider.extra_body), "messages", first, between, turns)
+    between = b"," if first and any(turns) else b""
+    return object_with_array(head | dict(provider.extra_body), "messages", first, between, *turns)
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:

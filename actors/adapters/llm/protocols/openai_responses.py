@@ -64,7 +64,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     }
 
 
-def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """The body of a request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
@@ -87,7 +87,7 @@ def body_of(prepared: PreparedRequest, turns: bytes) -> bytes:
         head["tools"] = encoded_tools(request.tools, _tool)
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
-    return object_with_array(head | dict(provider.extra_body), "input", turns)
+    return object_with_array(head | dict(provider.extra_body), "input", *turns)
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
