@@ -22,36 +22,53 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 from actors import messages, ports
 from actors.conversation import creation
 from actors.conversation.command_dispatch import CommandDispatch, cancel_event
 from actors.conversation.commit_retries import (
+    CommitRetries,
     ReloadFromStore,
     Retry,
+    Uncommitted,
     VerifyUncertainCommit,
     covers_cancel,
     may_share_commit,
 )
-from actors.conversation.lifecycle import ConversationDeletion, DeletionOverdue, IdleCheck, Lifecycle, Shutdown
-from actors.conversation.pipeline import ConversationPipeline, Recovery
+from actors.conversation.pipeline import ConversationPipeline, Recovery, recovering
 from actors.core.errors import Reason, Rejected
 from actors.core.events import UserCancel
-from actors.core.states import AwaitingToolApproval, Ledger
+from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger
 from actors.core.summary import run_id
-from actors.core.tool_run import KillReceipt
+from actors.core.tool_run import QUIESCE_MS, KillReceipt
 from actors.ports.cluster import LEASE_EXPIRED
 from actors.ports.records import CommandOrigin
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
 from actors.runners.side_queries import Titles
-from actors.runners.sub_agents import SubAgentRunner
+from actors.runners.sub_agents import SubAgentRunner, outcome_of
 from actors.runtime.actor import Actor, Request, failed, tell
 from actors.runtime.admission import Admission
 from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IdleCheck:
+    """Timer message: stop the actor if its idle timeout has passed."""
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """Message from the supervisor: end the run and stop the actor; `done` is completed once the actor has stopped."""
+
+    done: Future[None]
+    urgent: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,14 +97,15 @@ class ConversationActor(Actor):
         self._recovery = Recovery(self._pipeline, functools.partial(self._remind, Retry()))
         self._commit_retries = self._recovery.commit_retries
         self._deletion = ConversationDeletion(self._commands, self._executor, self._commit_retries, self._remind)
-        self._lifecycle = Lifecycle(
-            self,
-            self._pipeline,
-            directory=directory,
-            commit_retries=self._commit_retries,
-            sub_agents=shared.sub_agents,
-            remind=self._remind,
-        )
+        self._sub_agents = shared.sub_agents
+        # The command that created this conversation as a sub-agent in this process; None for other conversations.
+        self._sub_agent: messages.CreateSubAgent | None = None
+        # The error with which the store reported that another server owns the conversation; None until then.
+        self._lost: ports.NotOwnerError | None = None
+        self._last_activity = -math.inf
+        self._idle_check_due = False
+        self._jobs_killed = False
+        self._shutdown: Future[None] | None = None
 
     def _start_actor_loop(self) -> None:
         super()._start_actor_loop()
@@ -140,10 +158,10 @@ class ConversationActor(Actor):
 
     def receive(self, message: Any) -> Any:
         if not (isinstance(message, IdleCheck) or _is_wake(message)):
-            self._lifecycle.touch()
+            self._last_activity = self._services.clock.monotonic()
         answer = self._handle(message)
         self._deletion.finish_if_quiesced()
-        self._lifecycle.stop_if_idle()
+        self._stop_if_idle()
         return answer
 
     def _handle(self, message: Any) -> Any:
@@ -165,11 +183,11 @@ class ConversationActor(Actor):
             case messages.SubAgentStopped(agent_id=agent_id):
                 self._executor.sub_agent_stopped(agent_id)
             case IdleCheck():
-                self._lifecycle.on_idle_check()
+                self._idle_check_due = False
             case DeletionOverdue():
                 self._deletion.expire()
             case Shutdown(done=done):
-                self._lifecycle.shut_down(done)
+                self._shut_down(done)
             case _:
                 raise TypeError(f"unexpected message: {type(message).__name__}")
         return None
@@ -207,7 +225,7 @@ class ConversationActor(Actor):
             )
             return failed(Rejected(Reason.STORE_UNAVAILABLE))
         if isinstance(asked.command, messages.CreateSubAgent):
-            self._lifecycle.sub_agent = asked.command
+            self._sub_agent = asked.command
         if isinstance(asked.command, messages.DeleteConversationCommand):
             return self._deletion.begin(asked.origin)
         return answer
@@ -219,9 +237,9 @@ class ConversationActor(Actor):
         return loaded.record.id, run_id(loaded.record.id, loaded.state.ledger.run)
 
     def _refusal(self, asked: Request) -> Exception | None:
-        if self._lifecycle.lost is not None:
-            return self._lifecycle.lost
-        if self._lifecycle.shutting_down:
+        if self._lost is not None:
+            return self._lost
+        if self._shutdown is not None:
             return Rejected(Reason.SHUTTING_DOWN)
         if not (self._services.cluster.lease.valid() or isinstance(asked.command, messages.CancelConversationCommand)):
             return Rejected(Reason.STORE_UNAVAILABLE, LEASE_EXPIRED)  # The copy in memory may be out of date.
@@ -304,7 +322,7 @@ class ConversationActor(Actor):
         except ports.NotOwnerError as lost:
             self._lose(lost)
         else:
-            self._lifecycle.stop_if_idle()
+            self._stop_if_idle()
         if isinstance(error, ports.StoreError) and not isinstance(error, ports.StoreDamagedError):
             return Rejected(Reason.STORE_UNAVAILABLE)
         return error
@@ -316,24 +334,90 @@ class ConversationActor(Actor):
         """
         if self._pipeline.loaded is not None:
             log.warning("another node owns it: all its work stops here", extra={"conversation": self.conversation_id})
-        self._lifecycle.lost = lost
+        self._lost = lost
         self._deletion.fail(lost)
         self._commit_retries.clear()
         self._commands.stop_everything()
         self._pipeline.drop()
-        self._lifecycle.stop_if_idle()
+        self._stop_if_idle()
         return lost
 
     # --- stop -------------------------------------------------------------------------------------------------
+
+    def _stop_if_idle(self) -> None:
+        """End the last tools of an inactive conversation, then stop the actor when it is due.
+
+        Called after every message.
+        """
+        if self.mailbox.closed:
+            return
+        if self._shutdown is None and (self._commit_retries or not self._pipeline.idle):
+            return
+        self._executor.on_idle()
+        if self._has_ended and not self._jobs_killed:
+            self._jobs_killed = True
+            self._executor.end_jobs(self.conversation_id)
+        self._directory.on_idle()
+        if self._executor.all_stopped:
+            self._stop_when_due()
+
+    @property
+    def _has_ended(self) -> bool:
+        loaded = self._pipeline.loaded
+        return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
+
+    def _stop_when_due(self) -> None:
+        """Stop now if shutting down, not loaded or terminal, else after the idle timeout, but not while a job runs."""
+        loaded = self._pipeline.loaded
+        left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
+        if self._shutdown is not None:
+            self.stop()
+        elif loaded is not None and loaded.state.ledger.running_jobs:
+            return
+        elif loaded is None or isinstance(loaded.state, TERMINAL) or left <= 0:
+            self.mailbox.close_if_empty()
+        elif not self._idle_check_due:
+            self._idle_check_due = True
+            self._remind(IdleCheck(), math.ceil(left * 1000))
+
+    def _shut_down(self, done: Future[None]) -> None:
+        """End the run. The actor stops after its tools and sub-agents have stopped, and then completes `done`."""
+        self._shutdown = done
+        self._executor.stop_everything()
+        self._commit_retries.clear()
+        loaded = self._pipeline.loaded
+        try:
+            if loaded is not None and (unit := recovering(loaded, self._pipeline.now())) is not None:
+                self._pipeline.perform(loaded, unit)
+        except ports.NotOwnerError:
+            log.info("recovered by its owner", extra={"conversation": self.conversation_id})
+        except ports.StoreError:
+            log.error("recovered at the next start", extra={"conversation": self.conversation_id})
+
+    def _report_end(self) -> None:
+        """Drop the tools' state of a conversation that has ended or has another owner, and report a sub-agent's end.
+
+        An end that the last commit reports, or whose parent has another owner, is not reported again.
+        """
+        if self._has_ended or self._lost:
+            self._services.toolbox.forget(self.conversation_id)
+        self._services.mcp.release(self.conversation_id)
+        if self._sub_agent is None or self._lost or self._executor.parent_notified:
+            return
+        loaded = self._pipeline.loaded
+        state = loaded.state if loaded is not None else Idle()
+        parent, usage = self._sub_agent.parent.id, state.ledger.total_usage
+        self._sub_agents.report_end(parent, self.conversation_id, outcome_of(state), usage)
 
     def on_stop(self) -> None:
         try:
             self._executor.stop_runners()
         finally:
             self._deletion.fail(Rejected(Reason.SHUTTING_DOWN))
-            self._lifecycle.report_end()
+            self._report_end()
             self._directory.on_stopped(self)
-            self._lifecycle.confirm_shutdown()
+            if self._shutdown is not None and not self._shutdown.done():
+                self._shutdown.set_result(None)
 
     def _remind(self, message: object, milliseconds: int) -> None:
         self._services.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
@@ -345,3 +429,108 @@ def _is_wake(message: object) -> bool:
 
 def _may_follow(message: object) -> bool:
     return isinstance(message, messages.SubAgentStopped) or may_share_commit(message)
+
+
+# --- deletion ---------------------------------------------------------------------------------------------------------
+
+# How long a deletion waits for processes to exit, in milliseconds.
+DELETE_WAIT_MS = QUIESCE_MS
+
+LEFTOVER_PROCESSES = (
+    f"Some processes of its tools could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
+    "see the server log for their ids."
+)
+
+
+@dataclass(frozen=True)
+class DeletionOverdue:
+    """Timer message: delete the conversation now, even if some processes could not be confirmed dead."""
+
+
+@dataclass
+class _PendingDeletion:
+    origin: CommandOrigin | None
+    """Who requested the deletion first."""
+    answer: Future[tuple[str, ...]] = field(default_factory=Future)
+    """The answer to all Delete commands: warnings."""
+    overdue: bool = False
+    leaked: bool = False
+
+
+class ConversationDeletion:
+    """Deletes one conversation once all that it runs has exited. Actor's thread only, except for `pending`.
+
+    `commands` deletes rows and tools' state, `commit_retries` gets a VerifyUncertainCommit if the store fails, and
+    `remind` sends the actor a message after a number of milliseconds.
+    """
+
+    def __init__(
+        self,
+        commands: CommandDispatch,
+        executor: EffectExecutor,
+        commit_retries: CommitRetries[Uncommitted],
+        remind: Callable[[object, int], None],
+    ) -> None:
+        self._commands = commands
+        self._executor = executor
+        self._commit_retries = commit_retries
+        self._remind = remind
+        self._pending: _PendingDeletion | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a deletion waits for processes to exit. Safe to call from any thread."""
+        return self._pending is not None
+
+    def admits(self, command: object) -> bool:
+        """Whether a command may be carried out now: during a deletion, only commands that start nothing may."""
+        return self._pending is None or isinstance(
+            command, (messages.CancelConversationCommand, messages.DeleteConversationCommand)
+        )
+
+    def begin(self, origin: CommandOrigin | None) -> Future[tuple[str, ...]]:
+        """Begin the deletion, unless it has begun. Return its answer, which comes once the rows are deleted."""
+        if self._pending is None:
+            self._pending = _PendingDeletion(origin)
+            self._remind(DeletionOverdue(), DELETE_WAIT_MS)
+        return self._pending.answer
+
+    def expire(self) -> None:
+        """Stop waiting for the killed processes; call `finish_if_quiesced` next."""
+        if self._pending is not None:
+            self._pending.overdue = True
+
+    def note_leak(self, receipt: KillReceipt) -> None:
+        """If some killed processes may still run (`receipt`), make the answer to the Delete command warn about them."""
+        if self._pending is not None and receipt.leaked:
+            self._pending.leaked = True
+
+    def finish_if_quiesced(self) -> None:
+        """Delete and answer if a deletion is pending and all processes have exited. Raises NotOwnerError."""
+        pending = self._pending
+        if pending is None:
+            return
+        self._executor.on_idle()
+        if not (self._executor.all_stopped or pending.overdue):
+            return
+        self._pending = None
+        try:
+            self._commands.delete(pending.origin)
+        except ports.NotOwnerError as lost:
+            pending.answer.set_exception(lost)
+            raise
+        except ports.StoreError as error:
+            pending.answer.set_exception(Rejected(Reason.STORE_UNAVAILABLE))
+            self._commit_retries.requeue(VerifyUncertainCommit(), why=error)
+        except BaseException as error:
+            pending.answer.set_exception(error)
+            raise
+        else:
+            self._executor.stop_waiting_for_jobs()
+            pending.answer.set_result((LEFTOVER_PROCESSES,) if pending.overdue or pending.leaked else ())
+
+    def fail(self, error: BaseException) -> None:
+        """Answer every waiting Delete command with an error and forget the deletion, because the actor stops."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.answer.set_exception(error)

@@ -17,8 +17,7 @@ from pykka import ActorDeadError
 
 from actors import ports
 from actors.common.machine import run_in_thread
-from actors.conversation.conversation_actor import ConversationActor, SharedRunners
-from actors.conversation.lifecycle import Shutdown
+from actors.conversation.conversation_actor import ConversationActor, SharedRunners, Shutdown
 from actors.conversation.pipeline import LoadedConversation, recovering, taken_over
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.errors import Reason, Rejected

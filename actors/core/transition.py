@@ -47,7 +47,7 @@ How the history stays valid
 A model provider refuses a history in which a tool call has no result, or in which another message stands between a call
 and its result. So a transition that skips or stops tool calls adds a result to each of them (`steps/tool_rounds.py`),
 and messages that arrive before the results are queued: those of people as steers, changes of the mode as notices. Both
-are added to the history at one point, the inference boundary (`steps/inference.py`), where the next request is built.
+are added to the history at one point, the inference boundary (`steps/runs.py`), where the next request is built.
 Stored messages never change.
 
 How the code is laid out

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from actors.adapters.llm.demo import DEMO, DemoModel
-from actors.adapters.llm.discovery import Server
-from actors.adapters.llm.http_model import HttpModel
+from actors.adapters.llm.http_model import HttpModel, Server
 from actors.adapters.llm.model_limits import known_limits, limits_of, operator_limits
 from actors.adapters.llm.protocols import anthropic, openai_chat, openai_responses
 from actors.adapters.llm.protocols.encoding import PrefixCache

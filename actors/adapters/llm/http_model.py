@@ -1,22 +1,47 @@
-"""The adapter for one model that is reached over HTTP: it describes the model, finds its limits, and sends requests."""
+"""Models that are reached over HTTP: what the server of a provider states about them, and the adapter for one model.
+
+A server's names are fetched when a user names an unknown model, limits for the first request to a model whose limits
+are unknown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
+import msgspec
 from msgspec.structs import replace
 
-from actors.adapters.llm.discovery import Server
-from actors.adapters.llm.model_limits import RESERVED_OUTPUT, ModelLimits, StatedLimits, needs_discovery, resolve_limits
-from actors.adapters.llm.protocols.answer_builder import PreparedRequest
+from actors.adapters.llm.model_limits import (
+    RESERVED_OUTPUT,
+    ModelLimits,
+    Price,
+    StatedLimits,
+    needs_discovery,
+    resolve_limits,
+)
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest, token_count
 from actors.adapters.llm.protocols.encoding import EncodedTurns, PrefixCache
-from actors.adapters.llm.provider import ANTHROPIC, OPENAI_CHAT, ProviderConfig
-from actors.adapters.llm.provider_client import WireProtocol
+from actors.adapters.llm.provider import ANTHROPIC, ONLY_MODEL, OPENAI_CHAT, ProviderConfig, Timeouts
+from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.provider_errors import ImagesRefusedError
+from actors.adapters.llm.transport.connections import TransportError
 from actors.core.content import Usage, has_image
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
-from actors.ports import CancelToken, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
+from actors.ports import (
+    CancelToken,
+    ModelAbortedError,
+    ModelAnswer,
+    ModelFailedError,
+    ModelInfo,
+    ModelRequest,
+    ModelSink,
+)
 
 _WITHOUT_IMAGES = (
     "Send a message to continue without them, since {name} now gets a text in their place; or choose another model. "
@@ -148,3 +173,270 @@ def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool)
     if provider.protocol == OPENAI_CHAT and not provider.max_tokens_field:
         return 0
     return limits.reserved_output if known else RESERVED_OUTPUT
+
+
+# --- what a provider's server states about its models -----------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+# Time limits in seconds for fetching the names of a server's models. They are short, since a client that names an
+# unknown model waits for the list.
+LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
+# Seconds after which the names may be fetched again: models change, and a server may be running again.
+LIST_AGAIN_SECONDS = 10.0
+# The same for limits, for which the first request to a model waits.
+PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
+# Seconds before limits are asked for again after a failure.
+LIMITS_AGAIN_SECONDS = 60.0
+# Where Ollama lists the models that it has in memory.
+OLLAMA_LOADED = "/api/ps"
+# Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
+_MAX_BYTES = 16 << 20
+_MAX_NAMES = 5_000
+
+# HTTP statuses that mean that a server has no list of models. After one of them the server is not asked again for the
+# same model; after any other error status it is.
+_NO_LIST = frozenset({400, 404, 405, 410, 501})
+
+
+class Server:
+    """A provider, and what its server has stated about its models. Any thread.
+
+    Only `refresh` and `ask_limits` block; neither raises.
+    """
+
+    def __init__(self, client: ProviderClient) -> None:
+        self.client = client
+        self.provider: ProviderConfig = client.provider
+        self.names: tuple[str, ...] | None = None
+        """The listed names; None if the server was not asked yet, or has never answered with a list."""
+        self.failure = ""
+        """Why the last fetch of the names failed, as the end of a sentence; "" if it succeeded."""
+        self.images_refused: set[str] = set()
+        """The models for which the provider has refused images, since this process was started."""
+        self._loaded: tuple[str, ...] = ()
+        self._listing = threading.Lock()  # held while the list is fetched, so that concurrent callers wait for it
+        self._requested_at = float("-inf")
+        self._asking_guard = threading.Lock()  # guards _asking; not held while the server is asked
+        self._asking: set[str] = set()
+        self._limits: dict[str, StatedLimits | None] = {}
+        self._failed_at: dict[str, float] = {}
+
+    @property
+    def lists(self) -> bool:
+        """Whether the server's list determines the provider's models, because its settings name none."""
+        return not self.provider.models
+
+    @property
+    def default(self) -> str:
+        """The provider's default; "" also if its server does not list a guessed one.
+
+        "default" stands for the server's only model, or only loaded one.
+        """
+        if self.presumes(ONLY_MODEL) and not self.has(ONLY_MODEL):
+            found = self.names if self.names is not None and len(self.names) == 1 else self._loaded
+            if len(found) == 1:
+                return found[0]
+        return "" if self.refuted else self.provider.default_model
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the default model was only guessed (presumed), and the server's list shows that it is wrong."""
+        presumed = self.provider.default_model
+        if not self.provider.presumed or self.names is None or self.has(presumed):
+            return False
+        return presumed != ONLY_MODEL or len(self.names) != 1
+
+    @property
+    def stale(self) -> bool:
+        """Whether the names are old enough to be fetched again, or were never fetched."""
+        return time.monotonic() - self._requested_at >= LIST_AGAIN_SECONDS
+
+    def presumes(self, name: str) -> bool:
+        return self.provider.presumed and name == self.provider.default_model
+
+    def has(self, name: str) -> bool:
+        """Whether the server lists the model; ":latest" may be omitted from Ollama's names."""
+        return self.names is not None and (name in self.names or f"{name}:latest" in self.names)
+
+    def refresh(self, cancel: CancelToken) -> None:
+        with self._listing:
+            if not self.stale:
+                return
+            names, failure = self._names(self.provider.list_url, cancel)
+            loaded: tuple[str, ...] = ()
+            if self.provider.presumed and names is not None and len(names) > 1:
+                loaded = self._names(self.provider.root_url(OLLAMA_LOADED), cancel)[0] or ()
+            if cancel.cancelled:
+                return
+            self._requested_at = time.monotonic()
+            self.names, self.failure, self._loaded = names or self.names, failure, loaded
+            if failure:
+                log.info("provider %s does not list its models: %s", self.provider.name, failure)
+
+    def _names(self, url: str, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
+        if self.provider.discover == "never":
+            return None, 'its settings say discover = "never"'
+        try:
+            status, body = self._fetch(url, LIST_TIMEOUTS, cancel)
+            return (None, f"it does not list its models (HTTP {status})") if body is None else (listed_in(body), "")
+        except TransportError as failed:
+            return None, failed.text
+        except ModelFailedError as failed:
+            return None, failed.failure.message.rstrip(".")
+        except ModelAbortedError:
+            return None, "the request was cancelled"
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None, "its list of models cannot be parsed"
+
+    def _fetch(self, url: str, timeouts: Timeouts, cancel: CancelToken) -> tuple[int, bytes | None]:
+        headers = self.client.keys.with_key(cancel).request_headers()
+        with self.client.transport.send("GET", url, headers, b"", cancel, timeouts=timeouts) as reply:
+            return reply.status, reply.read_all(_MAX_BYTES) if 200 <= reply.status < 300 else None
+
+    def limits(self, model: str) -> StatedLimits | None:
+        """The limits that the server has stated for `model`; None if it was not asked, or stated none."""
+        return self._limits.get(model)
+
+    def ask_limits(self, model: str, cancel: CancelToken) -> None:
+        """Ask the server for the limits of `model`, unless it was already asked, is being asked, or has just failed."""
+        with self._asking_guard:
+            again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= LIMITS_AGAIN_SECONDS
+            if model in self._limits or model in self._asking or not again:
+                return
+            self._asking.add(model)
+        try:
+            status, body = self._fetch(self.provider.models_url, PATIENCE, cancel)
+            if body is None and status not in _NO_LIST:
+                raise TransportError(f"HTTP {status}", ErrorKind.SERVER_ERROR)
+            of_loaded = bool(self.provider.loaded_path)
+            stated = None if body is None else limits_in_list(body, model, loaded=of_loaded)
+            if body is None or not of_loaded or (stated is not None and stated.window is not None):
+                self._limits[model] = stated
+            # Else the server lists only loaded models: the request that follows loads this one, the next asks again.
+        except (
+            TransportError,
+            ModelFailedError,
+            ModelAbortedError,
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+        ):
+            if not cancel.cancelled:
+                self._failed_at[model] = time.monotonic()
+                log.info("provider %s does not report its models' limits", self.provider.name)
+        finally:
+            with self._asking_guard:
+                self._asking.discard(model)
+
+
+def lists_in(body: bytes) -> list[list[dict[str, Any]]]:
+    """A server's lists of its models as objects; anything else is left out.
+
+    In `data` and `models` (llama.cpp has both), or standing alone. Raises msgspec.DecodeError, UnicodeDecodeError or
+    RecursionError.
+    """
+    found = msgspec.json.decode(body)
+    if isinstance(found, dict):
+        lists = [found[key] for key in ("data", "models") if isinstance(found.get(key), list)]
+    else:
+        lists = [found] if isinstance(found, list) else []
+    if not lists:
+        raise msgspec.DecodeError("not a list of models")
+    return [[each for each in map(_entry, entries) if isinstance(each, dict)] for entries in lists]
+
+
+def _entry(model: object) -> object:
+    return {"id": model} if isinstance(model, str) else model
+
+
+def names_of(entry: dict[str, Any]) -> tuple[str, ...]:
+    """The names of a model in a server's list: its id, or else another name, and its aliases."""
+    aliases = entry.get("aliases")
+    name = next((entry[key] for key in ("id", "name", "model_name") if entry.get(key)), None)
+    return tuple(filter(_usable, (name, *(aliases if isinstance(aliases, list) else ()))))
+
+
+def listed_in(body: bytes) -> tuple[str, ...]:
+    """The names in a server's list of models, in the server's order. Raises what `lists_in` raises."""
+    entries = itertools.chain.from_iterable(lists_in(body))
+    names = dict.fromkeys(itertools.chain.from_iterable(map(names_of, entries)))
+    return tuple(names)[:_MAX_NAMES]
+
+
+def _usable(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= 200
+
+
+# The fields in which servers state the window of a model, those that hold for the server as it runs first: llama.cpp,
+# LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot, Mistral, Anthropic and LiteLLM. Ollama's model_info has the name
+# of the model's family before the field.
+_WINDOWS = (
+    "n_ctx", "loaded_context_length", "max_model_len", "context_window", "context_length", "max_context_window_tokens",
+    "max_context_length", "max_input_tokens", "n_ctx_train",
+)  # fmt: skip
+_OUTPUTS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+# Those that state what a model could have, not what it has been loaded with.
+_POSSIBLE = frozenset({"max_context_length", "n_ctx_train"})
+# Where these fields are: in the entry itself, and in objects inside it.
+_PLACES = ("meta", "model_info", "limits", "top_provider")
+
+
+def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
+    """The limits that a list states for `model`, after whose name ":latest" may follow; None without any.
+
+    A single entry counts whatever its name, unless `loaded`: the list has loaded models only. Raises what `lists_in`
+    raises.
+    """
+    names = {model, f"{model}:latest"}
+    for entries in lists_in(body):
+        named = [each for each in entries if names & {*names_of(each), *filter(_is_text, (each.get("name"),))}]
+        for entry in (named or (entries if len(entries) == 1 and not loaded else ()))[:1]:
+            if stated := _stated(entry, loaded=loaded):
+                return stated
+    return None
+
+
+def _stated(entry: dict[str, Any], *, loaded: bool) -> StatedLimits | None:
+    inner = [entry.get(place) for place in _PLACES]
+    capabilities = entry.get("capabilities")
+    if isinstance(capabilities, dict):
+        inner.append(capabilities.get("limits"))
+    places = [entry, *(place for place in inner if isinstance(place, dict))]
+    of_family = [name for place in places for name in place if name.endswith(".context_length")]
+    architecture = entry.get("architecture")
+    modalities = architecture.get("input_modalities") if isinstance(architecture, dict) else None
+    sees = "image" in modalities if isinstance(modalities, list) and any(map(_is_text, modalities)) else None
+    stated = StatedLimits(
+        window=_count_in(places, (name for name in (*_WINDOWS, *of_family) if not loaded or name not in _POSSIBLE)),
+        output=_count_in(places, _OUTPUTS),
+        images=True if entry.get("type") == "vlm" else sees,
+        price=_price(entry.get("pricing")),
+    )
+    return stated if stated != StatedLimits() else None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _count_in(places: Sequence[dict[str, Any]], names: Iterable[str]) -> int | None:
+    return next(filter(None, (token_count(place.get(name)) for name in names for place in places)), None)
+
+
+def _price(pricing: object) -> Price | None:
+    """An OpenRouter entry's prices, texts in dollars per token; None if not fixed (negative numbers)."""
+    if not isinstance(pricing, dict):
+        return None
+    names = ("prompt", "completion", "input_cache_read", "input_cache_write")
+    prompt, completion, read, write = (_per_million(pricing.get(name)) for name in names)
+    return Price(prompt, completion, read, write) if prompt is not None and completion is not None else None
+
+
+def _per_million(text: object) -> float | None:
+    try:
+        dollars = float(text) if isinstance(text, str) else -1.0
+    except ValueError:
+        return None
+    return dollars * 1_000_000 if 0 <= dollars < 1 else None

@@ -10,12 +10,10 @@ from actors.core.context import ConvContext
 from actors.core.effects import CancelSubAgents, TransitionResult, ignored
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import StopReason
-from actors.core.steps import texts
+from actors.core.steps import runs, texts
 from actors.core.steps.approvals import withdraw_questions
 from actors.core.steps.command_steps import after_failure, refusal, spawn_from_command, start_run, trigger_summary
-from actors.core.steps.inference import abort_request
 from actors.core.steps.notices import set_mode
-from actors.core.steps.runs import become_idle, begin_follow_up, cancel_run, fail_run, interrupt_run, open_run
 from actors.core.steps.tool_rounds import add_result, stop_call
 from actors.core.steps.transition_builder import TransitionBuilder
 
@@ -36,11 +34,11 @@ def when_idle(state: states.Idle, context: ConvContext, event: events.GridEvent)
             raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
         case events.UserCancel():
             if context.is_sub_agent:
-                return cancel_run(TransitionBuilder(state, context, event.at), event)
+                return runs.cancel_run(TransitionBuilder(state, context, event.at), event)
             return ignored(state)
         case events.Restart():
             if context.is_sub_agent:
-                return interrupt_run(TransitionBuilder(state, context, event.at))
+                return runs.interrupt_run(TransitionBuilder(state, context, event.at))
             return ignored(state)
         case events.PromoteFollowUp():
             return promote(state, context, event)
@@ -53,7 +51,7 @@ def promote(state: states.Idle | states.Error, context: ConvContext, event: even
     if not state.ledger.follows:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
-    begin_follow_up(builder)
+    runs.begin_follow_up(builder)
     return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE), *after_failure(state))
 
 
@@ -61,7 +59,7 @@ def _start_sub_agent(state: states.Idle, context: ConvContext, event: events.Sta
     if not context.is_sub_agent:
         raise Rejected(Reason.NOT_SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
-    open_run(builder)
+    runs.open_run(builder)
     builder.ledger = replace(builder.ledger, max_turns=event.max_turns)
     builder.add_user_message(event.message_id, event.task, (), "direct")
     return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE))
@@ -80,7 +78,7 @@ def when_error(state: states.Error, context: ConvContext, event: events.GridEven
         case events.ApprovalResponse() | events.StartSubAgent():
             raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
         case events.Restart():
-            return become_idle(
+            return runs.become_idle(
                 TransitionBuilder(state, context, event.at), StopReason.INTERRUPTED, "restart", drop_queue=True
             )
         case events.PromoteFollowUp():
@@ -116,7 +114,7 @@ def handle_fault(state: states.State, context: ConvContext, event: events.Intern
         add_result(builder, ToolError(call_id, texts.FAULT))
     match state:
         case states.LlmRequesting() | states.AwaitingContinuation():
-            abort_request(builder, state)
+            runs.abort_request(builder, state)
         case states.AwaitingToolApproval():
             withdraw_questions(builder, state.undecided)
         case states.ToolExecuting():
@@ -127,4 +125,4 @@ def handle_fault(state: states.State, context: ConvContext, event: events.Intern
             builder.add_effect(CancelSubAgents(tuple(agent.agent_id for agent in state.pending_agents)))
         case _:
             pass
-    return fail_run(builder, ErrorKind.UNKNOWN, event.message)
+    return runs.fail_run(builder, ErrorKind.UNKNOWN, event.message)

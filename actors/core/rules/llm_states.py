@@ -13,7 +13,6 @@ from actors.core.notifications import StopReason
 from actors.core.states import AwaitingContinuation, AwaitingLlm, LlmRequesting
 from actors.core.steps import responses, runs, texts
 from actors.core.steps.command_steps import queue_input, refusal
-from actors.core.steps.inference import begin_request, discard_stream, retry_request, retry_summary
 from actors.core.steps.notices import set_mode
 from actors.core.steps.retries import back_off, may_retry
 from actors.core.steps.transition_builder import TransitionBuilder
@@ -24,7 +23,7 @@ def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: events.Gr
         case events.BeginLlm() if state.error:
             return runs.fail_run(TransitionBuilder(state, context, event.at), ErrorKind.REPEATED_FAILURE, state.error)
         case events.BeginLlm():
-            return begin_request(TransitionBuilder(state, context, event.at))
+            return runs.begin_request(TransitionBuilder(state, context, event.at))
         case events.UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
         case events.UserCancel():
@@ -45,7 +44,7 @@ def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: event
             return _outcome(state, context, event) if responses.is_current(state, event) else ignored(state)
         case events.RetryTimeout():
             return (
-                retry_request(TransitionBuilder(state, context, event.at), state)
+                runs.retry_request(TransitionBuilder(state, context, event.at), state)
                 if responses.is_due(state, event)
                 else ignored(state)
             )
@@ -59,7 +58,7 @@ def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: event
             raise refusal(context, event, Reason.AGENT_BUSY)
         case events.Restart():
             builder = TransitionBuilder(state, context, event.at)
-            discard_stream(builder, state)
+            runs.discard_stream(builder, state)
             return runs.interrupt_run(builder)
         case events.SettleEvent() | events.ToolEvent() | events.Timer() | events.SubAgentResult():
             return ignored(state)
@@ -90,7 +89,7 @@ def when_awaiting_continuation(
             return _summary_outcome(state, context, event) if responses.is_current(state, event) else ignored(state)
         case events.RetryTimeout():
             return (
-                retry_summary(TransitionBuilder(state, context, event.at), state)
+                runs.retry_summary(TransitionBuilder(state, context, event.at), state)
                 if responses.is_due(state, event)
                 else ignored(state)
             )
@@ -104,7 +103,7 @@ def when_awaiting_continuation(
             raise refusal(context, event, Reason.AGENT_BUSY)
         case events.Restart():
             builder = TransitionBuilder(state, context, event.at)
-            discard_stream(builder, state)
+            runs.discard_stream(builder, state)
             if state.before is not None:
                 _tell_failure(builder, LlmFailure(ErrorKind.INTERRUPTED, texts.RESTARTED))
             return runs.interrupt_run(builder)
@@ -165,7 +164,7 @@ def _failed(
 
 def _not_summarized(builder: TransitionBuilder, state: AwaitingContinuation, failure: LlmFailure) -> TransitionResult:
     """End the conversation without a summary if its context is full; otherwise lead it back to the state before."""
-    discard_stream(builder, state)
+    runs.discard_stream(builder, state)
     if state.before is None or failure.kind is ErrorKind.CONTEXT_EXHAUSTED:
         return runs.exhaust_with_fallback(builder, StopReason.ERROR if state.unanswered else _reason(state))
     _tell_failure(builder, failure)

@@ -19,8 +19,7 @@ from actors.core.events import (
 )
 from actors.core.notifications import Fate, QueueChanged, SubAgents
 from actors.core.steps import texts
-from actors.core.steps.inference import begin_summary
-from actors.core.steps.runs import begin_run
+from actors.core.steps.runs import begin_run, begin_summary
 from actors.core.steps.tool_rounds import add_call_result, run_next_call
 from actors.core.steps.transition_builder import TransitionBuilder
 from actors.core.summary import ContextState, summarize_agent

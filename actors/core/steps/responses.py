@@ -22,7 +22,6 @@ from actors.core.states import (
 )
 from actors.core.steps import runs, texts
 from actors.core.steps.approvals import CallVerdict, Evaluation, ask, denial, evaluate
-from actors.core.steps.inference import abort_request, begin_request, begin_summary, discard_stream
 from actors.core.steps.notices import queue_cancel_notice
 from actors.core.steps.retries import back_off, may_retry, too_long
 from actors.core.steps.tool_rounds import Failure, deny_calls, end_round, run_next_call, skip_calls
@@ -75,12 +74,12 @@ def cancel_request(
     """
     builder = TransitionBuilder(state, context, event.at)
     if context.is_sub_agent or state.phase is LlmPhase.BACKOFF:
-        abort_request(builder, state)
+        runs.abort_request(builder, state)
         return runs.cancel_run(builder, event)
     runs.return_steers(builder)
     queue_cancel_notice(builder)
     builder.place_state()
-    abort_request(builder, state)
+    runs.abort_request(builder, state)
     after = Cancelling(
         builder.ledger,
         CancelKind.LLM,
@@ -100,11 +99,11 @@ def request_failed(
     """
     if failure.retryable and may_retry(state.attempt, builder.context.limits, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)
-    discard_stream(builder, state)
+    runs.discard_stream(builder, state)
     if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:
         if builder.context.rules < Rules.NOTHING_LOST:
             return runs.exhaust_with_fallback(builder, StopReason.ERROR)
-        return begin_summary(builder, (), ContextState.PROCESSING_LLM_RESPONSE, unanswered=True)
+        return runs.begin_summary(builder, (), ContextState.PROCESSING_LLM_RESPONSE, unanswered=True)
     through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
     return runs.fail_run(builder, failure.kind, error_text(builder, state.attempt, failure, retry_after_ms), *through)
 
@@ -157,7 +156,7 @@ def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: eve
         runs.account_usage(builder, event.usage, fills_window=False)
         return request_failed(builder, state, LlmFailure(ErrorKind.SERVER_ERROR, texts.EMPTY_ANSWER))
     if empty:
-        discard_stream(builder, state)
+        runs.discard_stream(builder, state)
     else:
         _persist(builder, state, event)
     runs.account_usage(builder, event.usage, fills_window=True)
@@ -258,9 +257,9 @@ def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionRes
     if builder.ledger.output_schema and answer.event.output:
         runs.accept_output(builder, answer.calls)
         builder.ledger = replace(builder.ledger, output=answer.event.output)
-        return begin_summary(builder, (), _PROCESSING)
+        return runs.begin_summary(builder, (), _PROCESSING)
     skip_calls(builder, answer.call_ids, texts.CONTEXT_LIMIT)
-    return begin_summary(builder, tuple(call.name for call in answer.calls), _PROCESSING)
+    return runs.begin_summary(builder, tuple(call.name for call in answer.calls), _PROCESSING)
 
 
 def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> TransitionResult:
@@ -280,7 +279,7 @@ def _is_unfinished(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
 
 def _continue(builder: TransitionBuilder, state: LlmRequesting) -> TransitionResult:
     through = (_PROCESSING, ContextState.GENERATING_RESPONSE)
-    return begin_request(builder, *through, continuations=state.continuations + 1)
+    return runs.begin_request(builder, *through, continuations=state.continuations + 1)
 
 
 def _nudge(builder: TransitionBuilder) -> TransitionResult:

@@ -9,7 +9,7 @@ from actors.core.effects import RetryOf, ScheduleRetry, TransitionResult
 from actors.core.errors import LlmFailure
 from actors.core.notifications import Retrying
 from actors.core.states import AwaitingContinuation, LlmPhase, LlmRequesting, ToolExecuting, ToolPhase
-from actors.core.steps.inference import discard_stream
+from actors.core.steps.runs import discard_stream
 from actors.core.steps.transition_builder import TransitionBuilder
 
 

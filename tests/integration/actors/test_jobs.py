@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from actors.conversation import lifecycle
-from actors.conversation.lifecycle import LEFTOVER_PROCESSES
+from actors.conversation import conversation_actor
+from actors.conversation.conversation_actor import LEFTOVER_PROCESSES
 from actors.core.content import ToolUse
 from actors.core.context import Limits, Mode, wider
 from actors.core.errors import Reason, Rejected
@@ -461,7 +461,7 @@ def test_every_request_for_the_deletion_is_answered(yard: World) -> None:
 
 
 def test_what_does_not_die_in_time_is_left_behind_with_a_warning(yard: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "DELETE_WAIT_MS", 5)
+    monkeypatch.setattr(conversation_actor, "DELETE_WAIT_MS", 5)
     talk = started(yard, "b-1")
     assert deleting(yard, talk).result(PATIENCE) == (LEFTOVER_PROCESSES,)
     assert yard.store.load(talk.id) is None

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.adapters.llm import api_keys as keys
-from actors.adapters.llm.api_keys import ApiKeys
+from actors.adapters.llm import provider_client as keys
 from actors.adapters.llm.provider import Secret
+from actors.adapters.llm.provider_client import ApiKeys
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from tests.support.model_requests import RequestThread, Sink, ask, failure, model, provider

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.adapters.llm import discovery
+from actors.adapters.llm import http_model as discovery
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.discovery import limits_in_list, listed_in
+from actors.adapters.llm.http_model import limits_in_list, listed_in
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.llm import discovery
+from actors.adapters.llm import http_model as discovery
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.discovery import listed_in
+from actors.adapters.llm.http_model import listed_in
 from actors.adapters.llm.provider import ProviderConfig, Timeouts, provider_from_mapping, providers_from_env
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
