@@ -15,6 +15,7 @@ from bedrock import Client
 from tests.e2e.two_nodes import WANTED, OwnerBehindAnother
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Play
+from tests.support.fork_server import Popen
 from tests.support.server_process import ServerProcess, Servers, provider
 from tests.support.watcher import Watcher
 
@@ -31,9 +32,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _nodes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """If it is wanted, make every server one that is called through another node."""
+def _servers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork the servers. If it is wanted, make every one a server that is called through another node."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServerProcess, "popen", Popen)
         if WANTED:
             start = functools.partial(OwnerBehindAnother, postgres=request.getfixturevalue("postgres"))
             patch.setattr(Servers, "usual", start)
@@ -49,10 +51,12 @@ def fake_provider() -> Iterator[FakeProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server that lives as long as the module's tests."""
-    servers = Servers()
-    yield servers(tmp_path_factory.mktemp("server"), **provider(fake_provider.url))
+def server(
+    request: pytest.FixtureRequest, fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server that lives as long as the module's tests; it is not forked if the module has the constant `WITHIN`."""
+    servers, within = Servers(), getattr(request.module, "WITHIN", "")
+    yield servers(tmp_path_factory.mktemp("server"), within=within, **provider(fake_provider.url))
     servers.close()
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,11 +13,10 @@ from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests.support import pictures
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Play, calls, says
-from tests.support.patience import PATIENCE, eventually, within
-from tests.support.server_process import ServerProcess, Servers, provider
+from tests.support.patience import eventually, within
+from tests.support.server_process import ServerProcess, Servers, bedrock, provider
 from tests.support.watcher import Watcher
 
-PROGRAM = Path(sys.executable).with_name("bedrock")
 TABLES = ("conversations", "prompts", "messages", "log", "runs", "fates", "prunings", "commands", "attachments")
 SOON_DAYS = 1 / 86_400
 
@@ -33,23 +29,8 @@ class Cli:
 
     def __call__(self, *arguments: str) -> tuple[int, str]:
         """Exit code, and what was printed."""
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self._server.folder),
-            "BEDROCK_ADDRESS": self._server.address,
-            "BEDROCK_TOKEN": self._server.token,
-        }
-        done = subprocess.run(
-            [str(PROGRAM), *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        return done.returncode, done.stdout
+        done = bedrock(self._server.folder, *arguments, **self._server.way)
+        return done.returncode, done.stdout + done.stderr
 
     def listed(self, *options: str) -> list[str]:
         """Names of the conversations that it lists."""

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from tests.support import server_process
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, says, streams
 from tests.support.patience import PATIENCE
-from tests.support.server_process import Servers, clean_environment, provider
+from tests.support.server_process import Servers, provider
 from tests.support.watcher import Watcher
 
 pytestmark = pytest.mark.one_server("it copies SQLite's file")
 
-PROGRAM = Path(sys.executable).with_name("bedrock")
 TALKERS = 3
 
 
 def bedrock(folder: Path, *arguments: str | Path, **env: str) -> tuple[int, str]:
     """How the program ends, and what it says."""
-    done = subprocess.run(
-        [PROGRAM, *arguments],
-        cwd=folder,
-        env=clean_environment(folder, **env),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
+    done = server_process.bedrock(folder, *arguments, **env)
     return done.returncode, done.stdout + done.stderr
 
 

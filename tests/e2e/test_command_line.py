@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support import pictures, processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
 from tests.support.patience import PATIENCE, eventually
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import BEDROCK, ServerProcess, bedrock
 from tests.support.terminals import Terminal
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
@@ -127,32 +127,16 @@ class Asked:
         self.code = done.returncode
         self.output = done.stdout
         self.errors = done.stderr
-        assert "Traceback" not in done.stderr
 
 
 @pytest.fixture
 def ask(server: ServerProcess, tmp_path: Path) -> Callable[..., Asked]:
     """Runs `bedrock ask`, or another command, in a process of its own, against the server of this module."""
 
-    def run(*arguments: str, program: str = str(PROGRAM), command: str = "ask", stdin: str = "", **env: str) -> Asked:
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path),
-            "BEDROCK_ADDRESS": server.address,
-            "BEDROCK_TOKEN": server.token,
-        }
-        return Asked(
-            subprocess.run(
-                [program, command, *arguments],
-                cwd=tmp_path,
-                env=environment | env,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
-        )
+    def run(
+        *arguments: str, program: Sequence[str] = BEDROCK, command: str = "ask", stdin: str = "", **env: str
+    ) -> Asked:
+        return Asked(bedrock(tmp_path, command, *arguments, program=program, stdin=stdin, **(server.way | env)))
 
     return run
 
@@ -254,7 +238,7 @@ def test_a_run_whose_output_is_closed_is_cancelled(
 ) -> None:
     part = fake_provider.part(calls(("bash", {"cmd": "while sleep 0.1; do echo still here; done"})))
     line = '{ "$0" ask -q --output stream-json "$1"; echo $? >&2; } | head -n 1'
-    asked = ask(line, str(PROGRAM), prompt(part), program="sh", command="-c")
+    asked = ask(line, str(PROGRAM), prompt(part), program=["sh"], command="-c")
     assert asked.errors == "141\n"
     assert len(asked.output.splitlines()) == 1
     with server.client() as client:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, plain, whole
-from tests.support.server_process import ServerProcess, Servers, clean_environment
+from tests.support.server_process import ServerProcess, Servers, bedrock, clean_environment
 from tests.support.terminals import Terminal
 
 pytestmark = pytest.mark.one_server("the command starts its own server")
@@ -55,16 +54,7 @@ def ollama() -> Iterator[Ollama]:
 
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "bedrock.cli", *arguments],
-        check=False,
-        env=environ,
-        cwd=environ["HOME"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return bedrock(Path(environ["HOME"]), *arguments, **environ)
 
 
 def chat(environ: dict[str, str], served: Ollama) -> Terminal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from bedrock.errors import ImageInvalid
 from tests.support import pictures
 from tests.support.chat import Chat
 from tests.support.fake_provider import Exchange, FakeProvider
-from tests.support.server_process import API_KEY, ServerProcess, Servers, clean_environment
+from tests.support.server_process import API_KEY, ServerProcess, Servers, bedrock
 
 INSTEAD = "[an image, image/png 30x20, that could not be sent to you]"
 
@@ -56,16 +55,7 @@ def test_a_model_that_takes_no_images_gets_no_message_with_one(open_chat: Callab
 
 
 def ask(server: ServerProcess, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bedrock.cli", "--address", server.address, "ask", *arguments],
-        check=False,
-        cwd=folder,
-        env=clean_environment(folder, BEDROCK_TOKEN=server.token),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return bedrock(folder, "ask", *arguments, **server.way)
 
 
 def test_the_command_line_says_why_and_leaves_no_conversation(

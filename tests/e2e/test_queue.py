@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +13,11 @@ from bedrock.types import Fate
 
 from tests.support.chat import Chat, question
 from tests.support.fake_provider import FakeProvider, Play, calls, held, says, stalls
-from tests.support.patience import PATIENCE, only, within
-from tests.support.server_process import ServerProcess, Servers, clean_environment, provider
+from tests.support.patience import only, within
+from tests.support.server_process import ServerProcess, Servers, bedrock, provider
 
 OpenChat = Callable[..., Chat]
 ECHO = ("bash", {"cmd": "echo tool ran"})
-PROGRAM = Path(sys.executable).with_name("bedrock")
 
 
 def fates(chat: Chat) -> dict[str, Fate]:
@@ -130,18 +127,8 @@ def test_fates_survive_a_kill_and_what_waits_gets_one(
 def test_the_program_lists_takes_back_and_shows_how_it_went(
     open_chat: OpenChat, server: ServerProcess, tmp_path: Path
 ) -> None:
-    environment = {**clean_environment(tmp_path), "BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
-
     def program(*arguments: str) -> str:
-        done = subprocess.run(
-            [str(PROGRAM), *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = bedrock(tmp_path, *arguments, **server.way)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 

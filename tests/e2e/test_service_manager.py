@@ -17,7 +17,7 @@ def test_it_is_told_when_the_server_is_ready_and_when_it_stops(tmp_path: Path) -
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(PATIENCE)
-        server = ServerProcess(tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"))
+        server = ServerProcess(tmp_path, within="env", NOTIFY_SOCKET=str(tmp_path / "notify"))
         try:
             assert manager.recv(100) == b"READY=1"
             with server.client() as client:

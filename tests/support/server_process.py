@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import grpc
 from bedrock import Client, v1
 
-from tests.support import processes
+from tests.support import fork_server, processes
 from tests.support.auditing import audit
 from tests.support.patience import PATIENCE
 
@@ -38,6 +38,9 @@ def tcp_address(ready: str) -> str:
 class ServerProcess:
     """A running server. `stop`, or `kill` it; its folder can then be given to another one."""
 
+    popen: ClassVar[type[subprocess.Popen[bytes]]] = subprocess.Popen
+    """What starts its process."""
+
     def __init__(
         self,
         folder: Path,
@@ -50,7 +53,8 @@ class ServerProcess:
     ) -> None:
         """`open_files`: its limit as `ulimit` takes it, e.g. "-n 256". `program`: the module that is run.
 
-        `listen`: "" for what the settings file says. `within`: a command that runs the server.
+        `listen`: "" for what the settings file says. `within`: a command that runs the server; `env` if it must
+        not be a fork.
         """
         self.folder = folder
         self.data = folder / "data"
@@ -60,7 +64,7 @@ class ServerProcess:
         """What a test makes happen that the server takes for a fault: a part of its message in the log."""
         self._log = folder / f"{self.marker}.log"
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
+            self.process = self.popen(
                 [
                     *within.split(),
                     *_limited(open_files),
@@ -110,6 +114,11 @@ class ServerProcess:
         line = self.process.stdout.readline() if ready else b""
         assert b"ready on" in line, f"the server did not start: {self.log_text()}"
         return line.decode()
+
+    @property
+    def way(self) -> dict[str, str]:
+        """The variables that lead the program here."""
+        return {"BEDROCK_ADDRESS": self.address, "BEDROCK_TOKEN": self.token}
 
     def client(self, address: str = "") -> Client:
         """A client of this server; to be closed."""
@@ -199,11 +208,29 @@ def texts(messages: Sequence[v1.Message]) -> list[str]:
 
 def token(config: Path, data: Path, *arguments: str, **env: str) -> str:
     """What `bedrock token` prints, with this configuration and data directory. It must end well."""
-    command = [sys.executable, "-m", "bedrock.cli", "token", *arguments, f"--config={config}", f"--data-dir={data}"]
-    env = clean_environment(config.parent, **env)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = bedrock(config.parent, "token", *arguments, f"--config={config}", f"--data-dir={data}", **env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+BEDROCK = (sys.executable, "-P", "-m", "bedrock.cli")
+
+
+def bedrock(
+    folder: Path, *arguments: str | Path, program: Sequence[str] = BEDROCK, stdin: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
+    """How the program ends that is run in a folder, its home, and what it prints."""
+    command = [*program, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with fork_server.Popen(
+        command, cwd=folder, env=clean_environment(folder, **env), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            output, errors = process.communicate(stdin, PATIENCE)
+        finally:
+            process.kill()
+    assert "Traceback" not in errors
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def http_url(server: ServerProcess) -> str:

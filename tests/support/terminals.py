@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import select
-import subprocess
 import sys
 import termios
 import time
@@ -15,6 +14,7 @@ from typing import Self, TypeAlias
 
 import pyte
 
+from tests.support import fork_server
 from tests.support.processes import asleep
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +29,9 @@ AT_TERMINAL = (
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
+
+OWN = re.compile(f"COLUMNS$|LINES$|{fork_server.AT_START.pattern}")
+"""Variables that a program gets from its test, and from nobody else."""
 
 Cell: TypeAlias = pyte.screens.Char
 _Row: TypeAlias = pyte.screens.StaticDefaultDict[int, Cell]
@@ -103,17 +106,15 @@ class Terminal:
         termios.tcsetwinsize(slave, (rows, columns))
         self._emulator = _Emulator(columns, rows, self.keys, reflow=reflow)
         self._stream = pyte.ByteStream(self._emulator)
-        inherited = {name: value for name, value in os.environ.items() if inherit and name not in ("COLUMNS", "LINES")}
+        inherited = {name: value for name, value in os.environ.items() if inherit and not OWN.match(name)}
         kind = {"VTE_VERSION": "7000"} if reflow else {}
         search = os.pathsep.join([str(ROOT / "clients"), str(ROOT), *filter(None, sys.path)])
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-c", AT_TERMINAL, *command, *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            cwd=cwd,
-            env={**inherited, **kind, "PYTHONPATH": search, "TERM": "xterm", "NO_COLOR": "1", **environ},
+        env = {**inherited, **kind, "PYTHONPATH": search, "TERM": "xterm", "NO_COLOR": "1", **environ}
+        program = [*command, *arguments]
+        if not fork_server.can_fork(program, env):
+            program = [sys.executable, "-P", "-c", AT_TERMINAL, *program]
+        self._child = fork_server.Popen(
+            program, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, cwd=cwd, env=env
         )
         os.close(slave)
         self._seen = ""
