@@ -198,5 +198,6 @@ def command_record(request: RepeatableCommand, answer: bytes, at: int) -> Comman
 
 def _same_command(known: CommandRecord | None, body_hash: str) -> CommandRecord | None:
     if known is not None and known.body_hash != body_hash:
-        raise Rejected(Reason.REQUEST_ID_REUSED)
+        text = f"the request_id {known.request_id} was used before with different content"
+        raise Rejected(Reason.REQUEST_ID_REUSED, text)
     return known

@@ -216,7 +216,8 @@ class ConversationActor(Actor):
         ) as refused:
             return failed(refused)
         except ports.SlugTakenError:
-            return failed(Rejected(Reason.SLUG_TAKEN))
+            given = getattr(asked.command, "slug", "")
+            return failed(Rejected(Reason.SLUG_TAKEN, f"the slug {given} is taken" if given else ""))
         except ports.StoreUnavailableError as error:
             # If the failed creation has been stored nevertheless, the sub-agent must not remain without a run.
             self._commit_retries.requeue(

@@ -64,7 +64,7 @@ def _runs(services: Services, origin: ports.ConversationRecord, wanted: str) -> 
     Raises Rejected if none is possible there, such as at an open run, or InvalidFieldError for an unknown run.
     """
     if wanted and wanted == ports.live_run(origin):
-        raise Rejected(Reason.CYCLE_RUNNING)
+        raise Rejected(Reason.CYCLE_RUNNING, f"request cycle {wanted} has not ended: wait, or fork at an earlier one")
     found: list[ports.StoppedRun] = []
     for run in _ended(services, origin):
         found.append(run)

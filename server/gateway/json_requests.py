@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, NoReturn, cast
 from urllib.parse import parse_qsl
 
@@ -105,11 +106,19 @@ def decoded(body: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     for key, value in found.items():
-        if not (_is_text(key) and (not isinstance(value, str) or _is_text(value))):
+        if not all(map(_is_text, (key, *_texts(value)))):
             _refuse(key, "contains a lone surrogate")
     if len(found) < len(pairs):
         _refuse(Counter(key for key, _ in pairs).most_common(1)[0][0], "is given twice")
     return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """A string, or those in a list; those in objects have been checked."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        yield from chain.from_iterable(map(_texts, value))
 
 
 def _no_number(text: str) -> NoReturn:

@@ -247,7 +247,7 @@ def test_the_own_user_of_the_server_sees_none_of_their_conversations(both: Both)
 def test_a_slug_of_another_principal_is_free(both: Both, bob: Client) -> None:
     talk = bob.create(working_directory=str(both.folder / "bob"), slug="adas-talk")
     assert bob.conversation("adas-talk").get().name == talk.name
-    with pytest.raises(BedrockError, match="this slug is taken"):
+    with pytest.raises(BedrockError, match="the slug adas-talk is taken"):
         bob.create(working_directory=str(both.folder / "bob"), slug="adas-talk")
     talk.delete()
 

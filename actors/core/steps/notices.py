@@ -207,7 +207,7 @@ def available(context: ConvContext, mode: Mode) -> bool:
 
 def _check_available(context: ConvContext, mode: Mode) -> None:
     if not available(context, mode):
-        raise Rejected(Reason.MODE_UNAVAILABLE)
+        raise Rejected(Reason.MODE_UNAVAILABLE, f"{mode.value} mode is not available on this server")
 
 
 def round_is_open(state: states.State) -> bool:

@@ -27,7 +27,7 @@ from server.gateway.json_requests import StatusError, as_error, encoded, request
 from server.gateway.routes import Route, Upstream
 
 if TYPE_CHECKING:
-    from ag_ui.core import BaseEvent, ResumeEntry, ToolMessage
+    from ag_ui.core import BaseEvent, ResumeEntry, Tool, ToolMessage
 
 VERSION = "1.0"
 PAGE = 1_000
@@ -144,9 +144,9 @@ class AgUiRun:
 
     def _tools(self, name: str) -> Any:
         tools = [
-            {**(each.metadata or {}).get(STATE, {}), "name": each.name, "description": each.description}
+            {**_own(index, each), "name": each.name, "description": each.description}
             | ({} if each.parameters is None else {"inputSchema": each.parameters})
-            for each in self._input.tools or ()
+            for index, each in enumerate(self._input.tools or ())
         ]
         query = "updateMask=clientTools&refuseUnofferedTools=true"
         return self._from_json("UpdateConversation", name, {"clientTools": tools}, query)
@@ -258,6 +258,14 @@ class AgUiRun:
             if not found or info.reason not in DECIDED or (but and info.metadata.get("cause", but) == but):
                 raise
             self._warnings.append(f"{place}: {status.message}")
+
+
+def _own(index: int, tool: Tool) -> dict[str, Any]:
+    """The server's part of a tool's metadata. Raises MalformedRequestError."""
+    found = (tool.metadata or {}).get(STATE, {})
+    if not isinstance(found, dict):
+        raise MalformedRequestError((f"tools[{index}].metadata.{STATE}", "must be an object"))
+    return found
 
 
 @contextmanager

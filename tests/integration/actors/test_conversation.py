@@ -69,8 +69,8 @@ BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
 LOOK = ToolUse("t2", "look", "{}")
 
 
-def refused(reason: Reason) -> Any:
-    return pytest.raises(Rejected, check=lambda error: error.reason is reason)
+def refused(reason: Reason, text: str = "") -> Any:
+    return pytest.raises(Rejected, check=lambda error: error.reason is reason and text in str(error))
 
 
 def test_a_full_conversation_runs_its_tools_serially_and_in_order(world: World) -> None:
@@ -363,7 +363,7 @@ def test_one_request_id_fifty_times_in_parallel_is_one_message(world: World) -> 
     talk.exchange().say("done")
     talk.rest(Idle)
     assert talk.texts().count("once") == 1
-    with refused(Reason.REQUEST_ID_REUSED):
+    with refused(Reason.REQUEST_ID_REUSED, request.request_id):
         talk.ask(SendMessageCommand("other", request_id=request.request_id, body_hash="x"))
 
 
@@ -456,8 +456,10 @@ def test_settings_change_under_their_etag_and_slugs_are_unique(world: World) -> 
     assert talk.ask(UpdateConversationCommand(etag=etag, title="A title", labels={"a": "b"})).title == "A title"
     with pytest.raises(EtagMismatchError):
         talk.ask(UpdateConversationCommand(etag=etag, title="Another"))
-    with refused(Reason.SLUG_TAKEN):
+    with refused(Reason.SLUG_TAKEN, "the slug yours is taken"):
         talk.ask(UpdateConversationCommand(slug="yours"))
+    with refused(Reason.SLUG_TAKEN, "the slug mine is taken"):
+        world.create(slug="mine")
     assert talk.record.slug == "mine"
     assert other.record.slug == "yours"
     with refused(Reason.MODEL_UNAVAILABLE):

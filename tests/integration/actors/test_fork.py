@@ -140,7 +140,7 @@ def test_a_busy_conversation_is_forked_where_it_last_ended_and_notices_nothing(w
     forked = fork(talk)
     assert forked.texts() == ["question 1", "answer 1"]
     assert not forked.record.state.ledger.follows
-    assert refused(talk, Reason.CYCLE_RUNNING, f"{talk.id}:2")
+    assert f"request cycle {talk.id}:2 has not ended" in refused(talk, Reason.CYCLE_RUNNING, f"{talk.id}:2")
     assert talk.record.step == step
     exchange.say("answer 2")
     talk.exchange().say("answer 3")

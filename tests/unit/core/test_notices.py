@@ -124,6 +124,7 @@ def test_a_mode_that_this_server_cannot_enforce_is_refused_in_every_state(column
         run_chain(column.state, context, events.SetMode(1, mode))  # type: ignore[attr-defined]
 
     assert refused.value.reason is Reason.MODE_UNAVAILABLE
+    assert str(refused.value) == f"{mode.value} mode is not available on this server"
 
 
 def test_a_message_stored_while_a_request_is_in_flight_is_later_than_what_the_request_contains() -> None:

@@ -241,6 +241,8 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
         (rb'{"generation": {"\ud800": 1}}', r"\ud800", "lone surrogate"),
         (rb'{"text": "x", "delivery": "\uDe00"}', "delivery", "lone surrogate"),
         (rb'{"images": [{"mediaType": "\ud800"}]}', "mediaType", "lone surrogate"),
+        (rb'{"outputSchema": {"enum": ["a", [1, ["\udc00"]]]}}', "enum", "lone surrogate"),
+        (rb'{"images": ["\ud800"]}', "images", "lone surrogate"),
         (b'{"outputSchema": {"a": 1, "a": 2}}', "a", "is given twice"),
         (b'{"requestId": "a", "request_id": "b"}', "request_id", "excludes requestId"),
         (b'{"name": "conversations/b"}', "name", "is conversations/a in the path"),
