@@ -33,9 +33,7 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 @click.option("--database", type=str, help="The URL of a PostgreSQL database, or none: SQLite in --data-dir. [none]")
 @click.option("--listen", type=str, help="host:port (0: any free one), unix:/path, or none. [127.0.0.1:7421]")
-@click.option(
-    "--http", "--http-listen", "http_listen", type=str, help="Serve JSON over HTTP, too: host:port, or none. [none]"
-)
+@click.option("--http", "http_listen", type=str, help="Serve JSON over HTTP, too: host:port, or none. [none]")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log level on stderr. [info]")
 @click.option("--default-model", type=str, help="The default model of conversations.")
 @click.option("--small-model", type=str, help='The model for side queries such as titles, or "none".')
@@ -126,7 +124,7 @@ def _serve(config: Config, *, until_eof: bool, until_unused: bool) -> None:
 
 def fail(text: str, code: int) -> NoReturn:
     """Print an error line to standard error, and exit with a code."""
-    print_text(f"bedrock: {' '.join(text.splitlines())}", err=True)
+    print_text(f"error: {' '.join(text.splitlines())}", err=True)
     sys.exit(code)
 
 

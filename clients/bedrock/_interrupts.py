@@ -13,7 +13,7 @@ from typing import Any
 
 # Exit code of a program that SIGINT (Ctrl-C) ended.
 INTERRUPTED = 130
-_LINE = b"bedrock: interrupted\n"
+_LINE = b"error: interrupted\n"
 
 
 def end_at_once() -> None:

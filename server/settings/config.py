@@ -371,6 +371,8 @@ TYPES = {each.name: settings_checks.described(each.type)[0] for each in inspect.
 NO_VALUE = {"listen": "none", "http_listen": "none", "metrics_listen": "none", "cpus": "all"}
 NO_TEXT = {"database": "none", "otlp_endpoint": "none"}
 CHOICES = {"log_level": setting_values.LOG_LEVELS, "sandbox": setting_values.SANDBOXES}
+OPTIONS = {"http_listen": "--http"}
+"""The options of `bedrock serve` that are not named after their settings."""
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -389,7 +391,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         for name in SETTINGS:
             variable = f"BEDROCK_{name.upper()}"
             if name in flags:
-                values[name], origins[name] = flags[name], f"--{name.replace('_', '-')}"
+                values[name], origins[name] = flags[name], OPTIONS.get(name, f"--{name.replace('_', '-')}")
             elif environ.get(variable):
                 values[name], origins[name] = environ[variable], variable
         more: dict[str, Any] = {"listen": None, "listen_tables": listeners}

@@ -93,9 +93,9 @@ def test_a_server_at_work_is_backed_up_and_restored_elsewhere(
 def test_what_is_wrong_is_said_in_a_line_and_an_exit_code(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     code, text = bedrock(tmp_path, "backup", "copy.db", "--data-dir", data)
-    assert (code, text) == (1, f"bedrock: no backup was made: no database in {data}\n")
+    assert (code, text) == (1, f"error: no backup was made: no database in {data}\n")
     code, text = bedrock(tmp_path, "restore", "copy.db", "--data-dir", data)
-    assert (code, text) == (1, "bedrock: nothing was restored: copy.db is not a regular file\n")
+    assert (code, text) == (1, "error: nothing was restored: copy.db is not a regular file\n")
     code, text = bedrock(tmp_path, "backup", "copy.db", "--config", "missing.toml")
     assert (code, "missing.toml cannot be read" in text) == (2, True)
     assert bedrock(tmp_path, "backup")[0] == 2

@@ -383,7 +383,7 @@ def test_a_gateway_that_cannot_serve_says_why_before_it_says_that_it_is_ready(
             command, env=clean_environment(tmp_path), capture_output=True, text=True, check=False, timeout=PATIENCE
         )
         assert (ended.returncode, ended.stdout) == (1, "")
-        assert ended.stderr.startswith(f"bedrock: {why}")
+        assert ended.stderr.startswith(f"error: {why}")
 
 
 def test_the_gateway_has_no_key_of_a_provider(server: ServerProcess) -> None:

@@ -138,7 +138,7 @@ def test_a_session_with_the_demo_model(
     terminal.keys("run echo hello\r")
     terminal.until(lambda screen: shown("Type help to see")(screen) and at_rest(screen))
     terminal.keys("write x.txt\r")
-    terminal.until(shown("? the agent asks", "[y]es  [n]o  [w]orkspace only, then Enter >"))
+    terminal.until(shown("? Switch to", "[y]es  [n]o  [w]orkspace mode + Enter (no default)"))
     terminal.keys("no, not now\r")
     terminal.until(lambda screen: shown("That is fine.", "Type help to see")(screen) and at_rest(screen))
     terminal.keys("sleep 25\r")
@@ -250,7 +250,7 @@ def test_markdown_a_patch_and_an_error(
     assert terminal.colours("test_slow takes") >= {"cyan"}
     assert terminal.colours("def") != {"default"}
     terminal.keys("Change the notes.\r")
-    terminal.until(shown("+ buy coffee", "[y]es  [n]o  always: [d]irectory"))
+    terminal.until(shown("+ buy coffee", "[d] always in "))
     assert terminal.colours("- buy milk") == {"red"}
     assert terminal.colours("+ buy coffee") == {"green"}
     terminal.keys("y\r")

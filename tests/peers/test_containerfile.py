@@ -172,7 +172,7 @@ def test_its_instructions_build_a_server_that_converses_as_a_user_with_a_read_on
         assert server.poll() is None
         status = Path(f"/proc/{first}/status").read_text()
         assert "\nUid:\t10001\t10001\t10001\t10001\n" in status
-        asked = beside("bedrock", "ask", "--plain", "--quiet", "Hello")
+        asked = beside("bedrock", "ask", "--quiet", "Hello")
         assert (asked.returncode, "[exit code 0]" in asked.stdout) == (0, True), asked.stdout + asked.stderr
         assert beside("touch", "/opt/bedrock/mine").returncode == 1
         os.kill(first, signal.SIGTERM)

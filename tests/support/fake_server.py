@@ -720,10 +720,11 @@ class FakeBedrock:
         yield v1.ExportConversationResponse(line='{"kind": "conversation"}')
 
     def ReplayConversation(self, request: v1.ReplayConversationRequest) -> Iterator[v1.ReplayConversationResponse]:
-        yield v1.ReplayConversationResponse(step=1, revision=1)
+        yield v1.ReplayConversationResponse(step=1, revision=1, event_json="{}")
 
     def ListTransitions(self, request: v1.ListTransitionsRequest) -> v1.ListTransitionsResponse:
-        steps = [v1.Transition(step=step, event_type="user_message") for step in (1, 2)]
+        event = '{"type": "user_message"}'
+        steps = [v1.Transition(step=step, event_type="user_message", event_json=event) for step in (1, 2)]
         left = [step for step in steps if step.step > request.after_step]
         page, more = _page(left[::-1] if request.descending else left, request.page_token, size=1)
         return v1.ListTransitionsResponse(transitions=page, next_page_token=more)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
 import sys
-import threading
 import tomllib
 from collections.abc import Callable, Iterable
 from functools import partial, reduce, wraps
@@ -19,6 +17,7 @@ from msgspec import Struct, convert
 from bedrock import Client, Conversation, Generation, Instructions, McpHttp, McpServer, McpStdio
 from bedrock._shared.requests import read_file
 from bedrock.cli import exit_codes as exits
+from bedrock.cli.display.labels import MODES
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
@@ -32,7 +31,7 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Maximum seconds to wait for the server during a completion.
+# Maximum seconds to wait for each answer of the server during a completion.
 PATIENCE = 1.0
 # Maximum number of conversations that a completion considers.
 MOST = 100
@@ -66,6 +65,7 @@ class ConversationName(NameType):
 CONVERSATION = ConversationName()
 NAME = click.argument("name", type=CONVERSATION)
 POLICY = click.Choice(get_args(ApprovalPolicy))
+MODE = click.Choice(list(MODES))
 FILTER_OPTION = option("--filter filter_", "Only conversations that match.", metavar="FILTER", default="")
 
 
@@ -74,11 +74,7 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 _GENERATION = _together(
-    option(
-        "--effort",
-        "How much the model reasons before it answers.",
-        type=click.Choice(["none", "low", "medium", "high", "max"]),
-    ),
+    option("--effort", "How much the model reasons before it answers.", type=click.Choice(get_args(ReasoningEffort))),
     option("--temperature", "Sampling temperature.", type=click.FloatRange(0, 2)),
     option(
         "--max-output-tokens", "Maximum tokens per answer, including reasoning.", type=click.IntRange(1), metavar="N"
@@ -115,20 +111,10 @@ def _complete(
     ctx: click.Context, incomplete: str, ask: Callable[[Client], Iterable[tuple[str, str]]]
 ) -> list[CompletionItem]:
     """The names from `ask` that begin with the typed text; none if no server answers within PATIENCE seconds."""
-    address = ctx.find_root().params.get("address")
-    answers: queue.SimpleQueue[list[tuple[str, str]]] = queue.SimpleQueue()
-
-    def read() -> None:
-        try:
-            with Client(address, timeout=PATIENCE) as client:
-                answers.put(list(ask(client)))
-        except (BedrockError, ValueError):
-            answers.put([])
-
-    threading.Thread(target=read, daemon=True, name="completion").start()
     try:
-        found = answers.get(timeout=PATIENCE)
-    except queue.Empty:
+        with Client(ctx.find_root().params.get("address"), timeout=PATIENCE) as client:
+            found = list(ask(client))
+    except (BedrockError, ValueError):
         return []
     return [
         CompletionItem(name, help=one_line(about, 60) or None)
@@ -221,7 +207,7 @@ creating_options = _together(
     option(
         "--mode",
         "What the tools of a new conversation may do. [default: restricted if the server can enforce it]",
-        type=click.Choice(["restricted", "workspace", "unrestricted"]),
+        type=MODE,
     ),
     option(
         "--approval-policy", "Which tool calls of a new conversation ask first. [default: the server's]", type=POLICY
@@ -308,11 +294,7 @@ def _asked_model(client: Client) -> str:
             if chosen in names:
                 break
             print_text(f"Unknown model {one_line(said, 60)!r}.", err=True)
-    provider = models[names.index(chosen)].provider
-    if provider in ("anthropic", "openai"):  # the names of those that environment variables describe
-        print_text(
-            f"To skip this question: -m {chosen}, or {provider.upper()}_MODEL={chosen} for the server.", err=True
-        )
+    print_text(f"To skip this question: -m {chosen}, or default_model in the settings of the server.", err=True)
     return chosen
 
 

@@ -40,7 +40,7 @@ _CHAT: dict[type[errors.BedrockError], str] = {
 def what_happened(error: errors.BedrockError) -> str:
     """The message of an error for people. A missing conversation is named as the user has typed it."""
     missing = _missing_conversation(error)
-    return f"conversation “{missing}” not found" if missing else error.message.removesuffix(FOR_PROGRAMS)
+    return f"conversation '{missing}' not found" if missing else error.message.removesuffix(FOR_PROGRAMS)
 
 
 def what_to_do(error: errors.BedrockError, *, in_chat: bool = False) -> str:
@@ -114,6 +114,10 @@ def way_to_a_server(error: errors.Unavailable, source: str = "") -> str:
     return error.hint if error.reason else START_A_SERVER
 
 
+# How recent versions of click ask for the help of a group of commands, if none of them is named.
+_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
 class CommandError(Exception):
     """An error that ends the program. It has a message, a hint about what to do next, and an exit code."""
 
@@ -157,7 +161,9 @@ def reported_errors(source: str = "") -> Generator[None]:
         exit_code = CLOSED_PIPE
     except KeyboardInterrupt:
         exit_code = CANCELLED
-    except (CommandError, errors.BedrockError, OSError, UnicodeEncodeError) as error:
+    except _HELP:  # click prints it
+        raise
+    except (CommandError, click.ClickException, click.Abort, errors.BedrockError, OSError, UnicodeEncodeError) as error:
         ended = _failure(error, source)
         with suppress(OSError):
             ended.show()
@@ -168,10 +174,16 @@ def reported_errors(source: str = "") -> Generator[None]:
     raise click.exceptions.Exit(exit_code)
 
 
-def _failure(error: CommandError | errors.BedrockError | OSError | UnicodeEncodeError, source: str) -> CommandError:
+def _failure(error: Exception, source: str) -> CommandError:
     match error:
         case CommandError():
             return error
+        case click.UsageError(ctx=click.Context(command_path=path)):
+            return CommandError(error.format_message(), f"See `{path} --help`.", error.exit_code)
+        case click.ClickException():
+            return CommandError(error.format_message(), exit_code=error.exit_code)
+        case click.Abort():
+            return CommandError("aborted")
         case errors.BedrockError():
             return CommandError.of(error, source)
         case OSError(errno=errno.EBADF):

@@ -173,7 +173,7 @@ class SpawnedServer:
         lines = self.log().strip().splitlines()
         if any("No module named server" in line for line in lines):
             return "it is not installed here; from a checkout: `pip install ./clients .`"
-        return lines[-1] if lines else "it printed nothing"
+        return lines[-1].removeprefix("error: ") if lines else "it printed nothing"
 
 
 def spawn_if_missing(

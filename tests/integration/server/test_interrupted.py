@@ -63,10 +63,10 @@ def interrupted(tmp_path: Path, module: str, text: str, arguments: tuple[str, ..
 def test_an_interrupt_while_it_is_loaded_ends_it_with_a_line(
     tmp_path: Path, module: str, arguments: tuple[str, ...]
 ) -> None:
-    assert interrupted(tmp_path, module, INTERRUPT, arguments) == (130, "bedrock: interrupted\n")
+    assert interrupted(tmp_path, module, INTERRUPT, arguments) == (130, "error: interrupted\n")
 
 
 def test_an_interrupt_while_the_server_starts_ends_it_with_a_line(tmp_path: Path) -> None:
     code, said = interrupted(tmp_path, "sitecustomize", AT_OPEN, (*SERVER, "--listen", "127.0.0.1:0"))
-    assert (code, said.splitlines()[-1]) == (130, "bedrock: interrupted")
+    assert (code, said.splitlines()[-1]) == (130, "error: interrupted")
     assert "Traceback" not in said

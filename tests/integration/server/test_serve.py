@@ -254,7 +254,7 @@ def test_a_second_server_on_the_same_data_says_one_line(start: Callable[..., Ser
     server = start()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert line == f"bedrock: the data directory {server.data} is in use by process {server.process.pid}"
+    assert line == f"error: the data directory {server.data} is in use by process {server.process.pid}"
     server.conversation()
 
 
@@ -264,7 +264,7 @@ def test_a_second_server_on_the_same_port_says_one_line(start: Callable[..., Ser
     assert code == 1
     holder = f"process {server.process.pid} ({Path(f'/proc/{server.process.pid}/comm').read_text().strip()})"
     assert line == (
-        f"bedrock: cannot listen on {server.address}: address already in use by {holder}; name another port with "
+        f"error: cannot listen on {server.address}: address already in use by {holder}; name another port with "
         "--listen, such as --listen 127.0.0.1:0 for any free one, or use --listen none for clients on this machine only"
     )
     assert not (tmp_path / "other" / "bedrock.sock").exists()
@@ -289,7 +289,7 @@ def test_a_second_server_is_kept_out_of_the_data_directory_even_if_the_lock_file
     (server.data / "lock").unlink()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert line == f"bedrock: the data directory {server.data} is in use by another process"
+    assert line == f"error: the data directory {server.data} is in use by another process"
     server.conversation()
 
 
@@ -302,7 +302,7 @@ def test_a_data_directory_that_others_could_write_to_is_not_used(tmp_path: Path)
     code, line = refuses_to_start(tmp_path, "--data-dir", str(data), "--listen", "127.0.0.1:0")
     assert code == 1
     assert line == (
-        f"bedrock: others may have put files into {data} (mode 0777): look inside and remove what is not yours, "
+        f"error: others may have put files into {data} (mode 0777): look inside and remove what is not yours, "
         f"then chmod 700 {data}"
     )
     assert [path.name for path in data.iterdir()] == ["token"]
@@ -338,7 +338,7 @@ def test_a_second_server_does_not_take_a_socket_over(start: Callable[..., Server
     server.conversation()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "other"), "--listen", f"unix:{path}")
     assert code == 1
-    assert line == f"bedrock: cannot listen on unix:{path}: another server does"
+    assert line == f"error: cannot listen on unix:{path}: another server does"
 
 
 def test_what_is_no_socket_is_not_listened_on(tmp_path: Path) -> None:

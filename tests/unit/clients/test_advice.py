@@ -28,7 +28,7 @@ def test_a_chat_says_what_its_keys_do_while_the_agent_is_busy() -> None:
 
 def test_a_mistyped_name_is_reported_as_it_was_typed() -> None:
     error = errors.NotFound("gone", resource="conversations/nope")
-    assert what_happened(error) == "conversation “nope” not found"
+    assert what_happened(error) == "conversation 'nope' not found"
     assert "bedrock list" in what_to_do(error)
     other = errors.NotFound("no such message", resource="conversations/c1/messages/m1")
     assert (what_happened(other), what_to_do(other)) == (other.message, "")

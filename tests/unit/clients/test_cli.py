@@ -518,7 +518,7 @@ def test_models_and_tools_are_listed(program: Program, fake: FakeBedrock) -> Non
     assert program("tools").stdout.startswith("bash\t")
     assert json.loads(program("models", "big").stdout)["name"] == "models/big"
     fake.refuse("GetModel", Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "models/bigg"))
-    assert "there is no model “bigg”" in program("models", "bigg").stderr
+    assert "there is no model 'bigg'" in program("models", "bigg").stderr
 
 
 def test_quotas_are_listed_with_what_is_used(program: Program, fake: FakeBedrock) -> None:
@@ -557,6 +557,20 @@ def test_what_to_do_about_too_many_runs_is_to_end_one() -> None:
     error = QuotaExceeded("2 of 2", reason="QUOTA_EXCEEDED", metadata={"quota": "concurrent_runs"})
     assert "`bedrock cancel NAME`" in what_to_do(error)
     assert "`bedrock quota`" in what_to_do(QuotaExceeded("all", metadata={"quota": "tokens_per_day"}))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("shwo", "No such command 'shwo'. Did you mean show?\nSee `bedrock --help`.\n"),
+        (f"mode {SLUG} x", "Invalid value for '[MODE]': 'x' is not one of 'restricted', 'workspace',"),
+        (f"update {SLUG}", "nothing to change; give an option such as --effort high\nSee `bedrock update --help`.\n"),
+    ],
+)
+def test_a_wrong_command_line_is_told_like_every_other_error(program: Program, line: str, said: str) -> None:
+    result = program(*line.split())
+    assert result.stderr.startswith(f"error: {said}")
+    assert (result.stdout, result.exit_code) == ("", exits.USAGE)
 
 
 def test_what_to_do_names_the_conversation_that_nobody_has_typed(program: Program, fake: FakeBedrock) -> None:
@@ -609,7 +623,7 @@ def test_logins_at_mcp_servers_are_commands_of_the_server(
         fake.info.mcp_servers[-1].error,
     ]
     monkeypatch.setattr(inspect, "entry_points", lambda **_: ())
-    assert "`bedrock mcp login` belongs to the server" in program("mcp", "login", "w").stderr
+    assert "No such command 'login'" in program("mcp", "login", "w").stderr
     login = EntryPoint("login", "server.auth.credential_commands:login", "bedrock.commands.mcp")
     monkeypatch.setattr(inspect, "entry_points", lambda group, name: (login,) if group == login.group else ())
     assert "Log in at an MCP server" in program("mcp", "login", "--help").stdout
@@ -619,7 +633,7 @@ def test_a_conversation_is_shown(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "", "", ask=True))
     program("ask", "Remove x")
     shown = program("show", SLUG).stdout
-    for words in (SLUG, "> Remove x", "Let me look.", "? bash wants to run in /", "rm x", "bedrock approve"):
+    for words in (SLUG, "> Remove x", "Let me look.", "? Run bash in /", "rm x", "bedrock approve"):
         assert words in shown
     as_json = json.loads(program("show", SLUG, "--output", "json").stdout)
     assert [message["role"] for message in as_json["messages"]] == ["ROLE_USER", "ROLE_AGENT"]
@@ -753,12 +767,12 @@ def test_what_may_do_more_than_a_narrower_mode_is_reported_and_ended_on_request(
     program: Program, fake: FakeBedrock
 ) -> None:
     fake.jobs = ["b-1", "b-3"]
-    what = "the tool call t1, the job b-1, the job b-3, the MCP server files"
-    ends_it = f"(`bedrock mode --stop-running {SLUG} restricted` ends that)"
+    what = "the tool call t1, the background job b-1, the background job b-3, the MCP server files"
+    ends_it = f"(`bedrock mode --stop-running {SLUG} restricted` stops that)"
     told = program("mode", "c1", "restricted").stdout
     assert told == f"{SLUG} is restricted\nstill running with more rights: {what} {ends_it}\n"
     told = program("mode", "--stop-running", SLUG, "restricted").stdout
-    assert told == f"{SLUG} is restricted\nended: {what}\n"
+    assert told == f"{SLUG} is restricted\nstopped: {what}\n"
     assert program("mode", SLUG, "restricted").stdout == f"{SLUG} is restricted\n"
     assert program("mode", SLUG).stdout == f"{SLUG} is restricted\n"
     assert program("mode", SLUG, "--stop-running").exit_code == exits.USAGE
@@ -775,7 +789,8 @@ def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock
     assert program("verify").exit_code == exits.USAGE
     assert program("replay", SLUG).stdout == "1 steps, 0 differences\n"
     logged = map(json.loads, program("log", SLUG, "--reverse").stdout.splitlines())
-    assert [(each["step"], each["event_type"]) for each in logged] == [("2", "user_message"), ("1", "user_message")]
+    event = {"type": "user_message"}
+    assert [(each["step"], each["event"]) for each in logged] == [("2", event), ("1", event)], "no texts of JSON"
     assert len(program("log", SLUG, "--after", "1").stdout.splitlines()) == 1
     assert json.loads(program("export", SLUG).stdout) == {"kind": "conversation"}
     assert program("rm", SLUG, "--yes").stdout == f"deleted {SLUG}\n"
@@ -850,8 +865,7 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
     result = program("doctor")
     assert result.exit_code == 0
     assert "ok    server: version 0.1.0 answers" in result.stdout
-    assert "warn  sandbox: tier TIER_B" not in result.stdout
-    assert "warn  sandbox: tier B, Landlock 4" in result.stdout
+    assert "warn  sandbox: tier B (Landlock 4 and seccomp, no namespaces)" in result.stdout
     assert "namespaces are forbidden" in result.stdout
     assert "warn  sandbox: unrestricted tools can read the server's token" in result.stdout
     assert "ok    models: 2 models; a new conversation uses demo" in result.stdout
@@ -861,8 +875,8 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
 @pytest.mark.parametrize(
     ("tier", "reason", "told"),
     [
-        ("TIER_B", "the setting sandbox = B limits it to tier B", "tier B, Landlock 4: the setting sandbox = B"),
-        ("TIER_NONE", "the setting sandbox = none", "the restricted mode is not available: the setting sandbox = none"),
+        ("TIER_B", "the setting sandbox = B limits it to tier B", "tier B (Landlock 4 and seccomp, no namespaces): "),
+        ("TIER_NONE", "the setting sandbox = none", "none: nothing confines tools: the setting sandbox"),
     ],
 )
 def test_a_sandbox_that_was_chosen_is_nothing_to_warn_of(
@@ -872,6 +886,17 @@ def test_a_sandbox_that_was_chosen_is_nothing_to_warn_of(
     fake.info.sandbox.MergeFrom(kind(tier=kind.Tier.Value(tier), reason=reason, by_setting=True))
     fake.info.sandbox.restricted_available = tier != "TIER_NONE"
     assert f"ok    sandbox: {told}" in program("doctor").stdout
+
+
+@pytest.mark.parametrize(("by_setting", "level"), [(False, "warn"), (True, "ok  ")])
+def test_the_doctor_names_the_modes_and_says_why_one_is_not_available(
+    program: Program, fake: FakeBedrock, by_setting: bool, level: str
+) -> None:
+    fake.info.sandbox.by_setting, fake.info.sandbox.workspace_reason = by_setting, "no mount namespaces: allow them"
+    told = program("doctor").stdout
+    assert "ok    restricted mode: tools can read but not change anything, and have no network\n" in told
+    assert f"{level}  workspace mode: not available: no mount namespaces: allow them\n" in told
+    assert "ok    unrestricted mode: tools may change files and run any command\n" in told
 
 
 @pytest.mark.parametrize(
@@ -928,7 +953,7 @@ def test_without_a_terminal_a_conversation_is_played(program: Program, fake: Fak
     fake.answers.append(uses_tool("ls", "a.txt", "There is a.txt.", ask=True))
     result = program("chat", "-C", str(tmp_path))
     assert result.exit_code == 0
-    order = [demo.PROMPT, "Let me look.", "● bash ls", "bash wants to run", "answered automatically", "a.txt"]
+    order = [demo.PROMPT, "Let me look.", "● bash ls", "? Run bash in", "answered automatically", "a.txt"]
     order += ["There is a.txt.", f"Completed. To read it again: bedrock show {SLUG}", "ANTHROPIC_API_KEY"]
     positions = [result.stdout.index(words) for words in order]
     assert positions == sorted(positions)
@@ -1099,12 +1124,6 @@ def test_a_conversation_is_summarized_and_continued(program: Program, fake: Fake
     result = program("compact", "brave-otter")
     assert (result.exit_code, result.stdout) == (0, "brave-otter continues from here: `bedrock chat -r brave-otter`\n")
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
-
-
-def test_a_conversation_is_only_summed_up(program: Program, fake: FakeBedrock) -> None:
-    result = program("compact", "--summary-only", "brave-otter")
-    assert (result.exit_code, result.stdout) == (0, "brave-otter is summarized: `bedrock show brave-otter`\n")
-    assert not fake.asked(v1.ContinueConversationRequest)
 
 
 def test_a_conversation_without_a_summary_stays_and_says_why(program: Program, fake: FakeBedrock) -> None:

@@ -96,7 +96,7 @@ def show_to_everybody(*story: v1.Event) -> None:
             open_questions=0,
         ),
     )
-    views.append((lambda _: None, lambda: prompt_text(session, Paint(False), 10)))
+    views.append((lambda _: None, lambda: prompt_text(session, Paint(False), 10, 60)))
     views.append((Drawing(Paint(False), lambda _: None).show_progress, lambda: None))
     for event in story:
         for take, look in views:

@@ -47,12 +47,11 @@ COMMANDS = [
     ("doctor",),
     ("doctor", "--output", "json"),
     ("watch", NAME),
-    ("watch", NAME, "--plain"),
     ("watch", NAME, "--output", "stream-json"),
     ("watch",),
     ("watch", "--output", "stream-json"),
     ("ask", "Hello?", "--approve", "all"),
-    ("ask", "Hello?", "--plain"),
+    ("ask", "Hello?", "--quiet"),
     ("ask", "Hello?", "--output", "json"),
     ("ask", "Hello?", "--output", "stream-json"),
     ("chat",),
@@ -73,7 +72,7 @@ COMMANDS = [
     ("audit",),
     ("verify", "--all"),
     ("verify", NAME),
-    ("replay", NAME, "--verbose"),
+    ("replay", NAME),
     ("log", NAME),
     ("export", NAME),
     ("download", NAME, "--force"),
@@ -148,11 +147,7 @@ def run(server: HostileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def is_json(arguments: tuple[str, ...]) -> bool:
     return (
-        arguments[0] == "export"
-        or arguments == ("models", "any")
-        or "--output" in arguments
-        or "--events" in arguments
-        or "--verbose" in arguments
+        arguments[0] == "export" or arguments == ("models", "any") or "--output" in arguments or "--events" in arguments
     )
 
 
@@ -189,7 +184,7 @@ def test_nothing_is_obeyed_in_a_chat(server: HostileServer, run: Run, monkeypatc
             paint = Paint(True)
 
             def refresh() -> None:
-                shown.extend([session.status(), prompt_text(session, paint, 20), *session.agent_lines()])
+                shown.extend([session.status(), prompt_text(session, paint, 20, 60), *session.agent_lines()])
 
             session = ChatSession(client, f"conversations/{NAME}", paint, print_line, run_command, width=lambda: 60)
             session.refresh = refresh

@@ -232,7 +232,7 @@ def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> N
     assert f"bedrock answer {SLUG}" in shown
     assert "no terminal" in program(address, "answer", SLUG).stderr
     unknown = program(address, "answer", SLUG, "--set", "tag=1").stderr
-    assert "no field “tag”" in unknown
+    assert "no field 'tag'" in unknown
     assert "Fields: branch, parts" in unknown
     assert "not FIELD=VALUE" in program(address, "answer", SLUG, "--set", "branch").stderr
     assert "type a whole number" in program(address, "answer", SLUG, "--set", "times=x").stderr

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +141,7 @@ def test_a_question_is_answered(address: str, fake: FakeBedrock, reply: str, ans
     async def story(chat: Chat) -> None:
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
-        assert (
-            "? bash wants to run in /tmp\n    rm x\n  no rule allows it; one would: allow the command rm x"
-            in chat.screen
-        )
+        assert "? Run bash in /tmp?\n    rm x" in chat.screen
         chat.session.enter(reply, chat.session.question)
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
         if "rule" in answer:
@@ -160,8 +158,8 @@ def test_a_question_is_answered(address: str, fake: FakeBedrock, reply: str, ans
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
-        (v1.MODE_WORKSPACE, "for the workspace mode: its tools may then change files in /tmp, and nothing else"),
-        (v1.MODE_UNRESTRICTED, "for the unrestricted mode: all its tools may then write and use the network"),
+        (v1.MODE_WORKSPACE, "workspace mode? Tools can then change files in /tmp"),
+        (v1.MODE_UNRESTRICTED, "unrestricted mode? Tools can then change any file and use the network"),
     ],
 )
 def test_a_request_for_a_mode_says_which(address: str, fake: FakeBedrock, mode: v1.Mode.ValueType, words: str) -> None:
@@ -170,7 +168,7 @@ def test_a_request_for_a_mode_says_which(address: str, fake: FakeBedrock, mode: 
     async def story(chat: Chat) -> None:
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
-        assert f"? the agent asks {words}, until the mode is changed back\n    to write" in chat.screen
+        assert f"? Switch to {words}, until you switch back (/mode).\n    to write" in chat.screen
         chat.session.enter("y", chat.session.question)
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
 
@@ -213,19 +211,20 @@ def test_a_question_stays_open_where_the_workspace_mode_is_refused(address: str,
     assert not fake.asked(v1.ResolveApprovalRequest)
 
 
-@pytest.mark.parametrize("words", ["w", "yesterday", "nothing like that", "all of them"])
-def test_words_that_only_begin_like_a_reply_are_a_message(address: str, fake: FakeBedrock, words: str) -> None:
+@pytest.mark.parametrize("words", ["w", "yess", "yesterday", "nothing like that", "all of them"])
+def test_what_is_no_reply_is_asked_again_and_not_sent(address: str, fake: FakeBedrock, words: str) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
 
     async def story(chat: Chat) -> None:
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
         chat.session.enter(words, chat.session.question)
-        await chat.shows("that was a message; the question is still open")
-        await chat.shows(f"“{words}” waits (steer)")
+        await chat.shows("· answer y, n, e or b; Esc or Ctrl-C cancels, ↑ and Tab queue it as a message")
+        assert chat.session.question
 
     play(address, story)
     assert not fake.asked(v1.ResolveApprovalRequest)
+    assert sent(fake) == [("Remove x", v1.DELIVERY_STEER)]
 
 
 def test_typing_on_after_ctrl_c_stays(address: str, fake: FakeBedrock) -> None:
@@ -260,7 +259,7 @@ def test_a_chat_that_is_to_go_on_does_so_by_itself(address: str, fake: FakeBedro
 
     async def story(chat: Chat) -> None:
         before = chat.session.view
-        await chat.until(lambda: before.slug)
+        await chat.until(lambda: before.info.slug)
         fake.happen(state("awaiting_continuation"), state("context_exhausted"))
         await chat.shows("· this chat continues in brave-otter")
         assert "bedrock continue" not in chat.screen
@@ -273,7 +272,7 @@ def test_a_message_to_a_full_conversation_is_not_sent_and_it_is_said_how_to_go_o
     address: str, fake: FakeBedrock
 ) -> None:
     async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
+        await chat.until(lambda: chat.session.view.info.slug)
         fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only"))
         chat.session.enter("One more thing")
         await chat.shows("✗ not sent: “One more thing” (↑ brings it back)")
@@ -311,9 +310,11 @@ def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
         message = v1.Message(name=f"{NAME}/messages/q1", delivery=v1.DELIVERY_FOLLOW_UP)
         message.content.add(text="then this")
         message.create_time.GetCurrentTime()
-        fake.queued.append(v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED))
+        queued = v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED)
+        fake.happen(v1.Event(queue_changed=queued))
+        await chat.until(lambda: chat.session.view.queue)
         chat.session.enter("/queue")
-        await chat.shows("· follow-up, sent 0 s ago: “then this”")
+        await chat.shows("· follow-up: “then this”")
 
     play(address, story)
 
@@ -340,10 +341,10 @@ def test_a_chat_goes_on_in_the_successor(address: str, fake: FakeBedrock) -> Non
 
     async def story(chat: Chat) -> None:
         before = chat.session.view
-        await chat.until(lambda: before.slug)
+        await chat.until(lambda: before.info.slug)
         chat.session.enter("/continue")
         await chat.shows("· this chat continues in brave-otter")
-        await chat.until(lambda: chat.session.view is not before and chat.session.view.slug)
+        await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
         chat.session.enter("Hi")
         await chat.shows("Hello again.")
         assert not chat.session.over.is_set()
@@ -366,7 +367,7 @@ def test_a_chat_goes_on_in_a_fork(address: str, fake: FakeBedrock) -> None:
         await chat.shows("nothing would be left")
         for number, line in enumerate(("/fork", "/rewind", "/rewind 2"), 1):
             before = chat.session.view
-            await chat.until(partial(getattr, before, "slug"))
+            await chat.until(partial(attrgetter("info.slug"), before))
             chat.session.enter(line)
             await chat.until(partial(moved, chat, before))
             assert chat.screen.count("· a fork: brave-otter; files stay as they are") == number
@@ -408,7 +409,7 @@ def test_a_command_shows_what_can_be_chosen_and_what_is(address: str, fake: Fake
     demo.reasoning_efforts.extend(efforts)
 
     async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.mode)
+        await chat.until(lambda: chat.session.view.info.mode)
         chat.session.enter(line)
         await chat.shows(words)
 
@@ -428,9 +429,8 @@ def test_background_jobs_are_reported_and_ended_on_request(address: str, fake: F
     play(address, story)
 
 
-@pytest.mark.parametrize("reply", ["y", "n", "a"])
-def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_if_agreed(
-    address: str, fake: FakeBedrock, reply: str
+def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_on_request(
+    address: str, fake: FakeBedrock
 ) -> None:
     fake.jobs = ["b-1"]
     fake.conversation.background_jobs.append("b-1")
@@ -444,21 +444,16 @@ def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_if_a
         await chat.shows("● bash sleep 99")
         chat.session.enter("/mode restricted")
         what = "bash sleep 99, the background job b-1, the MCP server files"
-        await chat.shows(f"? still running with more rights: {what}. Stop it?")
-        chat.session.enter(reply, chat.session.question)
-        if reply == "y":
-            await chat.shows(f"· stopped: {what}")
-            await chat.until(lambda: "background job" not in chat.session.status())
-        elif reply == "a":  # which is no answer to this
-            await chat.shows("that was a message; the question is still open")
-        else:
-            await chat.until(lambda: chat.session.question is None)
+        await chat.shows(f"· still running with more rights: {what} (`/mode restricted stop` stops that)")
+        chat.session.enter("/mode restricted stop")
+        await chat.shows(f"· stopped: {what}")
+        await chat.until(lambda: "background job" not in chat.session.status())
 
     play(address, story)
     asked = [
         request.stop_running for request in fake.asked(v1.SetModeRequest) if isinstance(request, v1.SetModeRequest)
     ]
-    assert asked == ([False, True] if reply == "y" else [False])
+    assert asked == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -499,7 +494,7 @@ def test_a_misspelled_command_is_guessed_and_not_sent(address: str, fake: FakeBe
 def test_compact_goes_on_in_the_successor_once_the_summary_is_written(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         before = chat.session.view
-        await chat.until(lambda: before.slug)
+        await chat.until(lambda: before.info.slug)
         chat.session.enter("/compact")
         await chat.shows("· this chat continues in brave-otter")
         await chat.until(lambda: chat.session.view is not before)
@@ -513,7 +508,7 @@ def test_compact_does_not_advise_what_it_does_itself(address: str, fake: FakeBed
     summary.message_added.system_kind = v1.SYSTEM_MESSAGE_KIND_SUMMARY
 
     async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
+        await chat.until(lambda: chat.session.view.info.slug)
         transcript = chat.session.transcript
         await chat.session.compact()
         transcript.show(Event.from_proto(summary))
@@ -527,7 +522,7 @@ def test_compact_without_a_summary_stays_and_says_why(address: str, fake: FakeBe
     fake.summary = [stored("error", v1.ContentBlock(text="No summary was written: no route")), state("idle")]
 
     async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
+        await chat.until(lambda: chat.session.view.info.slug)
         chat.session.enter("/compact")
         await chat.shows("✗ No summary was written: no route")
         await chat.until(lambda: chat.session.view.state.kind == "idle")
@@ -538,7 +533,7 @@ def test_compact_without_a_summary_stays_and_says_why(address: str, fake: FakeBe
 
 def test_a_chat_whose_server_has_ended_says_once_how_to_go_on(address: str) -> None:
     async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
+        await chat.until(lambda: chat.session.view.info.slug)
         chat.session.disconnected(Unavailable("the stream ended"), 1)
         assert "has ended" not in chat.screen
         for _ in range(2):
@@ -552,7 +547,7 @@ def test_compact_that_is_refused_stays(address: str, fake: FakeBedrock) -> None:
     fake.refuse("TriggerContinuation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
 
     async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
+        await chat.until(lambda: chat.session.view.info.slug)
         chat.session.enter("/compact")
         await chat.shows("agent is busy")
         fake.happen(state("awaiting_continuation"), state("context_exhausted"))
@@ -573,10 +568,10 @@ def test_a_new_conversation_in_the_same_chat_has_the_same_settings(
     async def story(chat: Chat) -> None:
         chat.session.clear_screen = lambda: cleared.append("screen")
         before = chat.session.view
-        await chat.until(lambda: before.slug)
+        await chat.until(lambda: before.info.slug)
         chat.session.enter(command)
         await chat.shows("· a new conversation: brave-otter")
-        await chat.until(lambda: chat.session.view is not before and chat.session.view.slug)
+        await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
 
     play(address, story)
     (made,) = fake.asked(v1.CreateConversationRequest)
@@ -594,7 +589,7 @@ def job(handle: str, status: str, code: int | None = None) -> v1.Event:
 
 def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.slug)
+        await chat.until(lambda: chat.session.view.info.slug)
         assert "background" not in chat.session.status()
         fake.happen(job("b-1", "running"), job("b-2", "running"), job("b-3", "running"))
         await chat.until(lambda: "3 background jobs ·" in chat.session.status())

@@ -303,7 +303,7 @@ open(os.environ["GOODBYE"], "w").close()
 
 BROKEN = """
 import sys
-print("bedrock: the data directory is in use by another server", file=sys.stderr)
+print("error: the data directory is in use by another server", file=sys.stderr)
 sys.exit(1)
 """
 

@@ -157,7 +157,7 @@ SLOWLY = 0.8
 
 
 def test_nothing_is_decided_without_enter_however_slowly_a_text_is_typed(terminal: Terminal, fake: FakeBedrock) -> None:
-    for text in ("explain why first", "yes but why?", "but why?", "not so fast", "never mind"):
+    for text in ("explain why first", "yes but why?", "but why?", "not so fast", "never mind", "yess"):
         fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
         sends(terminal, fake, f"Remove x, then {text}")
         terminal.until(lambda screen: any(row.startswith("[y]es") for row in screen))
@@ -165,7 +165,7 @@ def test_nothing_is_decided_without_enter_however_slowly_a_text_is_typed(termina
         time.sleep(SLOWLY)  # the pause is what is tested
         assert not decisions(fake)
         sends(terminal, fake, text[1:])
-        terminal.shows("that was a message")
+        terminal.shows("answer y, n, e or b; Esc or Ctrl-C cancels")
         terminal.keys("\x1b")
         terminal.wait(lambda: not fake.conversation.state.busy, "the end of the run")
         terminal.until(lambda screen: any(row.startswith("idle") for row in screen))
@@ -249,7 +249,7 @@ def test_a_text_that_was_begun_before_a_tool_asks_goes_to_the_agent(
 
     fake.answers.append(asks_later)
     sends(terminal, fake, "Move it")
-    terminal.shows("bash wants to run")
+    terminal.shows("? Run bash in")
     terminal.keys("this is for you alone")
     terminal.shows("this is for you alone")
     with Client(address, token="secret") as other:

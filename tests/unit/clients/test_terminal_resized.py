@@ -41,9 +41,8 @@ def test_resizing_while_text_streams_leaves_no_copies(
     address: str, fake: FakeBedrock, reflow: bool, plain: bool
 ) -> None:
     fake.answers.append(lambda run: [state("llm_requesting", run), delta(words(0, 20), 0)])
-    options = ("chat", "--plain") if plain else ("chat",)
-    environ = {"BEDROCK_ADDRESS": address, "NO_COLOR": ""}
-    with Terminal(*options, environ=environ, reflow=reflow) as terminal:
+    environ = {"BEDROCK_ADDRESS": address, "NO_COLOR": "1" if plain else ""}
+    with Terminal("chat", environ=environ, reflow=reflow) as terminal:
         terminal.shows("idle · ")
         terminal.keys("Go\r")
         terminal.shows("word19;")

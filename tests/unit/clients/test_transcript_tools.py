@@ -61,14 +61,13 @@ def test_a_long_diff_is_cut() -> None:
 def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -> None:
     asked = question("patch", {"path": "x", "patches": PATCHES})
     assert question_lines(asked, "/tmp", Paint(False)) == [
-        "? patch wants to run in /tmp",
+        "? Run patch in /tmp?",
         "    x",
         "    replace (toClipboard: c)",
         "    - two",
         "    + 2",
         "    + zwei\\u202e",
         "    append_eof (fromClipboard: c)",
-        "  no rule allows it",
     ]
 
 
@@ -91,7 +90,7 @@ def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -
                 origin=v1.ApprovalRule.ORIGIN_OPERATOR,
                 path="/etc",
             ),
-            "  a rule of the server might deny it, which only running it would show: deny files beneath /etc",
+            "  a rule of the server may deny it, which only shows once it runs: deny files beneath /etc",
         ),
     ],
 )

@@ -539,7 +539,13 @@ ODD = "\udcff"
 )
 def test_a_variable_that_is_no_text_is_named_in_one_line(variable: str, value: str, said: str) -> None:
     done = check(**{variable: value})
-    assert (done.exit_code, done.output) == (2, f"bedrock: {variable}: {said}\n")
+    assert (done.exit_code, done.output) == (2, f"error: {variable}: {said}\n")
+
+
+@pytest.mark.parametrize("option", ["--http", "--metrics-listen"])
+def test_an_option_is_named_as_it_was_typed(home: Path, option: str) -> None:
+    done = CliRunner().invoke(cli.serve, [option, "foo"])
+    assert (done.exit_code, done.output) == (2, f"error: {option}: must be a port, host:port, or none\n")
 
 
 @pytest.mark.parametrize(
@@ -553,7 +559,7 @@ def test_what_is_wrong_with_the_authorizer_is_said_in_one_line(home: Path, table
     file = home / "bedrock.toml"
     file.write_text(f"[authorizer]\n{table}\n")
     done = check("--config", str(file))
-    assert (done.exit_code, done.output) == (2, f"bedrock: {file}: {said}\n")
+    assert (done.exit_code, done.output) == (2, f"error: {file}: {said}\n")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
 from bedrock.cli.chat.session import ChatSession, message_of
-from bedrock.cli.chat.slash_commands import COMMANDS, EFFORTS, MODES, POLICIES
+from bedrock.cli.chat.slash_commands import COMMANDS, EFFORTS, POLICIES
+from bedrock.cli.display.labels import MODES
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivateError, check_private, open_believed
@@ -76,7 +77,7 @@ class ChatCompleter(Completer):
     def __init__(self, session: ChatSession) -> None:
         self._session = session
         self._paths = PathCompleter(expanduser=True)
-        self._project = PathCompleter(get_paths=lambda: [session.view.working_directory or "."], expanduser=True)
+        self._project = PathCompleter(get_paths=lambda: [session.view.info.working_directory or "."], expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         text = document.text_before_cursor
@@ -103,7 +104,7 @@ class ChatCompleter(Completer):
     def _arguments(self, name: str) -> Iterable[tuple[str, str]]:
         match name:
             case "mode":
-                return [(mode, "") for mode in MODES]
+                return list(MODES.items())
             case "effort":
                 return [(effort, "") for effort in EFFORTS]
             case "approvals":

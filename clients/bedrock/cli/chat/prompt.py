@@ -29,7 +29,7 @@ from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.questions import Asked, QuestionForm, parse_reply, question_title, replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.live_block import reflows, rows_taken
-from bedrock.cli.text.output import print_line
+from bedrock.cli.text.output import folding, print_line
 from bedrock.cli.text.safe_text import SafeText, without_colours
 from bedrock.cli.text.style import Paint, cells
 
@@ -254,21 +254,20 @@ class ChatPrompt:
         asked, before = self.session.question, self._shown
         self._begun_before = bool(self.typed.text) and (self._begun_before or asked != before)
         self._shown = asked
-        return ANSI(
-            prompt_text(self.session, self._paint, min(self._app.output.get_size().rows // TAIL_SHARE, TAIL_LINES))
-        )
+        size = self._app.output.get_size()
+        return ANSI(prompt_text(self.session, self._paint, min(size.rows // TAIL_SHARE, TAIL_LINES), size.columns))
 
 
-def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
+def prompt_text(session: ChatSession, paint: Paint, room: int, columns: int) -> SafeText:
     """The lines above the input, and the prompt mark; `room` limits the lines of text that is streaming in."""
     lines = [*session.agent_lines(), *session.transcript.unfinished(room)]
+    say = folding(lines.append, lambda: columns)
     asked, count = session.question, session.open_questions
     if asked is not None and count > 1:
-        lines.append(paint.careful(f"{count} questions are open; this answers: {question_title(asked)}"))
-    above = paint.text(*(part for line in lines for part in (line, "\n")))
-    if asked is None:
-        return above + paint.bold(USER_MARK)
-    return above + replies(asked, paint, session.view.mode) + paint.bold(USER_MARK)
+        say(paint.careful(f"{count} questions are open; this answers: {question_title(asked)}"))
+    for line in replies(asked, paint, session.view.info.mode) if asked is not None else ():
+        say(line, indent=len("[y] "))
+    return paint.text(*(part for line in lines for part in (line, "\n"))) + paint.bold(USER_MARK)
 
 
 def is_being_chosen(typed: Buffer) -> bool:
@@ -386,7 +385,7 @@ class Attention:
 
     def observe(self, view: ConversationView) -> None:
         """Ring the bell if a new question waits for the user, or a long run has ended."""
-        if not view.slug:  # the first snapshot has not arrived yet
+        if not view.info.slug:  # the first snapshot has not arrived yet
             return
         asked = {approval.name for approval in view.approvals} | {each.name for each in view.state.questions}
         opened = self._asked is not None and bool(asked - self._asked)

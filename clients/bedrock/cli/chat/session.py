@@ -12,7 +12,7 @@ from bedrock.catalog import Model
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
 from bedrock.cli.display.labels import UNRECORDED, nothing_to_cancel
-from bedrock.cli.display.questions import Asked, Offer, QuestionForm, Reply, made_rule, parse_reply, rule_line
+from bedrock.cli.display.questions import Asked, QuestionForm, Reply, made_rule, no_reply, parse_reply, rule_line
 from bedrock.cli.display.transcript import HOW_TO_SEE, Transcript
 from bedrock.cli.exit_codes import what_happened, what_to_do
 from bedrock.cli.text.output import Write, folding
@@ -72,7 +72,6 @@ class ChatSession:
         """The form of the first open question of a tool, with the answers so far; None if no question is open."""
         self._armed = False
         self._was_busy = False
-        self._offer: Offer | None = None
         self.move_to(name)
 
     @property
@@ -85,15 +84,13 @@ class ChatSession:
 
     @property
     def question(self) -> Asked | None:
-        """The question that the user is asked now, by the chat itself, the agent or a tool; None if there is none."""
-        if self._offer is not None or self.view.approvals:
-            return self._offer or self.view.approvals[0]
-        return self._form()
+        """The question that the user is asked now, by the agent or a tool; None if there is none."""
+        return self.view.approvals[0] if self.view.approvals else self._form()
 
     @property
     def open_questions(self) -> int:
-        """The number of open questions, including one of the chat itself."""
-        return len(self.view.approvals) + len(self.view.state.questions) + (self._offer is not None)
+        """The number of open questions."""
+        return len(self.view.approvals) + len(self.view.state.questions)
 
     def _form(self) -> QuestionForm | None:
         """The form of the first open question of a tool, with the answers so far; None if no question waits."""
@@ -111,7 +108,6 @@ class ChatSession:
             self.paint, self._print, live=True, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
         )
         self._moved.set()
-        self._offer = None
         self._filling = None
         self._compacting = False
         self._moving = False
@@ -148,7 +144,7 @@ class ChatSession:
         self.outage.begin(error, delay)
         if isinstance(error, ServerNotRunning) and not self._server_ended:
             self._server_ended = True
-            self._tell_outage(f"the server has stopped. Ctrl-D, then bedrock chat -r {self.drawing.view.slug}")
+            self._tell_outage(f"the server has stopped. Ctrl-D, then bedrock chat -r {self.drawing.view.info.slug}")
 
     async def _show_events(self) -> None:
         events = self.conversation.events(recent_messages=RECENT_MESSAGES)
@@ -165,7 +161,7 @@ class ChatSession:
     @property
     def _goes_on(self) -> bool:
         """Whether the chat continues in the successor when the summary is written."""
-        return self._compacting or self.view.auto_continue
+        return self._compacting or self.view.info.auto_continue
 
     def _observe(self, event: Event) -> None:
         """Continue in the successor when the context is used up, if the chat continues then."""
@@ -208,12 +204,6 @@ class ChatSession:
         elif text.strip() or isinstance(asked, QuestionForm):
             self._armed = False
             self._entered.put_nowait((text, asked))
-
-    def offer(self, offer: Offer) -> None:
-        """Ask the user a question that comes from the chat itself. It is asked before the agent's approval requests."""
-        self._offer = offer
-        self.say(self.paint.careful(f"? {offer.text}"))
-        self.refresh()
 
     async def compact(self) -> None:
         """Request a summary, and continue in the successor when it is complete."""
@@ -314,16 +304,12 @@ class ChatSession:
             await self._run_command(self, text)
         elif isinstance(asked, QuestionForm):
             await self._fill_in(asked, message)
-        elif isinstance(asked, Offer) and reply:
-            await self._answer_offer(asked, reply)
-        elif isinstance(asked, Approval) and reply:
+        elif asked is not None and reply:
             await self._answer(asked, reply, text)
-        elif isinstance(asked, Approval) and asked.mode_upgrade is not None and text.strip() == "w":
-            self.say(self.paint.careful("· no workspace mode in this directory (why: /mode workspace); answer y or n"))
+        elif asked is not None:
+            self.say(self.paint.careful(f"· {no_reply(asked)}"))
         else:
             await self.send(message, "steer")  # a steer also works if the run has just ended: it starts a new one
-            if self._offer or self.view.approvals:
-                self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 
     async def _answer(self, asked: Approval, reply: Reply, text: str) -> None:
         """Send the user's reply to the approval request that was shown, unless the request is no longer open."""
@@ -362,13 +348,6 @@ class ChatSession:
         ):
             form.begin_again()
         self.refresh()
-
-    async def _answer_offer(self, asked: Offer, reply: Reply) -> None:
-        if asked is self._offer:
-            self._offer = None
-            self.refresh()
-            if reply.approve:
-                await asked.accept()
 
 
 def _is_utf8(text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,15 +12,13 @@ from typing import cast, get_args
 from bedrock import AsyncConversation, Generation
 from bedrock._shared.requests import image
 from bedrock.cli.chat.session import ChatSession
-from bedrock.cli.display.labels import queue_lines, unoffered_notice
-from bedrock.cli.display.questions import Offer, rule_id, rule_title
-from bedrock.cli.text.safe_text import SafeText, for_terminal
+from bedrock.cli.display.labels import MODES, mode_lines
+from bedrock.cli.display.questions import rule_id, rule_title
 from bedrock.cli.text.style import one_line
 from bedrock.conversations import ConversationInfo
 from bedrock.types import ApprovalPolicy, Mode, ReasoningEffort
 
 EFFORTS = get_args(ReasoningEffort)
-MODES = ("restricted", "workspace", "unrestricted")
 POLICIES = get_args(ApprovalPolicy)
 
 _KEYS = (
@@ -92,8 +90,10 @@ async def _queue(chat: ChatSession, text: str) -> None:
     if text:
         await chat.send(text, "follow_up")
         return
-    for line in await chat.attempt(queue_lines(chat.conversation)) or ():
-        chat.say(chat.paint.dim(line))
+    for message in chat.view.queue:
+        chat.say(chat.paint.dim(f"· {message.delivery.replace('_', '-')}: “{one_line(message.text, 60)}”"))
+    if not chat.view.queue:
+        chat.say(chat.paint.dim("· the queue is empty"))
 
 
 async def _withdraw(chat: ChatSession, message: str) -> None:
@@ -133,36 +133,17 @@ async def _rule_lines(chat: ChatSession) -> list[str]:
     return [choice + ("; there are no rules" if not lines else ""), *lines]
 
 
-async def _mode(chat: ChatSession, mode: str) -> None:
-    """Set the mode, and offer to stop what still runs with wider rights; without a valid one, list all."""
-    if mode not in MODES:
-        chat.say(chat.paint.careful(f"· the mode is {chat.view.mode}; it can be {_listed(MODES)}"))
+async def _mode(chat: ChatSession, argument: str) -> None:
+    """Set the mode, and with "stop" after it stop what still runs with wider rights; without a valid one, list all."""
+    mode, _, stop = argument.partition(" ")
+    if mode not in MODES or stop not in ("", "stop"):
+        chat.say(chat.paint.careful(f"· the mode is {chat.view.info.mode}; it can be {_listed(list(MODES))}"))
         return
-    answer = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode)))
-    if answer is None:
-        return
-    if unoffered := unoffered_notice(answer.conversation):
-        chat.say(chat.paint.careful(f"· {unoffered}"))
-    # Read now, because the transcript drops the title of a call when the call ends.
-    titles = {call: chat.transcript.call_title(call) for call in answer.surviving_tool_use_ids}
-    left = [*titles.values(), *_titles(answer.surviving_jobs, answer.surviving_mcp_servers)]
-    if left:
-
-        async def stop() -> None:
-            stopped = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode), stop_running=True))
-            if stopped is not None:
-                calls = stopped.stopped_tool_use_ids
-                ended = [titles.get(call) or chat.transcript.call_title(call) for call in calls]
-                names = ", ".join((*ended, *_titles(stopped.ended_jobs, stopped.stopped_mcp_servers)))
-                chat.say(chat.paint.dim(f"· stopped: {names}" if names else "· it has ended by itself"))
-                chat.view.jobs.difference_update(stopped.ended_jobs)
-
-        chat.offer(Offer(f"still running with more rights: {', '.join(left)}. Stop it?", stop))
-
-
-def _titles(jobs: Iterable[str], servers: Iterable[str]) -> list[SafeText]:
-    found = (*(f"the background job {job}" for job in jobs), *(f"the MCP server {server}" for server in servers))
-    return list(map(for_terminal, found))
+    changed = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode), stop_running=bool(stop)))
+    if changed is not None:
+        for line in mode_lines(changed, f"/mode {mode} stop", chat.transcript.call_title):
+            chat.say(chat.paint.careful(f"· {line}"))
+        chat.view.jobs.difference_update(changed.ended_jobs)
 
 
 async def _effort(chat: ChatSession, effort: str) -> None:
@@ -255,7 +236,7 @@ async def _go_on_in(chat: ChatSession, fork: AsyncConversation | None) -> None:
 
 def _move(chat: ChatSession, to: ConversationInfo, what: str) -> None:
     its_run = "; its run continues" if chat.view.busy else ""
-    back = f"`bedrock chat -r {chat.view.slug}` returns to the one before{its_run}"
+    back = f"`bedrock chat -r {chat.view.info.slug}` returns to the one before{its_run}"
     chat.say(chat.paint.good(f"· {what} ({back})"))
     chat.move_to(to.name)
 
@@ -278,7 +259,10 @@ COMMANDS = (
         _approvals,
     ),
     Command(
-        "mode", "[MODE]", "restricted, workspace or unrestricted: what the tools may do; without one, show it", _mode
+        "mode",
+        "[MODE [stop]]",
+        "restricted, workspace or unrestricted: what tools may do; stop ends what still has wider rights",
+        _mode,
     ),
     Command("model", "[MODEL]", "use another model from the next request on; without one, list them", _model),
     Command("effort", "[EFFORT]", "how much the model is to think; without one, list what it can be", _effort),

@@ -155,7 +155,7 @@ def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
     for given in values:
         name, separator, text = given.partition("=")
         if not separator or name not in fields:
-            wrong = f"no field “{name}”" if separator else "not FIELD=VALUE"
+            wrong = f"no field '{name}'" if separator else "not FIELD=VALUE"
             raise exits.CommandError(f"--set {given}: {wrong}", f"Fields: {', '.join(sorted(fields))}.", exits.USAGE)
         try:
             content[name] = value_of(fields[name], text)

@@ -7,7 +7,6 @@ import os
 import select
 import stat
 import sys
-import threading
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +26,11 @@ from bedrock.cli.display.questions import QuestionForm
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import flow_of, print_json, print_line, print_text
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
+from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import BedrockError, InvalidArgument, RunEnded
 from bedrock.states import Question
 
-# How many seconds after its start the command says that it still reads standard input.
+# After how many seconds without input the command says that it reads standard input.
 NOTICE_SECONDS = 1.0
 
 # After how many seconds without a byte a pipe is not waited for, if the arguments have words.
@@ -79,7 +78,6 @@ class Outcome:
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
 )
-@PLAIN_OPTION
 @opening_options
 @generation_options
 def ask(
@@ -91,7 +89,6 @@ def ask(
     no_stdin: bool,
     quiet: bool,
     schema: str | None,
-    plain: bool,
     generation: Generation | None,
     **opening: Any,
 ) -> None:
@@ -119,7 +116,7 @@ def ask(
             async with asked.question(
                 text, images=attached, wait_for_others=True, generation=generation, output_schema=output_schema
             ) as run:
-                shown = None if quiet else Paint.for_stream(sys.stderr, plain=plain)
+                shown = None if quiet else Paint.for_stream(sys.stderr)
                 return await _follow(
                     connection, asked, run, shown, approve=approve == "all", stream=output == "stream-json"
                 )
@@ -142,7 +139,7 @@ def ask(
     if schema and output == "text" and outcome.exit_code == exits.OK:
         print_json(outcome.value)
     else:
-        _report(conversation, run, outcome, output, plain=plain)
+        _report(conversation, run, outcome, output)
     ctx.exit(outcome.exit_code)
 
 
@@ -169,13 +166,10 @@ def _prompt(arguments: tuple[str, ...], *, no_stdin: bool = False, quiet: bool =
 def _input(*, beside_words: bool, quiet: bool) -> str:
     """The text of standard input; "" if it is silent for SILENCE_SECONDS and the prompt has words."""
     leave_out = "; --no-stdin skips it" if beside_words else ""
-    text = f"Reading standard input until it ends{leave_out}."
-    notice = threading.Timer(NOTICE_SECONDS, exits.print_message, (text,))
-    notice.daemon = True
-    if not quiet:
-        notice.start()
     try:
-        if beside_words and not select.select([sys.stdin], [], [], SILENCE_SECONDS)[0]:
+        if not quiet and _is_silent(NOTICE_SECONDS):
+            exits.print_message(f"Reading standard input until it ends{leave_out}.")
+        if beside_words and _is_silent(SILENCE_SECONDS):
             exits.print_message("No data on standard input, so it is ignored.")
             return ""
         text = sys.stdin.read(MAX_REQUEST_BYTES + 1)
@@ -184,8 +178,13 @@ def _input(*, beside_words: bool, quiet: bool) -> str:
         return text.strip()
     except UnicodeDecodeError as error:
         raise click.UsageError(f"standard input is not valid {error.encoding.upper()}") from None
-    finally:
-        notice.cancel()
+
+
+def _is_silent(seconds: float) -> bool:
+    """Whether standard input has nothing to read, nor ends, for some seconds."""
+    with suppress(OSError, ValueError):
+        return not select.select([sys.stdin], [], [], seconds)[0]
+    return False
 
 
 def _image(path: str) -> v1.Image:
@@ -237,7 +236,7 @@ async def _follow(
         if not quiet:
             client.on_disconnect = outage.begin
             if width is not None:
-                drawing.view.know(await conversation.get())
+                drawing.view.info = await conversation.get()
                 await stack.enter_async_context(block.updated(status))
         async for event in run:
             streams.ensure_read(sys.stdout)
@@ -296,10 +295,10 @@ async def _outcome(run: AsyncRun) -> Outcome:
         return Outcome(exits.FAILED if run.stop.detail else exits.CANCELLED, error=interruption(run.stop.detail))
 
 
-def _report(conversation: Conversation, run: AsyncRun | None, outcome: Outcome, output: str, *, plain: bool) -> None:
+def _report(conversation: Conversation, run: AsyncRun | None, outcome: Outcome, output: str) -> None:
     if output == "text":
         if outcome.exit_code == exits.OK or outcome.text:
-            _answer(outcome.text, Paint.for_stream(sys.stdout, plain=plain))
+            _answer(outcome.text, Paint.for_stream(sys.stdout))
     else:
         result = _result(conversation, run, outcome)
         print_json(result if output == "json" else {"kind": "result", "result": result})

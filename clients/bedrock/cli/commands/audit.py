@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -74,8 +75,7 @@ def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
 
 @on_conversation
 @option("--until", "Stop after this revision.", metavar="REVISION", type=click.IntRange(0), default=0)
-@option("-v --verbose", "Print every step.", is_flag=True)
-def replay(conversation: Conversation, until: int, verbose: bool) -> None:
+def replay(conversation: Conversation, until: int) -> None:
     """Replay a log and compare each step with the stored one.
 
     The log contains the inputs of the state machine; nothing is changed, and no model or tool is called.
@@ -83,8 +83,6 @@ def replay(conversation: Conversation, until: int, verbose: bool) -> None:
     steps = differences = 0
     for step in conversation.replay(until):
         steps += 1
-        if verbose:
-            print_json_line(f"{step.step}\t{step.revision}\t{step.event_json}\t{step.state_json}")
         if step.difference:
             differences += 1
             print_text(f"step {step.step}: {step.difference}")
@@ -102,7 +100,12 @@ def log(conversation: Conversation, after: int, reverse: bool) -> None:
     revision and the digest. Steps that were pruned are missing.
     """
     for step in conversation.transitions(after_step=after, newest_first=reverse):
-        print_json_line(json.dumps(step.to_dict(), ensure_ascii=False))
+        values = step.to_dict()
+        for name in [name for name in values if name.endswith("_json")]:
+            with suppress(ValueError, RecursionError):  # then it stays a text
+                values[name.removesuffix("_json")] = json.loads(values[name])
+                del values[name]
+        print_json_line(json.dumps(values, ensure_ascii=False))
 
 
 @on_conversation

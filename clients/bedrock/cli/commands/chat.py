@@ -26,7 +26,7 @@ from bedrock.cli.spawned_server import spawn_if_missing
 from bedrock.cli.stdio import typing_ahead
 from bedrock.cli.text.output import Write, folding, print_line
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
+from bedrock.cli.text.style import Paint, columns
 from bedrock.conversations import ConversationInfo
 from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
@@ -61,7 +61,7 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
     write(paint.bold(f"Bedrock plays one conversation, because there is no terminal: {made.slug}"))
     write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
     drawing = Drawing(paint, write)
-    drawing.view.know(made)
+    drawing.view.info = made
     with as_ctrl_c(), conversation.question(PROMPT) as run:
         for event in run:
             streams.ensure_read(sys.stdout)
@@ -107,10 +107,9 @@ ENDS = "The server ends when no client is connected and no run is open, and back
 @option("--again", "The command that resumes the chat, with {} for its slug.", metavar="COMMAND", hidden=True)
 @option("--spawn", "Start a server also if an address is given and none answers there.", is_flag=True)
 @NOTIFY_OPTION
-@PLAIN_OPTION
 @opening_options
 @generation_options
-def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, again: str | None, **opening: Any) -> None:
+def chat(prompt: tuple[str, ...], *, spawn: bool, notify: bool, again: str | None, **opening: Any) -> None:
     """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
 
     Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or
@@ -122,7 +121,7 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, aga
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    paint = Paint.for_stream(sys.stdout, plain=plain)
+    paint = Paint.for_stream(sys.stdout)
     if not at_terminal and any(given for name, given in opening.items() if name not in ("directory", "model")):
         raise click.UsageError("without a terminal only -C and -m can be used; `bedrock ask` takes the other options")
     if prompt and not at_terminal:
@@ -198,4 +197,4 @@ async def _chat(
             session.say(paint.dim("The demo model answers, by its script: type help to see what it can show."))
         session.enter(first)
         await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY), Attention(enabled=notify))
-        return session.conversation.name, session.view.slug or now.slug
+        return session.conversation.name, session.view.info.slug or now.slug

@@ -19,7 +19,7 @@ from bedrock._shared.settings import is_local, resolve
 from bedrock.catalog import Model, Sandbox
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import option
-from bedrock.cli.display.labels import counted
+from bedrock.cli.display.labels import MODES, counted
 from bedrock.cli.text.output import folding, print_json, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
@@ -123,8 +123,7 @@ def _server(client: Client) -> Iterator[Finding]:
     yield Finding("ok", "server", f"version {info.version} answers at {client.address}")
     yield Finding("ok", "auth", "the server accepts this token")
     yield _sandbox(info.sandbox)
-    if info.sandbox.restricted_available and not info.sandbox.workspace_available:
-        yield Finding("warn", "sandbox", "the workspace mode is not available", info.sandbox.workspace_reason)
+    yield from _modes(info.sandbox)
     yield _tool_limits(info.sandbox)
     if not info.sandbox.hides_server_files:
         advice = "They are hidden where the server may make mount namespaces. The restricted mode always hides them."
@@ -132,16 +131,30 @@ def _server(client: Client) -> Iterator[Finding]:
     yield _models(client.models(), NO_MODELS if is_local(client.address) else NO_MODELS_ELSEWHERE)
 
 
+_TIERS = {"a": "tier A (namespaces, Landlock {} and seccomp)", "b": "tier B (Landlock {} and seccomp, no namespaces)"}
+
+
 def _sandbox(sandbox: Sandbox) -> Finding:
     """Report how well the sandbox restricts tools. A level that the operator has chosen counts as ok."""
-    tier = sandbox.tier.upper()
-    kept = f"tier {tier}, Landlock {sandbox.landlock_abi}"
-    text = kept if sandbox.restricted_available else "the restricted mode is not available"
+    text = _TIERS.get(sandbox.tier, "none: nothing confines tools").format(sandbox.landlock_abi)
     if sandbox.by_setting:
         return Finding("ok", "sandbox", f"{text}: {sandbox.reason}" if sandbox.reason else f"{text}, by setting")
     if sandbox.tier == "a":
         return Finding("ok", "sandbox", text)
     return Finding("warn", "sandbox", text, sandbox.reason)
+
+
+def _modes(sandbox: Sandbox) -> Iterator[Finding]:
+    """Report what tools can do in each mode, or why the mode is not available."""
+    lacking = {
+        "restricted": "" if sandbox.restricted_available else sandbox.reason,
+        "workspace": "" if sandbox.workspace_available else sandbox.workspace_reason,
+    }
+    for mode, rights in MODES.items():
+        if why := lacking.get(mode):
+            yield Finding("ok" if sandbox.by_setting else "warn", f"{mode} mode", f"not available: {why}")
+        else:
+            yield Finding("ok", f"{mode} mode", rights)
 
 
 def _tool_limits(sandbox: Sandbox) -> Finding:

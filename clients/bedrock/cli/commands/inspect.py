@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from itertools import islice
 from math import isfinite
+from typing import cast
 
 import click
 
@@ -31,7 +32,7 @@ from bedrock.cli.text.output import (
     print_none,
     print_text,
 )
-from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
+from bedrock.cli.text.style import Paint, columns, one_line
 from bedrock.conversations import ConversationInfo
 from bedrock.errors import NotFound
 from bedrock.messages import Message, Usage
@@ -47,20 +48,11 @@ _LABEL = 12
 @option("--here", "Only conversations of the current directory.", is_flag=True)
 @option("--parent", "List the sub-agents of this conversation instead.", metavar="SLUG", type=arguments.CONVERSATION)
 @arguments.FILTER_OPTION
-@option("--order-by", "update_time, create_time or title, and desc after it.", metavar="ORDER", default="")
 @option("-n --limit", "Maximum number.", type=click.IntRange(1), default=30, show_default=True)
 @JSON_OPTION
 @click.pass_context
 def list_(
-    ctx: click.Context,
-    *,
-    archived: bool,
-    here: bool,
-    parent: str | None,
-    filter_: str,
-    order_by: str,
-    limit: int,
-    output: str,
+    ctx: click.Context, *, archived: bool, here: bool, parent: str | None, filter_: str, limit: int, output: str
 ) -> None:
     """List conversations, the latest first.
 
@@ -74,7 +66,7 @@ def list_(
         parent=parent or "",
         working_directory="." if here else None,
         filter=filter_,
-        order_by=order_by or ("create_time" if parent else ""),
+        order_by="create_time" if parent else "",
     )
     columns: dict[str, Callable[[ConversationInfo], str]] = {
         "slug": lambda each: each.slug or _id(each),
@@ -86,24 +78,15 @@ def list_(
         "title": lambda each: each.title,
     }
     found = list(islice(listed, limit))
-    none = "No matching conversations." if filter_ else _nothing_found(here=here, archived=archived, parent=parent)
+    chosen = archived or here or parent or filter_
+    none = "No matching conversations." if chosen else "No conversations. Start one: `bedrock chat`."
     print_listing(found, output, columns, paths="directory", none=none)
-
-
-def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
-    if parent:
-        return "It has no sub-agents."
-    which = "archived conversations" if archived else "conversations"
-    if here:
-        return f"No {which} of this directory. `bedrock list{' --archived' if archived else ''}` shows all."
-    return f"No {which}." if archived else f"No {which}. Start one: `bedrock chat`."
 
 
 @on_conversation
 @option("-n --limit", "Number of messages.", type=click.IntRange(0), default=50, show_default=True)
-@PLAIN_OPTION
 @JSON_OPTION
-def show(conversation: Conversation, *, limit: int, plain: bool, output: str) -> None:
+def show(conversation: Conversation, *, limit: int, output: str) -> None:
     """Show a conversation: its state and settings, and its latest messages."""
     now = conversation.get()
     messages = list(islice(conversation.messages(newest_first=True), limit))[::-1]
@@ -114,7 +97,7 @@ def show(conversation: Conversation, *, limit: int, plain: bool, output: str) ->
         shown["messages"] = [message.to_dict() for message in messages]
         print_json(shown, indent=2)
         return
-    paint = Paint.for_stream(sys.stdout, plain=plain)
+    paint = Paint.for_stream(sys.stdout)
     children = [("sub-agents", f"{len(agents)} (`bedrock list --parent {now.slug or _id(now)}` lists them)")]
     _print_facts([*_facts(now), *(children if agents else ())], paint)
     transcript = Transcript(paint, print_line, width=columns(sys.stdout))
@@ -150,7 +133,7 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
         try:
             print_json(arguments.connect_or_spawn(ctx).model(name).to_dict(), indent=2)
         except NotFound as error:
-            raise exits.CommandError(f"there is no model “{name}”", "`bedrock models` lists them.") from error
+            raise exits.CommandError(f"there is no model '{name}'", "`bedrock models` lists them.") from error
         return
     columns: dict[str, Callable[[Model], str]] = {
         "model": lambda model: model.name.removeprefix("models/"),
@@ -273,26 +256,18 @@ def _used(usage: Usage) -> str:
     return f"{read:,} tokens in{cached}, {usage.output_tokens:,} out{cost}"
 
 
-# Commands of the server's package.
-SERVERS = ("login", "logout")
-
-
-class _WithTheServers(click.Group):
-    """A command group whose commands belong to the server's package, which need not be installed."""
+class _OfTheServer(click.Group):
+    """A command group whose commands are in the server's package, which need not be installed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(SERVERS)
+        return [entry.name for entry in entry_points(group="bedrock.commands.mcp")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found: click.Command | None = None
-        for entry in entry_points(group=f"bedrock.commands.{ctx.info_name}", name=cmd_name):
-            found = entry.load()
-        if found is None and cmd_name in SERVERS:
-            raise click.UsageError(f"`bedrock mcp {cmd_name}` belongs to the server, which is not installed here")
-        return found
+        found = next(iter(entry_points(group="bedrock.commands.mcp", name=cmd_name)), None)
+        return None if found is None else cast("click.Command", found.load())
 
 
-@click.group(cls=_WithTheServers, invoke_without_command=True)
+@click.group(cls=_OfTheServer, invoke_without_command=True)
 @JSON_OPTION
 @click.pass_context
 def mcp(ctx: click.Context, output: str) -> None:
@@ -426,23 +401,13 @@ def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[R
         is_its = now.state.run.rpartition("/")[2] == run.rpartition("/")[2]
         waits = labels.waits_for(now.state) if is_its else ""
         if waits and waits != told:
-            exits.print_message(f"{now.slug} {waits}{_what_answers(now)}")
+            exits.print_message(f"{now.slug} {waits}; see `bedrock show {now.slug}`")
         told = waits
         cycle = conversation.wait_for_cycle(run, view="full", timeout=deadline.shorten(LOOK_SECONDS))
         if cycle.end_time is not None:
             return cycle, ""
         if deadline.left() == 0:
             return cycle, waits
-
-
-def _what_answers(now: ConversationInfo) -> str:
-    if now.state.questions:
-        return f": `bedrock answer {now.slug}`"
-    return (
-        f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`"
-        if labels.waits_for(now.state) == labels.APPROVAL
-        else ""
-    )
 
 
 def _latest_run(conversation: Conversation) -> str:

@@ -13,7 +13,7 @@ from bedrock import Conversation, Generation
 from bedrock.cli import arguments
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import on_conversation, option
-from bedrock.cli.display.labels import QUEUE_COLUMNS, UNRECORDED, counted, in_words, nothing_to_cancel, unoffered_notice
+from bedrock.cli.display.labels import QUEUE_COLUMNS, UNRECORDED, counted, in_words, mode_lines, nothing_to_cancel
 from bedrock.cli.text.output import JSON_OPTION, print_listing, print_text
 from bedrock.conversations import ConversationInfo
 from bedrock.errors import AgentBusy
@@ -61,9 +61,7 @@ def cancel(conversation: Conversation, discard_queued: bool, kill_jobs: bool) ->
 
 
 @on_conversation
-@click.argument(
-    "mode", required=False, metavar="[MODE]", type=click.Choice(["restricted", "workspace", "unrestricted"])
-)
+@click.argument("mode", required=False, metavar="[MODE]", type=arguments.MODE)
 @option("--stop-running", "Stop everything that still runs with more rights than the mode allows.", is_flag=True)
 def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> None:
     """Show or set the mode of a conversation: what its tools may do.
@@ -84,25 +82,15 @@ def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> N
         now = conversation.get()
         print_text(f"{now.slug} is {now.mode}")
         return
-    answer = conversation.set_mode(mode, stop_running=stop_running)
-    slug = answer.conversation.slug
-    print_text(f"{slug} is {answer.conversation.mode}")
-    if unoffered := unoffered_notice(answer.conversation):
-        print_text(unoffered)
-    left = _named(answer.surviving_tool_use_ids, answer.surviving_jobs, answer.surviving_mcp_servers)
-    if left and sys.stdin.isatty():
-        print_text(f"still running with more rights: {left}")
-        if click.confirm("Stop that?"):
-            answer, left = conversation.set_mode(mode, stop_running=True), ""
-    if ended := _named(answer.stopped_tool_use_ids, answer.ended_jobs, answer.stopped_mcp_servers):
-        print_text(f"ended: {ended}")
-    if left:
-        print_text(f"still running with more rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
+    changed = conversation.set_mode(mode, stop_running=stop_running)
+    slug = changed.conversation.slug
+    print_text(f"{slug} is {changed.conversation.mode}")
+    for line in mode_lines(changed, f"bedrock mode --stop-running {slug} {mode}"):
+        print_text(line)
 
 
 @on_conversation
-@option("--summary-only", "Only write the summary; `bedrock continue` continues later.", is_flag=True)
-def compact(conversation: Conversation, summary_only: bool) -> None:
+def compact(conversation: Conversation) -> None:
     """Summarize a conversation now, and continue in a new one.
 
     The new one begins with the summary. The summarized one becomes read-only. If the summary fails, the conversation is
@@ -116,10 +104,7 @@ def compact(conversation: Conversation, summary_only: bool) -> None:
         why = next((message.text for message in messages if message.role == "error"), "that was cancelled")
         hint = f"Continue with `bedrock chat -r {now.slug}`."
         raise exits.CommandError(f"{now.slug} was not summarized: {why}", hint)
-    if summary_only:
-        print_text(f"{now.slug} is summarized: `bedrock show {now.slug}`")
-    else:
-        _tell_successor(conversation.continue_().get())
+    _tell_successor(conversation.continue_().get())
 
 
 @on_conversation
@@ -243,11 +228,6 @@ def rm(conversation: Conversation, *, yes: bool, force: bool, etag: str) -> None
 
 def _tell_successor(successor: ConversationInfo) -> None:
     print_text(f"{successor.slug} continues from here: `bedrock chat -r {successor.slug}`")
-
-
-def _named(calls: Sequence[str], jobs: Sequence[str], servers: Sequence[str]) -> str:
-    kinds = (("tool call", calls), ("job", jobs), ("MCP server", servers))
-    return ", ".join(f"the {kind} {name}" for kind, names in kinds for name in names)
 
 
 def _name(conversation: Conversation) -> str:

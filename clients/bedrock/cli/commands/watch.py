@@ -19,7 +19,7 @@ from bedrock.cli.display.labels import state_in_words
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
+from bedrock.cli.text.style import Paint, columns
 from bedrock.conversations import ConversationListEvent
 
 
@@ -61,9 +61,8 @@ UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 @click.argument("name", required=False, type=CONVERSATION)
 @option("--output", "Text for people, or JSON lines.", type=click.Choice(["text", "stream-json"]), default="text")
 @FILTER_OPTION
-@PLAIN_OPTION
 @click.pass_context
-def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain: bool) -> None:
+def watch(ctx: click.Context, name: str | None, output: str, filter_: str) -> None:
     """Follow a conversation, or the list of conversations, until Ctrl-C. Watching changes nothing.
 
     A terminal also shows which sub-agents are at work. To follow one, watch it by its own name: `bedrock list --parent
@@ -72,14 +71,14 @@ def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain
     if name is not None and filter_:
         raise click.UsageError("--filter is only for the list of conversations, without NAME")
     address: str | None = ctx.find_root().obj
-    following = watch_list(address, output, filter_) if name is None else _watch(address, name, output, plain=plain)
+    following = watch_list(address, output, filter_) if name is None else _watch(address, name, output)
     streams.run(following)
 
 
-async def _watch(address: str | None, name: str, output: str, *, plain: bool) -> None:
+async def _watch(address: str | None, name: str, output: str) -> None:
     text = output == "text"
     live = text and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    paint, block = Paint.for_stream(sys.stdout, plain=plain), LiveBlock(sys.stdout)
+    paint, block = Paint.for_stream(sys.stdout), LiveBlock(sys.stdout)
     width = columns(sys.stdout) if live else None
     drawing = Drawing(paint, block.write if live else print_line, live=live, width=width)
 

@@ -19,15 +19,8 @@ from bedrock.states import Approval, AwaitingSubAgentsDetail, ConversationState,
 class ConversationView:
     """The latest known state of one conversation. `observe` must be called with every event, in order."""
 
-    slug: str = ""
-    working_directory: str = ""
-    model: str = ""
-    mode: str = ""
-    used: int = 0
-    """Tokens in the context at present."""
-    window: int = 0
-    auto_continue: bool = False
-    """Whether the server creates the successor as soon as the context is used up."""
+    info: ConversationInfo = field(default_factory=lambda: ConversationInfo.from_proto(v1.Conversation()))
+    """The conversation when it was last sent; its state may be older than `state`."""
     state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
@@ -44,7 +37,7 @@ class ConversationView:
     def observe(self, event: Event, now: float) -> None:
         """Apply an event; `now` is monotonic, to time the current tool."""
         if event.conversation is not None:
-            self.know(event.conversation)
+            self.info = event.conversation
         if event.state is not None:
             self._state(event.state, now)
         match event.kind:
@@ -76,9 +69,10 @@ class ConversationView:
             parts.append(f"{len(self.queue)} waiting")
         if self.jobs:
             parts.append(counted(len(self.jobs), "background job"))
-        if self.window:
-            parts.append(f"context {100 * self.used / self.window:.0f} %")
-        parts += [for_terminal(part) for part in (self.mode, self.model, keys if self.busy else "") if part]
+        usage, model = self.info.context_usage, self.info.model.removeprefix("models/")
+        if usage.usable_window_tokens:
+            parts.append(f"context {100 * usage.used_tokens / usage.usable_window_tokens:.0f} %")
+        parts += [for_terminal(part) for part in (self.info.mode, model, keys if self.busy else "") if part]
         while width is not None and len(parts) > 1 and cells(" · ".join(parts)) > width:
             parts.pop()
         line = " · ".join(parts)
@@ -107,16 +101,6 @@ class ConversationView:
                 return f"next{attempt} in {seconds:.0f} s"
             case _:
                 return f"{state_in_words(self.state.kind)}{attempt}"
-
-    def know(self, conversation: ConversationInfo) -> None:
-        """Copy the current fields of a conversation, except its state, into this view."""
-        self.slug = conversation.slug
-        self.working_directory = conversation.working_directory
-        self.model = conversation.model.removeprefix("models/")
-        self.mode = conversation.mode
-        self.auto_continue = conversation.auto_continue
-        self.used = conversation.context_usage.used_tokens
-        self.window = conversation.context_usage.usable_window_tokens
 
     def _question(self, name: str, asked: Approval | None) -> None:
         """Add an open approval, or replace the one of the same name in its place; remove it if `asked` is None."""
@@ -189,13 +173,6 @@ class AgentTree:
             if agent.status.outcome and not agent.end_printed:
                 agent.end_printed = True
                 yield _ending(agent, paint)
-
-    def running(self, paint: Paint) -> Iterator[SafeText]:
-        """Yield a line for each running sub-agent, for a user who opens the conversation while sub-agents run."""
-        for agent in self._in_order() if self.waiting else ():
-            if not agent.status.outcome:
-                task = one_line(agent.status.task, 100)
-                yield paint.dim(f"· sub-agent {agent.status.index + 1} of {len(self._agents)} at work: {task}")
 
     def lines(self, paint: Paint, wall: datetime, width: int) -> list[SafeText]:
         """A line of at most `width` columns for each sub-agent; [] unless the parent waits for sub-agents."""

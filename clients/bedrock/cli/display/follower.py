@@ -110,7 +110,7 @@ class Drawing:
         self.transcript.show(event, fates)
         for approval in self.view.approvals:
             if self._is_new(approval.name):
-                self.transcript.ask(approval, self.view.working_directory)
+                self.transcript.ask(approval, self.view.info.working_directory)
         for question in self.view.state.questions:
             if self._is_new(question.name):
                 self.transcript.ask_person(question)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from bedrock import AsyncConversation
 from bedrock.catalog import McpToolLeftOut
 from bedrock.cli.text.output import ago
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import one_line
-from bedrock.conversations import ContextUsage, ConversationInfo, Generation
+from bedrock.conversations import ContextUsage, Generation, SetModeResult
 from bedrock.messages import Image, QueuedMessage, ToolResult
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import ConversationState
@@ -57,25 +56,42 @@ NOT_WHOLE = {
     "empty": "the answer is empty",
 }
 
-# Messages about changes of the mode, by the `system_kind` of the server's message.
+# What tools can do in each mode.
 MODES = {
-    "mode_restricted": ("The mode is now restricted: tools can read but not change anything, and have no network."),
-    "mode_workspace": (
-        "The mode is now workspace: tools can change files beneath the working directory, but nothing else, and have "
-        "no network."
-    ),
-    "mode_unrestricted": ("The mode is now unrestricted: tools may change files and run any command."),
+    "restricted": "tools can read but not change anything, and have no network",
+    "workspace": "tools can change files beneath the working directory, but nothing else, and have no network",
+    "unrestricted": "tools may change files and run any command",
 }
+
+
+def mode_notice(kind: str) -> str:
+    """The notice of a change of the mode, by the `system_kind` of the server's message; "" for other messages."""
+    mode = kind.removeprefix("mode_")
+    return f"The mode is now {mode}: {MODES[mode]}." if mode in MODES and mode != kind else ""
 
 
 def nothing_to_cancel(*, jobs: bool) -> str:
     return "there is nothing to cancel" + (", and no background job is running" if jobs else "")
 
 
-def unoffered_notice(conversation: ConversationInfo) -> str:
-    """The notice that names the client tools which the conversation's mode does not offer; "" if none."""
-    names = ", ".join(tool.name for tool in conversation.unoffered_tools)
-    return f"not offered to the agent in this mode: {names}" if names else ""
+def mode_lines(changed: SetModeResult, stop: str, title: Callable[[str], str] = "the tool call {}".format) -> list[str]:
+    """What a change of the mode means for tools, calls, jobs and MCP servers.
+
+    The command `stop` stops what still has wider rights; `title` describes a tool call by its id.
+    """
+    unoffered = ", ".join(tool.name for tool in changed.conversation.unoffered_tools)
+    ended = _named(title, changed.stopped_tool_use_ids, changed.ended_jobs, changed.stopped_mcp_servers)
+    left = _named(title, changed.surviving_tool_use_ids, changed.surviving_jobs, changed.surviving_mcp_servers)
+    return [
+        *([f"not offered to the agent in this mode: {unoffered}"] if unoffered else []),
+        *([f"stopped: {ended}"] if ended else []),
+        *([f"still running with more rights: {left} (`{stop}` stops that)"] if left else []),
+    ]
+
+
+def _named(title: Callable[[str], str], calls: Sequence[str], jobs: Sequence[str], servers: Sequence[str]) -> str:
+    others = (*(f"the background job {job}" for job in jobs), *(f"the MCP server {server}" for server in servers))
+    return ", ".join((*map(title, calls), *others))
 
 
 def assumed_window(usage: ContextUsage, model: str) -> str:
@@ -172,21 +188,9 @@ def described(image: Image) -> str:
     return f"[image {short(image)}: {kind(image)}, {image.width} x {image.height}]"
 
 
-async def queue_lines(conversation: AsyncConversation) -> list[str]:
-    """A line for each queued message, to be shown in a chat; if none is queued, one line that says so."""
-    return [
-        f"· {_delivery(entry)}, sent {ago(entry.message.create_time)} ago: “{one_line(entry.message.text, 60)}”"
-        async for entry in conversation.queue()
-    ] or ["· the queue is empty"]
-
-
-def _delivery(entry: QueuedMessage) -> str:
-    return entry.message.delivery.replace("_", "-")
-
-
 QUEUE_COLUMNS: dict[str, Callable[[QueuedMessage], str]] = {
     "message": lambda entry: entry.message.name.rpartition("/")[2],
-    "delivery": _delivery,
+    "delivery": lambda entry: entry.message.delivery.replace("_", "-"),
     "sent": lambda entry: ago(entry.message.create_time),
     "fate": lambda entry: fate(entry.fate),
     "text": lambda entry: entry.message.text,

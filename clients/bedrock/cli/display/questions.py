@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
@@ -246,16 +246,8 @@ def _default_text(default: Any) -> str:
     return {True: "y", False: "n"}[default] if isinstance(default, bool) else str(default)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Offer:
-    """A yes-or-no question that comes from the chat itself, not from the agent."""
-
-    text: str
-    accept: Callable[[], Awaitable[None]]
-
-
-Asked: TypeAlias = Approval | Offer | QuestionForm
-"""What the user can be asked: an approval, a question of the chat itself, or the form of a tool's question."""
+Asked: TypeAlias = Approval | QuestionForm
+"""What the user can be asked: an approval, or the form of a tool's question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +276,14 @@ RULE_KEYS = {"command": "e", "command_prefix": "b", "path": "d", "tool": "t", "m
 # The kinds of approval rules, by their names in command-line options.
 RULE_KINDS = {"exact": "command", "prefix": "command_prefix", "path": "path", "tool": "tool", "server": "mcp_server"}
 _ALWAYS = {
-    "command": "this [e]xact command", "command_prefix": "[b]eginning with {}", "path": "[d]irectory {}",
-    "tool": "[t]ool {}", "mcp_server": "[s]erver {}",
+    "command": "[e] always this exact command", "command_prefix": "[b] always what begins with {}",
+    "path": "[d] always in {}", "tool": "[t] always the tool {}", "mcp_server": "[s] always the MCP server {}",
 }  # fmt: skip
 _RULE_WORDS = {
     "command": "the command", "command_prefix": "commands that begin with", "path": "files beneath", "tool": "the tool",
     "mcp_server": "the MCP server",
 }  # fmt: skip
-# Maximum columns of a rule's subject in the line of possible replies.
+# Maximum columns of a rule's subject among the possible replies.
 RULE_COLUMNS = 30
 # Maximum columns of a rule's title in an approval request.
 RULE_TITLE_COLUMNS = 60
@@ -302,31 +294,25 @@ TITLE_COLUMNS = 60
 def question_lines(approval: Approval, working_directory: str, paint: Paint) -> list[SafeText]:
     """The lines that show an approval request in full; control characters are made visible."""
     if approval.tool == "request_mode_upgrade":
-        until = ", until the mode is changed back"
         if approval.mode_upgrade is not None and approval.mode_upgrade.mode == "workspace":
-            where = paint.text("? the agent asks for the workspace mode: its tools may then change files in ")
-            what = paint.text(where, literal(working_directory), ", and nothing else", until)
+            rights = SafeText("workspace mode? Tools can then change files in ") + literal(working_directory)
         else:
-            wants = "the agent asks for the unrestricted mode: all its tools may then write and use the network"
-            what = paint.text(f"? {wants}{until}")
+            rights = SafeText("unrestricted mode? Tools can then change any file and use the network")
+        what = SafeText("? Switch to ") + rights + ", until you switch back (/mode)."
         return [paint.careful(what), *_indented(str(approval.input.get("reason", "")))]
     lines = _indented(telling(approval.input, literal))
     if "patches" in approval.input:
         lines = [paint.text(INDENT, changed_line(line.removeprefix(INDENT), paint, unmarked=literal)) for line in lines]
-    asked = paint.text("? ", literal(approval.tool), " wants to run in ", literal(working_directory))
-    return [paint.careful(asked), *lines, paint.dim(OWN_INDENT + _why_asked(approval))]
+    asked = paint.text("? Run ", literal(approval.tool), " in ", literal(working_directory), "?")
+    why = [] if approval.rule is None else [paint.dim(OWN_INDENT + _rule_that_asks(approval.rule))]
+    return [paint.careful(asked), *lines, *why]
 
 
-def _why_asked(approval: Approval) -> SafeText:
-    """Why a person is asked: a rule demands it or might deny the call, or no rule allows it, but one could."""
-    if (rule := approval.rule) is None:
-        could = next((one_line(rule_title(each), RULE_TITLE_COLUMNS) for each in approval.suggestions), None)
-        return SafeText("no rule allows it") + ("" if could is None else SafeText("; one would: allow ") + could)
-    about = one_line(rule_title(rule), RULE_TITLE_COLUMNS)
+def _rule_that_asks(rule: ApprovalRule) -> SafeText:
+    """The rule that demands the question, or might deny the call."""
     whose = SafeText("a rule of the server" if rule.origin == "operator" else "rule " + literal(rule_id(rule)))
-    if rule.action == "deny":
-        return whose + " might deny it, which only running it would show: deny " + about
-    return whose + " asks for " + about
+    does = " may deny it, which only shows once it runs: deny " if rule.action == "deny" else " asks for "
+    return whose + does + one_line(rule_title(rule), RULE_TITLE_COLUMNS)
 
 
 def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRule | None:
@@ -350,7 +336,7 @@ def question_title(asked: Asked) -> SafeText:
     """A short title of a question: the tool and its action, or what is asked."""
     if isinstance(asked, Approval):
         return call_title(asked.tool, asked.input)
-    return one_line(literal(asked.question.message if isinstance(asked, QuestionForm) else asked.text), TITLE_COLUMNS)
+    return one_line(literal(asked.question.message), TITLE_COLUMNS)
 
 
 def offers_workspace(asked: Asked | None) -> bool:
@@ -391,17 +377,21 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
     return rules
 
 
-def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
-    """The letters that, with Enter, answer a question, as a line; `mode` is that of the conversation."""
+def replies(asked: Asked, paint: Paint, mode: str) -> list[SafeText]:
+    """The letters that, with Enter, answer a question, as lines; `mode` is that of the conversation."""
     if isinstance(asked, QuestionForm):
-        return paint.text(asked.prompt_line(paint), "\n")
-    rules = rules_by_key(asked)
-    always = ", ".join(
-        _ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules.values()
-    )
-    always = f"  always: {always}  [never]" if always else ""
-    narrower = "  [w]orkspace only" if offers_workspace(asked) and mode != "workspace" else ""
-    return paint.careful(f"[y]es  [n]o{always}{narrower}, then Enter ")
+        return [asked.prompt_line(paint)]
+    rules = rules_by_key(asked).values()
+    never = "  [never]" if rules else ""
+    narrower = "  [w]orkspace mode" if offers_workspace(asked) and mode != "workspace" else ""
+    always = [_ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules]
+    return [paint.careful(line) for line in (f"[y]es  [n]o{never}{narrower} + Enter (no default)", *always)]
+
+
+def no_reply(asked: Asked | None) -> str:
+    """What to say about a text that does not answer a question."""
+    letters = ["y", "n", *rules_by_key(asked), *(["w"] if offers_workspace(asked) else [])]
+    return f"answer {', '.join(letters[:-1])} or {letters[-1]}; Esc or Ctrl-C cancels, ↑ and Tab queue it as a message"
 
 
 def rule_id(rule: ApprovalRule) -> str:

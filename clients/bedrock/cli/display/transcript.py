@@ -298,7 +298,7 @@ class Transcript:
         elif kind in _SUMMARIES:
             self._summary(text, of_another=message.sequence == 1)
         else:
-            self._block(self._paint.dim("· "), labels.MODES.get(kind, text), self._paint.dim)
+            self._block(self._paint.dim("· "), labels.mode_notice(kind) or text, self._paint.dim)
 
     def _summary(self, text: str, *, of_another: bool) -> None:
         """Print the summary of a full conversation, either in that conversation or as its successor's first message."""
@@ -316,9 +316,6 @@ class Transcript:
     def _snapshot(self, event: Event, fates: Iterable[Fate]) -> None:
         self.history(event.messages, fates)
         self.print_agent_ends()
-        if not self._live:
-            for line in self.agents.running(self._paint):
-                self._write(line)
 
     def _state(self, kind: str) -> None:
         summing = self._live and kind == "awaiting_continuation"

@@ -16,8 +16,6 @@ from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 # Asks the terminal at each call: it may have been resized. Any thread.
 Width: TypeAlias = Callable[[], int]
 
-PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")
-
 
 class Paint:
     """Makes text fit for one stream: safe, unless it is `SafeText` already, and coloured if wanted."""
@@ -28,10 +26,10 @@ class Paint:
         self.clean = for_terminal if terminal else for_pipe
 
     @classmethod
-    def for_stream(cls, stream: TextIO, environ: Mapping[str, str] = os.environ, *, plain: bool = False) -> Paint:
-        """The paint for a stream: coloured at a terminal, unless `plain`, NO_COLOR or TERM=dumb."""
+    def for_stream(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Paint:
+        """The paint for a stream: coloured at a terminal, unless NO_COLOR or TERM=dumb."""
         terminal = stream.isatty()
-        coloured = terminal and not plain and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        coloured = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         return cls(coloured, terminal=terminal)
 
     def text(self, *parts: str) -> SafeText:
