@@ -5,14 +5,15 @@
 import { fill, h, s } from './dom.js';
 import { history } from './events.js';
 import { lastPart, stateWords, words } from './format.js';
+import { HIGH, middle, rounded, routed, WIDE } from './routes.js';
 import { runsOf } from './runs.js';
 
 /** The position of each state: column and row. @type {Record<string, [number, number]>} */
 const PLACES = words({
-  Idle: [0, 1], Error: [0, 2], AwaitingLlm: [1, 1], LlmRequesting: [2, 1], AwaitingToolApproval: [3, 0], ToolExecuting: [3, 1], AwaitingSubAgents: [3, 2],
-  Cancelling: [1, 3], AwaitingContinuation: [2, 2], ContextExhausted: [2, 3], Completed: [1, 0], Failed: [2, 0],
+  ContextExhausted: [0, 0], AwaitingContinuation: [1, 0], Error: [2, 0], AwaitingSubAgents: [3, 0],
+  Cancelling: [0, 1], Idle: [1, 1], AwaitingLlm: [2, 1], ToolExecuting: [3, 1],
+  Completed: [0, 2], Failed: [1, 2], LlmRequesting: [2, 2], AwaitingToolApproval: [3, 2],
 });
-const WIDE = 160, HIGH = 44, GAP_X = 225, GAP_Y = 108, LEFT = 20, TOP = 24;
 /** @type {Promise<any> | undefined} */
 let machine;
 
@@ -63,32 +64,23 @@ function picture(edges, live, path, taken, tell) {
   const visited = new Set(path), all = edges.filter((/** @type {any} */ each) => PLACES[each.from] && PLACES[each.to] && each.from !== each.to);
   const known = new Set(all.map((/** @type {any} */ each) => `${each.from} ${each.to}`));
   for (const key of taken.keys()) if (!known.has(key)) { const [from, to] = key.split(' '); if (PLACES[from] && PLACES[to]) all.push({ from, to, events: ['several steps of one commit'] }); }
-  all.sort((/** @type {any} */ one, /** @type {any} */ two) => (taken.get(`${one.from} ${one.to}`) ?? 0) - (taken.get(`${two.from} ${two.to}`) ?? 0));
-  return s('svg.machine', { viewBox: `0 0 ${LEFT * 2 + 3 * GAP_X + WIDE} ${TOP * 2 + 3 * GAP_Y + HIGH}`, role: 'group', 'aria-label': 'State diagram' },
-    s('defs', {}, ['plain', 'lit'].map((each) => s('marker', { id: `arrow-${each}`, viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto-start-reverse' }, s(`path.arrow.${each}`, { d: 'M0 0 8 4 0 8z' })))),
-    all.map((/** @type {any} */ each) => edge(each, taken.get(`${each.from} ${each.to}`) ?? 0)),
-    Object.entries(PLACES).map(([name, [column, row]]) => s(`g.node${name === live ? '.live' : ''}${visited.has(name) ? '.visited' : ''}`, {
-      transform: `translate(${LEFT + column * GAP_X} ${TOP + row * GAP_Y})`, tabindex: 0, role: 'button', 'aria-label': `${called(name)}${name === live ? ', now' : ''}`,
+  const times = (/** @type {any} */ each) => taken.get(`${each.from} ${each.to}`) ?? 0;
+  const { width, height, boxes, arrows } = routed(PLACES, all);
+  arrows.sort((one, two) => times(one.edge) - times(two.edge));
+  return s('svg.machine', { viewBox: `0 0 ${width} ${height}`, role: 'group', 'aria-label': 'State diagram' },
+    s('defs', {}, ['plain', 'lit'].map((each) => s('marker', { id: `arrow-${each}`, viewBox: '0 0 8 8', refX: 7, refY: 4, markerUnits: 'userSpaceOnUse', markerWidth: each === 'lit' ? 12 : 8, markerHeight: each === 'lit' ? 12 : 8, orient: 'auto-start-reverse' }, s(`path.arrow.${each}`, { d: 'M0 0 8 4 0 8z' })))),
+    arrows.map(({ edge, points }) => arrow(edge, points, times(edge))),
+    [...boxes].map(([name, [x, y]]) => s(`g.node${name === live ? '.live' : ''}${visited.has(name) ? '.visited' : ''}`, {
+      transform: `translate(${x} ${y})`, tabindex: 0, role: 'button', 'aria-current': name === live && 'true',
       onclick: () => tell(name), onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); tell(name); } },
-    }, s('rect', { width: WIDE, height: HIGH, rx: 12 }), s('text', { x: WIDE / 2, y: HIGH / 2 - 1 }, called(name)), s('text.core', { x: WIDE / 2, y: HIGH / 2 + 13 }, name))));
+    }, s('rect', { width: WIDE, height: HIGH, rx: 12 }), s('text', { x: WIDE / 2, y: HIGH / 2 - 1 }, called(name)), ' ', s('text.core', { x: WIDE / 2, y: HIGH / 2 + 13 }, name))));
 }
 
-/** @param {any} each @param {number} times */
-function edge(each, times) {
-  const [x1, y1] = centre(each.from), [x2, y2] = centre(each.to), dx = x2 - x1, dy = y2 - y1, far = Math.hypot(dx, dy);
-  const bend = 14 + (Math.abs(dx) > GAP_X * 1.5 || Math.abs(dy) > GAP_Y * 1.5 ? far * 0.16 : far * 0.06), mx = (x1 + x2) / 2 - (dy / far) * bend, my = (y1 + y2) / 2 + (dx / far) * bend;
-  const [ax, ay] = border(x1, y1, mx, my), [bx, by] = border(x2, y2, mx, my);
-  return s(`g.edge${times ? '.lit' : ''}`, {}, s('title', {}, `${called(each.from)} → ${called(each.to)}: ${each.events.join(', ')}`), s('path', { d: `M${ax} ${ay}Q${mx} ${my} ${bx} ${by}`, 'marker-end': `url(#arrow-${times ? 'lit' : 'plain'})` }),
-    times > 0 && s('g.times', { transform: `translate(${(ax + 2 * mx + bx) / 4} ${(ay + 2 * my + by) / 4})` }, s('circle', { r: 9 }), s('text', { y: 4 }, times)));
-}
-
-/** @param {string} name @returns {[number, number]} */
-const centre = (name) => [LEFT + PLACES[name][0] * GAP_X + WIDE / 2, TOP + PLACES[name][1] * GAP_Y + HIGH / 2];
-
-/** Where a line from the centre of a state leaves its box. @param {number} x @param {number} y @param {number} toX @param {number} toY @returns {[number, number]} */
-function border(x, y, toX, toY) {
-  const dx = toX - x, dy = toY - y, scale = Math.min((WIDE / 2 + 4) / Math.abs(dx || 1e-6), (HIGH / 2 + 4) / Math.abs(dy || 1e-6));
-  return [Math.round(x + dx * scale), Math.round(y + dy * scale)];
+/** @param {any} each @param {import('./routes.js').Point[]} points @param {number} times */
+function arrow(each, points, times) {
+  const [x, y] = middle(points);
+  return s(`g.edge${times ? '.lit' : ''}`, {}, s('title', {}, `${called(each.from)} → ${called(each.to)}: ${each.events.join(', ')}`), s('path.reach', { d: rounded(points) }), s('path.line', { d: rounded(points), 'marker-end': `url(#arrow-${times ? 'lit' : 'plain'})` }),
+    times > 0 && s('g.times', { transform: `translate(${x} ${y})` }, s('circle', { r: 9 }), s('text', { y: 4 }, times)));
 }
 
 /** How a state handles each event. @param {HTMLElement} about @param {string} state @param {any} matrix */

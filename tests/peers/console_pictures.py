@@ -12,7 +12,13 @@ from tests.support.patience import eventually
 from tests.support.server_process import ServerProcess, Servers
 
 TARGET = installed.ROOT / "docs" / "console.png"
-SIZE = {"width": 1560, "height": 860}
+SIZE = {"width": 1500, "height": 720}
+FILES = {
+    "README.md": "# Tide\n\nTide tables for every harbour, from its coordinates alone.\n",
+    "tide.py": "def height(hour: float) -> float:\n    return 2.1 * cos(hour / 1.977)\n",
+    "harbours.csv": "name,latitude,longitude\nDover,51.11,1.32\n",
+}
+"""What the sub-agents count, compare and read."""
 
 
 def main() -> None:
@@ -21,12 +27,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="b-") as folder, chromium() as browser:
         work = Path(folder, "project")
         work.mkdir()
+        for file, text in FILES.items():
+            (work / file).write_text(text)
         server = servers(Path(folder), "--http", "127.0.0.1:0")
         name = played(server, str(work))
-        page = Page(browser, server, viewport=SIZE, reduced_motion="reduce")
+        page = Page(
+            browser, server, viewport=SIZE, device_scale_factor=1.5, reduced_motion="reduce", color_scheme="light"
+        )
         page.go(f"c/{(at := name.partition('/')[2])}/timeline/{at}:1")
         page.page.wait_for_selector(".span.k-agents")
         page.page.wait_for_timeout(500)
+        assert not page.page.locator("text=/^Failed|Cannot read/").count(), "the picture shows a failure"
         page.page.screenshot(path=TARGET)
         page.context.close()
         servers.close()

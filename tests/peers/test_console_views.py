@@ -219,6 +219,40 @@ def test_the_audit_says_who_did_what_and_what_was_decided(browser: Any, server: 
     page.close()
 
 
+CLEAR = """() => {
+  const distance = (one, two) => Math.hypot(one.x - two.x, one.y - two.y), found = [];
+  const lines = [...document.querySelectorAll('.edge')].map((edge) => {
+    const line = edge.querySelector('.line'), long = line.getTotalLength();
+    return { name: edge.querySelector('title').textContent, points: Array.from({ length: Math.ceil(long / 3) + 1 }, (_, at) => line.getPointAtLength(Math.min(long, 3 * at))) };
+  });
+  const boxes = [...document.querySelectorAll('.node')].map((node) => {
+    const { e: x, f: y } = node.transform.baseVal[0].matrix, { width: { baseVal: { value: w } }, height: { baseVal: { value: h } } } = node.querySelector('rect');
+    return { name: node.textContent, x, y, w, h };
+  });
+  lines.forEach((line, index) => {
+    for (const { name, x, y, w, h } of boxes) if (line.points.some((each) => each.x > x + 1 && each.x < x + w - 1 && each.y > y + 1 && each.y < y + h - 1)) found.push(`${line.name} runs behind ${name}`);
+    for (const other of lines.slice(index + 1)) if (line.points.filter((each) => other.points.some((point) => distance(each, point) < 4)).length > 8) found.push(`${line.name} lies on ${other.name}`);
+  });
+  return [lines.length, boxes.length, found];
+}"""  # noqa: E501 -- a program of the page
+
+
+def test_no_arrow_of_the_diagram_runs_behind_a_box_or_along_another(
+    browser: Any, server: ServerProcess, shown: str
+) -> None:
+    page = Page(browser, server)
+    for run in range(1, 6):
+        page.go(f"c/{shown}/machine/{shown}:{run}")
+        page.page.wait_for_selector(f"select[aria-label=Run] option:checked >> text=/^{run}: /", state="attached")
+        page.page.wait_for_selector(".edge.lit")
+        arrows, boxes, found = page.page.evaluate(CLEAR)
+        assert arrows >= len(json.loads(console_machine.TARGET.read_text())["edges"])
+        assert boxes == len(json.loads(console_machine.TARGET.read_text())["states"])
+        assert found == []
+    assert page.page.eval_on_selector_all("[aria-current].live", TEXTS) == ["waits for approval AwaitingToolApproval"]
+    page.close()
+
+
 def test_hostile_text_in_every_field_runs_nothing_and_asks_nobody(browser: Any, server: ServerProcess) -> None:
     assert len(PAYLOADS) == 500
     page = Page(browser, server)

@@ -97,8 +97,7 @@ class ConversationView:
             case "streaming":
                 return f"answering{attempt}"
             case "backoff" if request.retry_time:
-                seconds = max(0.0, (request.retry_time - wall).total_seconds())
-                return f"next{attempt} in {seconds:.0f} s"
+                return f"next{attempt} in {max(0.0, (request.retry_time - wall).total_seconds()):.0f} s"
             case _:
                 return f"{state_in_words(self.state.kind)}{attempt}"
 
