@@ -11,6 +11,7 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
+from actors import messages, ports
 from actors.conversation import command_results, settings
 from actors.conversation.command_results import command_record, created_by, known_command, known_create
 from actors.conversation.forking import forked_conversation, stored_bytes
@@ -25,29 +26,6 @@ from actors.core.events import SpawnSubAgents, StartSubAgent
 from actors.core.history.result_budget import cut_text, shares
 from actors.core.notifications import MessageAdded
 from actors.core.states import AgentTask, AwaitingContinuation, AwaitingSubAgents, ContextExhausted, Idle, Ledger
-from actors.messages import (
-    ContinueConversationCommand,
-    CreateConversationCommand,
-    Created,
-    CreateSubAgent,
-    CreatingCommand,
-    ForkConversationCommand,
-    InvalidFieldError,
-    SpawnSubAgentsCommand,
-    SpawnSubAgentsResult,
-    UnknownConversationError,
-)
-from actors.ports import (
-    CommandExistsError,
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    FencedError,
-    LogEntry,
-    SlugTakenError,
-    StoreUnavailableError,
-    SubAgentsRefusedError,
-)
 from actors.runners.sub_agents import agent_task, checked, task_refusal
 from actors.runtime.offered_tools import check_generation, supported
 from actors.runtime.services import Services, initial_mode, offered_model, served_model, working_directory
@@ -58,8 +36,8 @@ MAX_TITLE = 80
 
 
 def new_conversation(
-    services: Services, conversation_id: str, request: CreateConversationCommand, at: int
-) -> tuple[ConversationRecord, Commit]:
+    services: Services, conversation_id: str, request: messages.CreateConversationCommand, at: int
+) -> tuple[ports.ConversationRecord, ports.Commit]:
     """A new conversation's record and commit.
 
     Raises Rejected (for the directory, model, generation, mode, tools or MCP servers) or InvalidFieldError (for tools
@@ -74,7 +52,7 @@ def new_conversation(
     if request.refuse_unoffered_tools:
         settings.check_offered(profile.client_tools, mode)
     surroundings = services.workspace.surroundings(cwd, services.permissions(request.principal).roots)
-    record = ConversationRecord(
+    record = ports.ConversationRecord(
         id=conversation_id,
         slug=request.slug or services.ids.slug(),
         cwd=cwd,
@@ -99,13 +77,13 @@ def new_conversation(
     )
     command = None
     if request.request_id:
-        command = CommandRecord(request.request_id, request.body_hash, conversation_id.encode(), at)
+        command = ports.CommandRecord(request.request_id, request.body_hash, conversation_id.encode(), at)
     return _created(record, left_out(surroundings, profile, lean=info.lean), command=command)
 
 
 def new_successor(
-    services: Services, unit: UnitOfWork, request: ContinueConversationCommand, summary: str, at: int
-) -> tuple[ConversationRecord, Commit]:
+    services: Services, unit: UnitOfWork, request: messages.ContinueConversationCommand, summary: str, at: int
+) -> tuple[ports.ConversationRecord, ports.Commit]:
     """The successor's record and commit. The unit gets a link to it, so the caller must write both in one commit."""
     parent = unit.record
     info = served_model(services, parent.model).info
@@ -162,8 +140,8 @@ def _unanswered(services: Services, unit: UnitOfWork, room: int) -> str:
 
 
 def new_sub_agent(
-    services: Services, parent: ConversationRecord, task: AgentTask, at: int
-) -> tuple[ConversationRecord, Commit]:
+    services: Services, parent: ports.ConversationRecord, task: AgentTask, at: int
+) -> tuple[ports.ConversationRecord, ports.Commit]:
     """A sub-agent's record and commit. Raises Rejected (for the budget, working directory or model).
 
     Its mode is restricted wherever the server can enforce that, because no user watches a sub-agent.
@@ -172,7 +150,7 @@ def new_sub_agent(
     info = served_model(services, task.model).info
     mode = Mode.RESTRICTED if services.sandbox.report.restriction_available else parent.mode
     surroundings = services.workspace.surroundings(cwd, services.permissions(parent.principal).roots)
-    record = ConversationRecord(
+    record = ports.ConversationRecord(
         id=task.agent_id,
         slug="",
         cwd=cwd,
@@ -201,7 +179,7 @@ def new_sub_agent(
     return _created(record)
 
 
-def _share(parent: ConversationRecord) -> Budget:
+def _share(parent: ports.ConversationRecord) -> Budget:
     """The parent's remaining budget, divided among the new sub-agents. Raises Rejected if nothing is left."""
     ledger, state = parent.state.ledger, parent.state
     if spent := states.spent(parent.budget, ledger):
@@ -210,25 +188,29 @@ def _share(parent: ConversationRecord) -> Budget:
 
 
 def _created(
-    record: ConversationRecord, warning: str = "", summary: str = "", *, command: CommandRecord | None = None
-) -> tuple[ConversationRecord, Commit]:
+    record: ports.ConversationRecord,
+    warning: str = "",
+    summary: str = "",
+    *,
+    command: ports.CommandRecord | None = None,
+) -> tuple[ports.ConversationRecord, ports.Commit]:
     """The record, whose history begins with the texts that are not "", and the commit that creates it."""
     begin = [(kind, text) for kind, text in ((SystemKind.NONE, warning), (SystemKind.SUMMARY, summary)) if text]
-    messages = tuple(
+    added = tuple(
         Message(f"{record.id}:0:{n}", n, MessageType.SYSTEM, (Text(text),), record.created_at, kind=kind)
         for n, (kind, text) in enumerate(begin, 1)
     )
-    if messages:
-        count = len(messages)
+    if added:
+        count = len(added)
         record = msgspec.structs.replace(record, state=Idle(Ledger(seq=count)), last_seq=count)
-    notifications = tuple(MessageAdded(message) for message in messages)
+    notifications = tuple(MessageAdded(message) for message in added)
     chosen = None if record.profile == Profile() else record.profile
-    created = msgspec.json.encode(Created(record.created_at, record.principal, chosen))
-    entry = LogEntry(1, record.created_at, created, 1, notifications)
-    return record, Commit(
+    created = msgspec.json.encode(messages.Created(record.created_at, record.principal, chosen))
+    entry = ports.LogEntry(1, record.created_at, created, 1, notifications)
+    return record, ports.Commit(
         record=record,
         expected_step=0,
-        messages=messages,
+        messages=added,
         log=(entry,),
         command=command,
         create=True,
@@ -237,8 +219,8 @@ def _created(
 
 
 def spawn_from_command(
-    pipeline: ConversationPipeline, loaded: LoadedConversation, request: SpawnSubAgentsCommand, at: int
-) -> tuple[UnitOfWork, SpawnSubAgentsResult]:
+    pipeline: ConversationPipeline, loaded: LoadedConversation, request: messages.SpawnSubAgentsCommand, at: int
+) -> tuple[UnitOfWork, messages.SpawnSubAgentsResult]:
     """Begin a run with these sub-agents, whose files have been read.
 
     Raises Rejected, InvalidFieldError or TaskRefusedError.
@@ -248,7 +230,7 @@ def spawn_from_command(
         tasks = checked(
             pipeline.services, tuple(map(agent_task, request.tasks)), record.cwd, record.model, record.principal
         )
-    except SubAgentsRefusedError as refused:
+    except ports.SubAgentsRefusedError as refused:
         raise task_refusal(refused) from None
     unit, message_id = loaded.begin(), pipeline.services.ids.message()
     unit.run(SpawnSubAgents(at, message_id, tasks))
@@ -257,7 +239,7 @@ def spawn_from_command(
     return unit, command_results.spawn_result(unit, message_id)
 
 
-def create_sub_agent(pipeline: ConversationPipeline, request: CreateSubAgent) -> ConversationRecord:
+def create_sub_agent(pipeline: ConversationPipeline, request: messages.CreateSubAgent) -> ports.ConversationRecord:
     """Create a sub-agent and start its task. Raises Rejected or StoreError."""
     services, task, at = pipeline.services, request.task, pipeline.now()
     services.faults.hit("create_sub_agent.before")
@@ -274,7 +256,7 @@ def create_sub_agent(pipeline: ConversationPipeline, request: CreateSubAgent) ->
 SLUG_TRIES = 10
 
 
-def create(pipeline: ConversationPipeline, request: CreatingCommand) -> ConversationRecord:
+def create(pipeline: ConversationPipeline, request: messages.CreatingCommand) -> ports.ConversationRecord:
     """Create the conversation, or return the one that the same request created before. Actor's thread only.
 
     Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
@@ -296,13 +278,13 @@ def create(pipeline: ConversationPipeline, request: CreatingCommand) -> Conversa
             commit = replace(commit, log=(attributed(first, pipeline.origin), *others))
         try:
             services.store.commit(commit)
-        except CommandExistsError:
+        except ports.CommandExistsError:
             continue
-        except FencedError:
+        except ports.FencedError:
             if commit.fork is None:
                 raise
-            raise UnknownConversationError("the conversation to fork has been deleted") from None
-        except SlugTakenError:
+            raise messages.UnknownConversationError("the conversation to fork has been deleted") from None
+        except ports.SlugTakenError:
             if request.slug:
                 raise
             continue
@@ -310,24 +292,26 @@ def create(pipeline: ConversationPipeline, request: CreatingCommand) -> Conversa
         services.bus.created(record)
         services.mcp.prepare(record)
         return record
-    raise SlugTakenError
+    raise ports.SlugTakenError
 
 
-def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> tuple[ConversationRecord, Commit]:
+def _first_commit(
+    pipeline: ConversationPipeline, request: messages.CreatingCommand
+) -> tuple[ports.ConversationRecord, ports.Commit]:
     services, new_id, at = pipeline.services, pipeline.conversation_id, pipeline.now()
-    if isinstance(request, ForkConversationCommand):
+    if isinstance(request, messages.ForkConversationCommand):
         try:
             return forked_conversation(services, new_id, request, at)
-        except (Rejected, InvalidFieldError):
+        except (Rejected, messages.InvalidFieldError):
             if services.store.load(request.origin) is None:  # the conversation was deleted while it was being read
-                raise UnknownConversationError("the conversation to fork has been deleted") from None
+                raise messages.UnknownConversationError("the conversation to fork has been deleted") from None
             raise
     return new_conversation(services, new_id, request, at)
 
 
 def continue_exhausted(
-    pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand
-) -> ConversationRecord:
+    pipeline: ConversationPipeline, loaded: LoadedConversation, request: messages.ContinueConversationCommand
+) -> ports.ConversationRecord:
     """Create the successor of an exhausted conversation, or return it if it exists. Actor's thread only.
 
     Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
@@ -346,19 +330,22 @@ def continue_exhausted(
 
 
 def _create_successor(
-    pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand, summary: str
-) -> ConversationRecord:
+    pipeline: ConversationPipeline,
+    loaded: LoadedConversation,
+    request: messages.ContinueConversationCommand,
+    summary: str,
+) -> ports.ConversationRecord:
     for _ in range(SLUG_TRIES):
         unit, at = loaded.begin(), pipeline.now()
         successor, commit = new_successor(pipeline.services, unit, request, summary, at)
         try:
             pipeline.perform(loaded, unit, commit, command=command_record(request, successor.id.encode(), at))
-        except SlugTakenError:
+        except ports.SlugTakenError:
             continue
         pipeline.services.bus.created(successor)
         pipeline.services.mcp.prepare(successor)
         return successor
-    raise SlugTakenError
+    raise ports.SlugTakenError
 
 
 def perform_outcomes(
@@ -373,25 +360,25 @@ def perform_outcomes(
     successor = _own_successor(services, unit)
     try:
         pipeline.perform(loaded, unit, *successor, urgent=urgent)
-    except SlugTakenError:
-        raise StoreUnavailableError("the successor's slug is taken: the next attempt uses another one") from None
-    with suppress(StoreUnavailableError):  # the commit is made: this must not look like its failure
+    except ports.SlugTakenError:
+        raise ports.StoreUnavailableError("the successor's slug is taken: the next attempt uses another one") from None
+    with suppress(ports.StoreUnavailableError):  # the commit is made: this must not look like its failure
         created = services.store.load(loaded.record.continued_by) if successor else None
         if created is not None:
             services.bus.created(created)
             services.mcp.prepare(created)
 
 
-def _own_successor(services: Services, unit: UnitOfWork) -> tuple[Commit, ...]:
+def _own_successor(services: Services, unit: UnitOfWork) -> tuple[ports.Commit, ...]:
     record, state = unit.record, unit.record.state
     if not isinstance(state, ContextExhausted) or isinstance(unit.before.state, ContextExhausted):
         return ()
     if not record.profile.auto_continue:
         return ()
-    request = ContinueConversationCommand(include_summary=True)
+    request = messages.ContinueConversationCommand(include_summary=True)
     try:
         return (new_successor(services, unit, request, state.summary, record.updated_at)[1],)
-    except StoreUnavailableError:
+    except ports.StoreUnavailableError:
         raise
     except Exception:
         log.exception("its successor could not be created", extra={"conversation": record.id})

@@ -23,19 +23,9 @@ from actors.conversation.commit_retries import (
     sharing_commit,
 )
 from actors.conversation.unit_of_work import OutcomeBatch, UnitOfWork
+from actors.core import events
 from actors.core.context import ConvContext
 from actors.core.effects import ActEffect, ExecuteTool
-from actors.core.events import (
-    Event,
-    InternalFault,
-    JobChanged,
-    LlmAborted,
-    LlmError,
-    LlmResponse,
-    Restart,
-    SetMode,
-    UserCancel,
-)
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import INACTIVE, TERMINAL, JobStatus, State
 from actors.core.tool_run import KillReceipt
@@ -218,12 +208,12 @@ class ConversationPipeline:
 
         return self.services.store.claim(self.conversation_id, wake_others)
 
-    def advance(self, event: Event) -> UnitOfWork:
+    def advance(self, event: events.Event) -> UnitOfWork:
         """Run an event through the whole pipeline. Raises Rejected or StoreError; then nothing has changed."""
         loaded = self.load()
         unit = loaded.begin()
         unit.run(event)
-        self.perform(loaded, unit, urgent=isinstance(event, (UserCancel, SetMode)))
+        self.perform(loaded, unit, urgent=isinstance(event, (events.UserCancel, events.SetMode)))
         return unit
 
     def prepare(self, outcomes: Sequence[EffectOutcome]) -> Prepared:
@@ -349,9 +339,9 @@ def recovering(
         return None
     unit = loaded.begin()
     if interrupted:
-        unit.run(Restart(at))
+        unit.run(events.Restart(at))
     for job in lost:
-        unit.run(JobChanged(at, msgspec.structs.replace(job, status=JobStatus.LOST)))
+        unit.run(events.JobChanged(at, msgspec.structs.replace(job, status=JobStatus.LOST)))
     return unit
 
 
@@ -378,7 +368,7 @@ class Recovery:
         self._pipeline.executor.stop_everything()
         if self._pipeline.loaded is None:
             return
-        fault = InternalFault(self._pipeline.now(), "Bedrock itself failed; see the server's log.")
+        fault = events.InternalFault(self._pipeline.now(), "Bedrock itself failed; see the server's log.")
         try:
             self._pipeline.advance(fault)
         except ports.StoreUnavailableError as error:
@@ -418,6 +408,10 @@ class Recovery:
     def _drop(self, entry: Uncommitted) -> None:
         fields = {"conversation": self._pipeline.conversation_id}
         event, deleted = getattr(entry, "event", None), self._pipeline.deleted
-        if deleted is not None and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
+        if (
+            deleted is not None
+            and isinstance(event, (events.LlmResponse, events.LlmError, events.LlmAborted))
+            and event.usage is not None
+        ):
             self._pipeline.services.quotas.spend_alone(deleted.principal, event.usage)
         log.info("not in memory: dropped %s", type(entry).__name__, extra=fields)

@@ -15,23 +15,12 @@ from typing import Any
 
 from pykka import ActorDeadError
 
-from actors import ports
+from actors import messages, ports
 from actors.common.machine import run_in_thread
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners, Shutdown
 from actors.conversation.pipeline import LoadedConversation, recovering, taken_over
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.errors import Reason, Rejected
-from actors.messages import (
-    CancelConversationCommand,
-    ConversationCommand,
-    CreatingCommand,
-    DeadlineExceededError,
-    InvalidFieldError,
-    SetModeCommand,
-    SpawnSubAgentsCommand,
-    UnknownConversationError,
-    Wake,
-)
 from actors.runners.request_builder import learn_models_of, needs_provider
 from actors.runners.side_queries import SideQueries, Titles
 from actors.runners.sub_agents import SubAgentRunner, prepared
@@ -83,18 +72,22 @@ class Supervisor:
             self._recover(ids[first : first + RECOVERY_BATCH])
         return ids
 
-    def create(self, request: CreatingCommand, *, deadline: float | None = None) -> Future[ports.ConversationRecord]:
+    def create(
+        self, request: messages.CreatingCommand, *, deadline: float | None = None
+    ) -> Future[ports.ConversationRecord]:
         """Create a conversation or a fork. The future gets the record of the new conversation."""
         return self._accept(self._services.ids.conversation(), Request(request, deadline=deadline))
 
-    def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:
+    def ask(
+        self, conversation_id: str, request: messages.ConversationCommand, *, deadline: float | None = None
+    ) -> Future[Any]:
         """Send a command; the future may raise errors of actors.messages and core.errors.
 
         A change of mode takes the urgent lane, so that no queued call starts in the old mode. So does a cancel, and the
         work in flight is then stopped without the mailbox, so that its outcome cannot overtake the cancel.
         """
-        if not isinstance(request, CancelConversationCommand):
-            urgent = isinstance(request, SetModeCommand)
+        if not isinstance(request, messages.CancelConversationCommand):
+            urgent = isinstance(request, messages.SetModeCommand)
             return self._accept(conversation_id, Request(request, deadline=deadline, urgent=urgent))
         with self._lock:
             actor = self._live.get(conversation_id)
@@ -128,7 +121,7 @@ class Supervisor:
         asked: list[Future[object]] = []
         for actor in live:
             with suppress(ActorDeadError):
-                asked.append(ask(actor.actor_ref, Request(Wake())))
+                asked.append(ask(actor.actor_ref, Request(messages.Wake())))
         for answer in asked:
             answer.add_done_callback(lambda _: self.on_idle())
         with self._changed:
@@ -201,11 +194,11 @@ class Supervisor:
     # --- actors -----------------------------------------------------------------------------------------------
 
     def _wake_one(self, conversation_id: str) -> Future[None]:
-        return self._ask(conversation_id, Request(Wake(), urgent=True))
+        return self._ask(conversation_id, Request(messages.Wake(), urgent=True))
 
     def _ask(self, conversation_id: str, request: Request) -> Future[Any]:
         """Deliver a request; while the supervisor stops, only cancels."""
-        if self._refusing and not isinstance(request.command, CancelConversationCommand):
+        if self._refusing and not isinstance(request.command, messages.CancelConversationCommand):
             return failed(Rejected(Reason.SHUTTING_DOWN))
         try:
             return self.deliver(conversation_id, request) or failed(Rejected(Reason.SHUTTING_DOWN))
@@ -215,7 +208,9 @@ class Supervisor:
     def _accept(self, conversation_id: str, request: Request) -> Future[Any]:
         """Deliver a request; prepare it first if that requires reading files or asking model providers."""
         command = request.command
-        with_files = isinstance(command, SpawnSubAgentsCommand) and any(task.read_first for task in command.tasks)
+        with_files = isinstance(command, messages.SpawnSubAgentsCommand) and any(
+            task.read_first for task in command.tasks
+        )
         if with_files or needs_provider(self._services, command):
             return self._prepare(conversation_id, request, with_files=with_files)
         return self._ask(conversation_id, request)
@@ -236,8 +231,8 @@ class Supervisor:
         def prepare() -> None:
             try:
                 asked = self._ask(conversation_id, prepared_request())
-            except (Rejected, InvalidFieldError, UnknownConversationError) as refusal:
-                asked = failed(DeadlineExceededError() if cancel.cancelled else refusal)
+            except (Rejected, messages.InvalidFieldError, messages.UnknownConversationError) as refusal:
+                asked = failed(messages.DeadlineExceededError() if cancel.cancelled else refusal)
             except ports.StoreError:
                 asked = failed(Rejected(Reason.STORE_UNAVAILABLE))
             except BaseException as error:
@@ -359,7 +354,7 @@ class Waking:
 
 def _to_try_again(conversation_id: str, answer: Future[None]) -> bool:
     match answer.exception():
-        case None | ports.NotOwnerError() | UnknownConversationError() | Rejected(reason=Reason.SHUTTING_DOWN):
+        case None | ports.NotOwnerError() | messages.UnknownConversationError() | Rejected(reason=Reason.SHUTTING_DOWN):
             return False
         case Rejected(reason=Reason.STORE_UNAVAILABLE) | RuntimeError():
             return True

@@ -16,35 +16,9 @@ from typing import Any
 from pykka import ActorDeadError, ActorRef
 
 from actors.common.machine import exhausted_resource
+from actors.core import effects, events
 from actors.core.content import Message
 from actors.core.context import ConvContext, Mode
-from actors.core.effects import (
-    AbortLlm,
-    AbortTool,
-    ActEffect,
-    AnswerTool,
-    AwaitAnswer,
-    AwaitToolResult,
-    CancelSubAgents,
-    ExecuteTool,
-    NotifyParent,
-    RequestContinuation,
-    RequestLlm,
-    RetryOf,
-    ScheduleRetry,
-    SpawnSubAgent,
-    StartTimer,
-)
-from actors.core.events import (
-    CancelTimeout,
-    Event,
-    QuestionOver,
-    RetryTimeout,
-    ToolComplete,
-    ToolDeadline,
-    ToolRetryTimeout,
-    ToolTransient,
-)
 from actors.core.states import Cancelling, Error
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, JobExited
@@ -112,51 +86,55 @@ class EffectExecutor:
         if work is not None and work.run == run:
             work.token.cancel()
 
-    def perform(self, effect: ActEffect, record: ConversationRecord, context: ConvContext) -> None:
+    def perform(self, effect: effects.ActEffect, record: ConversationRecord, context: ConvContext) -> None:
         """Perform one effect: start, stop or schedule something. Never blocks."""
         point = type(effect).__name__
         self._services.faults.hit(f"effect.before.{point}")
         match effect:
-            case RequestLlm() | RequestContinuation():
+            case effects.RequestLlm() | effects.RequestContinuation():
                 self._requests.start(effect, record, functools.partial(self._begin, record))
-            case AbortLlm():
+            case effects.AbortLlm():
                 self._requests.abort()
-            case ExecuteTool():
+            case effects.ExecuteTool():
                 self._execute(effect, record, context)
-            case AwaitToolResult():
+            case effects.AwaitToolResult():
                 self._await(effect)
-            case AwaitAnswer():
+            case effects.AwaitAnswer():
                 self._await_answer(effect)
-            case AbortTool() | AnswerTool():
+            case effects.AbortTool() | effects.AnswerTool():
                 self._tell_runner(effect)
-            case ScheduleRetry():
+            case effects.ScheduleRetry():
                 self._schedule_retry(effect)
-            case StartTimer(delay_ms=delay_ms, run_id=run_id):
-                self._after(delay_ms, lambda: CancelTimeout(self._now(), run_id), urgent=True)
-            case SpawnSubAgent():
+            case effects.StartTimer(delay_ms=delay_ms, run_id=run_id):
+                self._after(delay_ms, lambda: events.CancelTimeout(self._now(), run_id), urgent=True)
+            case effects.SpawnSubAgent():
                 self._children.start(effect, record)
-            case CancelSubAgents(agent_ids=agent_ids):
+            case effects.CancelSubAgents(agent_ids=agent_ids):
                 stopped = isinstance(record.state, (Cancelling, Error))
                 self._children.cancel(agent_ids, "its parent was stopped" if stopped else "its time was up")
-            case NotifyParent(result=result):
+            case effects.NotifyParent(result=result):
                 self._children.notify_parent(record, result)
                 self.parent_notified = True
         self._services.faults.hit(f"effect.after.{point}")
 
-    def compute(self, call: ExecuteTool, record: ConversationRecord, context: ConvContext) -> ToolComplete | None:
+    def compute(
+        self, call: effects.ExecuteTool, record: ConversationRecord, context: ConvContext
+    ) -> events.ToolComplete | None:
         """The outcome of a call that only computes; None if it must be performed.
 
         A call of a cancelled run is not computed, so that it ends as cancelled.
         """
         return None if live_run(record) == self._cancelled_run else computed(self._services, call, record, context)
 
-    def stop_unrecorded(self, effects: Iterable[ActEffect], record: ConversationRecord, context: ConvContext) -> None:
+    def stop_unrecorded(
+        self, unrecorded: Iterable[effects.ActEffect], record: ConversationRecord, context: ConvContext
+    ) -> None:
         """Stop what a cancel stops that the store cannot save now.
 
         Performing its effects again at the commit does no harm.
         """
-        for effect in effects:
-            if isinstance(effect, (AbortLlm, AbortTool, CancelSubAgents)):
+        for effect in unrecorded:
+            if isinstance(effect, (effects.AbortLlm, effects.AbortTool, effects.CancelSubAgents)):
                 self.perform(effect, record, context)
 
     def on_idle(self) -> None:
@@ -231,7 +209,7 @@ class EffectExecutor:
             work.token.cancel()
         return work.token
 
-    def _execute(self, effect: ExecuteTool, record: ConversationRecord, context: ConvContext) -> None:
+    def _execute(self, effect: effects.ExecuteTool, record: ConversationRecord, context: ConvContext) -> None:
         run = RunTool(effect, record.principal, context, self._begin(record), self.rights)
         try:
             if not self._tell_runner(run):
@@ -240,20 +218,22 @@ class EffectExecutor:
             self._last_call = run
         except RuntimeError as error:  # the system cannot start another thread
             identity = effect.tool_use_id, effect.execution_id
-            self._report(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
+            self._report(
+                events.ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False)
+            )
 
-    def _await(self, effect: AwaitToolResult) -> None:
+    def _await(self, effect: effects.AwaitToolResult) -> None:
         """Limit the time that a tool call waits for a client's answer."""
         self._stop_waiting()
         identity = effect.tool_use_id, effect.execution_id
-        self._at_deadline(effect.deadline, lambda now: ToolDeadline(now, *identity))
+        self._at_deadline(effect.deadline, lambda now: events.ToolDeadline(now, *identity))
 
-    def _await_answer(self, effect: AwaitAnswer) -> None:
+    def _await_answer(self, effect: effects.AwaitAnswer) -> None:
         """Limit the time that a running tool waits for a person's answer."""
         identity = effect.tool_use_id, effect.execution_id, effect.place
-        self._at_deadline(effect.deadline, lambda now: QuestionOver(now, *identity, timed_out=True))
+        self._at_deadline(effect.deadline, lambda now: events.QuestionOver(now, *identity, timed_out=True))
 
-    def _at_deadline(self, deadline: int, event: Callable[[int], Event]) -> None:
+    def _at_deadline(self, deadline: int, event: Callable[[int], events.Event]) -> None:
         """Send an event at `deadline` (ms since the epoch) without keeping the conversation in memory."""
         owner, clock = self._owner, self._services.clock
 
@@ -268,22 +248,22 @@ class EffectExecutor:
             self._services.timers.cancel(timer)
         self._deadlines.clear()
 
-    def _tell_runner(self, message: RunTool | AbortTool | AnswerTool | EndTools) -> bool:
+    def _tell_runner(self, message: RunTool | effects.AbortTool | effects.AnswerTool | EndTools) -> bool:
         """Send a message to the tool runner; return False if there is none."""
         return self._tool_runner is not None and tell(self._tool_runner, message)
 
-    def _schedule_retry(self, effect: ScheduleRetry) -> None:
+    def _schedule_retry(self, effect: effects.ScheduleRetry) -> None:
         attempt = effect.attempt
-        if effect.of is RetryOf.LLM:
-            self._after(effect.delay_ms, lambda: RetryTimeout(self._now(), effect.request_id, attempt))
+        if effect.of is effects.RetryOf.LLM:
+            self._after(effect.delay_ms, lambda: events.RetryTimeout(self._now(), effect.request_id, attempt))
         else:
             identity = effect.tool_use_id, effect.execution_id
-            self._after(effect.delay_ms, lambda: ToolRetryTimeout(self._now(), *identity, attempt))
+            self._after(effect.delay_ms, lambda: events.ToolRetryTimeout(self._now(), *identity, attempt))
 
-    def _after(self, delay_ms: int, event: Callable[[], Event], *, urgent: bool = False) -> None:
+    def _after(self, delay_ms: int, event: Callable[[], events.Event], *, urgent: bool = False) -> None:
         self._services.timers.after(delay_ms, lambda: self._report(event(), urgent=urgent))
 
-    def _report(self, event: Event, *, urgent: bool = False) -> None:
+    def _report(self, event: events.Event, *, urgent: bool = False) -> None:
         tell(self._owner, EffectOutcome(event, urgent))
 
     def _now(self) -> int:

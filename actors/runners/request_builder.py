@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from actors import ports
 from actors.core.content import Image, Message
 from actors.core.context import Generation
 from actors.core.effects import RequestContinuation, RequestLlm
@@ -22,21 +23,6 @@ from actors.messages import (
     SpawnSubAgentsCommand,
     UpdateConversationCommand,
 )
-from actors.ports import (
-    CancelToken,
-    Clock,
-    ConversationReader,
-    ConversationRecord,
-    Model,
-    ModelAbortedError,
-    ModelAnswer,
-    ModelFailedError,
-    ModelInfo,
-    ModelRequest,
-    ModelSink,
-    StoreDamagedError,
-    ToolSpec,
-)
 from actors.ports.models import fixed_tokens
 from actors.ports.telemetry import AttemptEnd, AttemptStart
 from actors.runtime.offered_tools import for_model, output_form, supported
@@ -48,39 +34,45 @@ def needs_provider(services: Services, request: CreatingCommand | ConversationCo
     return any(name and services.models.undecided(name) for name in _models_named(services, request))
 
 
-def learn_models_of(services: Services, request: CreatingCommand | ConversationCommand, cancel: CancelToken) -> None:
+def learn_models_of(
+    services: Services, request: CreatingCommand | ConversationCommand, cancel: ports.CancelToken
+) -> None:
     """Ask providers which models they have: those providers that may serve a model named in the command. Blocks."""
     learn_models(services, _models_named(services, request), cancel)
 
 
-def learn_models(services: Services, names: Iterable[str], cancel: CancelToken) -> None:
+def learn_models(services: Services, names: Iterable[str], cancel: ports.CancelToken) -> None:
     """Ask the providers that may serve these models. "" and models of known providers are skipped. Blocks."""
     for name in names:
         if name and services.models.undecided(name):
             services.models.learn(name, cancel)
 
 
-def find_model(services: Services, name: str, principal: str, cancel: CancelToken) -> Model:
+def find_model(services: Services, name: str, principal: str, cancel: ports.CancelToken) -> ports.Model:
     """The model, with its limits, for which providers are asked if necessary. Blocks. Raises ModelFailedError.
 
     The principal's permission is checked again: it may have changed since the model was chosen.
     """
     if not services.permissions(principal).allows_model(name):
         text = f"This principal is not allowed to use the model {name}: choose another model."
-        raise ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text))
+        raise ports.ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text))
     model = services.models.get(name)
     if model is None:
         services.models.learn(name, cancel)
         model = services.models.get(name)
     if model is None:
-        raise ModelFailedError(model_refusal(services, name, principal))
+        raise ports.ModelFailedError(model_refusal(services, name, principal))
     services.models.measure(name, cancel)
     return model
 
 
 def respond(
-    services: Services, model: Model, request: ModelRequest, sink: ModelSink, cancel: CancelToken
-) -> ModelAnswer:
+    services: Services,
+    model: ports.Model,
+    request: ports.ModelRequest,
+    sink: ports.ModelSink,
+    cancel: ports.CancelToken,
+) -> ports.ModelAnswer:
     """Make one attempt of a model request, and report it to telemetry. Raises what `Model.respond` raises."""
     attempt = AttemptStart(
         conversation=request.conversation_id.partition(":")[0],  # side queries, e.g. for a title, append ":PURPOSE"
@@ -99,10 +91,10 @@ def respond(
         outcome = "refusal" if answer.refusal else "truncated" if answer.truncated else "ok"
         usage = answer.usage
         return answer
-    except ModelAbortedError as aborted:
+    except ports.ModelAbortedError as aborted:
         outcome, usage = "cancelled", aborted.usage
         raise
-    except ModelFailedError as failed:
+    except ports.ModelFailedError as failed:
         outcome, usage = failed.failure.kind.value, failed.usage
         raise
     finally:
@@ -116,7 +108,7 @@ def respond(
 class _TimedSink:
     """Wraps a ModelSink, and records when the answer begins."""
 
-    def __init__(self, sink: ModelSink, clock: Clock) -> None:
+    def __init__(self, sink: ports.ModelSink, clock: ports.Clock) -> None:
         self._sink, self._clock = sink, clock
         self.flush = sink.flush
         self.started_at: float | None = None
@@ -154,7 +146,7 @@ class HistoryCache:
     Any thread.
     """
 
-    def __init__(self, store: ConversationReader, conversation_id: str) -> None:
+    def __init__(self, store: ports.ConversationReader, conversation_id: str) -> None:
         self._store = store
         self._conversation_id = conversation_id
         # Held while messages are read or added: a cancelled request may still be reading when the next one begins.
@@ -175,7 +167,9 @@ class HistoryCache:
                 after = len(self._messages)
                 page = self._store.messages(self._conversation_id, after=after, limit=PAGE)
                 if not page:
-                    raise StoreDamagedError(f"message {after + 1} of conversation {self._conversation_id} is missing")
+                    raise ports.StoreDamagedError(
+                        f"message {after + 1} of conversation {self._conversation_id} is missing"
+                    )
                 self._messages.extend(page)
 
     def through(self, sequence: int) -> tuple[Message, ...]:
@@ -183,7 +177,7 @@ class HistoryCache:
         self.read(sequence)
         return tuple(self._messages[:sequence])
 
-    def view(self, sequence: int, model: ModelInfo, room: Room, size_of: Callable[[Image], int]) -> ProviderView:
+    def view(self, sequence: int, model: ports.ModelInfo, room: Room, size_of: Callable[[Image], int]) -> ProviderView:
         """The turns of a request up to message `sequence`.
 
         Raises StoreError, or what `size_of` (bytes of an image) raises.
@@ -202,14 +196,21 @@ class _Views:
         self._budget = ImageBudget()
 
     def of(
-        self, messages: Sequence[Message], sequence: int, model: ModelInfo, room: Room, size_of: Callable[[Image], int]
+        self,
+        messages: Sequence[Message],
+        sequence: int,
+        model: ports.ModelInfo,
+        room: Room,
+        size_of: Callable[[Image], int],
     ) -> ProviderView:
         """The turns built from the messages up to number `sequence`. Raises what `size_of` raises."""
         with self._lock:
             view = self._unlimited(messages, sequence, model, room)
             return self._budget.apply(view, size_of) if model.images else view
 
-    def _unlimited(self, messages: Sequence[Message], sequence: int, model: ModelInfo, room: Room) -> ProviderView:
+    def _unlimited(
+        self, messages: Sequence[Message], sequence: int, model: ports.ModelInfo, room: Room
+    ) -> ProviderView:
         if (model.protocol, model.name, room) != self._for:
             self._for = model.protocol, model.name, room
             self._view = GrowingView(*self._for)
@@ -228,15 +229,15 @@ class RequestBuilder:
         self._services = services
         self._history: HistoryCache | None = None
 
-    def read_history(self, record: ConversationRecord) -> None:
+    def read_history(self, record: ports.ConversationRecord) -> None:
         """Read all messages now, so that a run begins only if they are readable. Raises StoreError."""
         self.history_of(record).read(record.state.ledger.seq)
 
-    def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
+    def committed(self, record: ports.ConversationRecord, messages: Sequence[Message]) -> None:
         """Add committed messages, so that they need not be read from the store. Conversation's thread only."""
         self.history_of(record).extend(messages)
 
-    def history_of(self, record: ConversationRecord) -> HistoryCache:
+    def history_of(self, record: ports.ConversationRecord) -> HistoryCache:
         """The cache of the conversation's messages; the first call creates it. Conversation's thread only."""
         if self._history is None:
             self._history = HistoryCache(self._services.store, record.id)
@@ -244,20 +245,20 @@ class RequestBuilder:
 
     def build(
         self,
-        record: ConversationRecord,
+        record: ports.ConversationRecord,
         effect: RequestLlm | RequestContinuation,
         history: HistoryCache,
-        cancel: CancelToken,
-        model: Model,
+        cancel: ports.CancelToken,
+        model: ports.Model,
         *,
         refused: int,
-    ) -> ModelRequest:
+    ) -> ports.ModelRequest:
         """Build the request that `effect` asks for, shorter for each time that it was `refused`. Runner's thread.
 
         Raises StoreError or ImagesUnavailableError.
         """
         images = self._services.images
-        tools: tuple[ToolSpec, ...] = ()
+        tools: tuple[ports.ToolSpec, ...] = ()
         generation, output = Generation(), None
 
         def size_of(image: Image) -> int:
@@ -286,7 +287,7 @@ class RequestBuilder:
                 output, submitting = output_form(schema, model.info)
                 tools = (*tools, *submitting)
             view = history.view(through, model.info, room(through if refused else ledger.narrowed), size_of)
-        return ModelRequest(
+        return ports.ModelRequest(
             conversation_id=record.id,
             request_id=effect.request_id,
             attempt=effect.attempt,
@@ -302,7 +303,7 @@ class RequestBuilder:
         )
 
 
-def _generation(record: ConversationRecord) -> Generation:
+def _generation(record: ports.ConversationRecord) -> Generation:
     """The run's generation settings; settings that the run does not have are taken from the conversation."""
     own, usual = record.state.ledger.generation, record.profile.generation
     return own.over(usual) if own else usual

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 from pykka import ActorRef
 
+from actors import ports
 from actors.core.content import Text, Usage, text_of
 from actors.core.context import ConvContext
 from actors.core.effects import ExecuteTool
@@ -23,19 +24,6 @@ from actors.core.events import UsageReported
 from actors.core.history.provider_view import ProviderView, Turn
 from actors.core.steps import texts
 from actors.messages import EffectOutcome, SetGeneratedTitleCommand
-from actors.ports import (
-    CancelToken,
-    ConversationRecord,
-    Model,
-    ModelAbortedError,
-    ModelAnswer,
-    ModelFailedError,
-    ModelRequest,
-    Purpose,
-    SideQuery,
-    SideQueryError,
-    ToolTransientError,
-)
 from actors.runners.request_builder import respond
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
@@ -57,7 +45,7 @@ class SideQueryAnswer(Struct, frozen=True):
     usage: Usage | None
 
 
-class SideQueryFailedError(SideQueryError):
+class SideQueryFailedError(ports.SideQueryError):
     """A side query failed. The text says why, and `usage` contains the tokens that it used, if known."""
 
     def __init__(self, text: str, usage: Usage | None = None, *, busy: bool = False) -> None:
@@ -79,7 +67,9 @@ class SideQueries:
         """Whether there is a small model for side queries of conversations that use this model."""
         return self._services.models.small(model) is not None
 
-    def ask(self, conversation_id: str, model: str, query: SideQuery, cancel: CancelToken) -> SideQueryAnswer:
+    def ask(
+        self, conversation_id: str, model: str, query: ports.SideQuery, cancel: ports.CancelToken
+    ) -> SideQueryAnswer:
         """Ask a small model, for a conversation of this model. Blocks at most TIMEOUT_MS.
 
         Raises SideQueryFailedError: no small model, a query that is too long, a busy server, a cancel, a time-out, or a
@@ -98,16 +88,18 @@ class SideQueries:
         finally:
             self._admission.release()
 
-    def _in_time(self, small: Model, request: ModelRequest, cancel: CancelToken) -> ModelAnswer:
-        stop = CancelToken()  # a separate token, because the timeout must stop only the query, not the tool that asks
+    def _in_time(self, small: ports.Model, request: ports.ModelRequest, cancel: ports.CancelToken) -> ports.ModelAnswer:
+        stop = (
+            ports.CancelToken()
+        )  # a separate token, because the timeout must stop only the query, not the tool that asks
         cancel.on_cancel(stop.cancel)
         self._services.timers.after(TIMEOUT_MS, stop.cancel)
         try:
             return respond(self._services, small, request, _NoSink(), stop)
-        except ModelAbortedError as aborted:
+        except ports.ModelAbortedError as aborted:
             why = "cancelled" if cancel.cancelled else "it took too long"
             raise SideQueryFailedError(why, aborted.usage) from None
-        except ModelFailedError as failed:
+        except ports.ModelFailedError as failed:
             kind = failed.failure.kind
             # The provider's text is not logged: it may quote the conversation, which must not appear in the log.
             log.info("a small request failed", extra={"request": request.request_id, "outcome": kind.value})
@@ -121,21 +113,25 @@ class SideQueries:
 
 
 def ask_for_tool(
-    side_queries: SideQueries, effect: ExecuteTool, context: ConvContext, cancel: CancelToken, owner: ActorRef[Any]
-) -> Callable[[SideQuery], str]:
+    side_queries: SideQueries,
+    effect: ExecuteTool,
+    context: ConvContext,
+    cancel: ports.CancelToken,
+    owner: ActorRef[Any],
+) -> Callable[[ports.SideQuery], str]:
     """The function with which a tool makes side queries. The tokens of each are reported to the actor `owner`."""
 
     def report(usage: Usage | None) -> None:
         if usage is not None:
             tell(owner, EffectOutcome(UsageReported(side_queries.now(), usage, aside=True)))
 
-    def ask(query: SideQuery) -> str:
+    def ask(query: ports.SideQuery) -> str:
         try:
             answered = side_queries.ask(context.conversation_id, context.model_id, query, cancel)
         except SideQueryFailedError as failed:
             report(failed.usage)
             if failed.busy and effect.attempt < context.limits.max_attempts:
-                raise ToolTransientError(f"The small model is busy: {failed}.", begun=True) from None
+                raise ports.ToolTransientError(f"The small model is busy: {failed}.", begun=True) from None
             raise
         report(answered.usage)
         return answered.text
@@ -151,10 +147,10 @@ class _NoSink:
     def flush(self) -> None: ...
 
 
-def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
+def _request(conversation_id: str, query: ports.SideQuery) -> ports.ModelRequest:
     """The model request. Models cache data by conversation id, so it gets an id that no conversation has."""
     identity = f"{conversation_id}:{query.purpose.value}"
-    return ModelRequest(
+    return ports.ModelRequest(
         conversation_id=identity,
         request_id=identity,
         attempt=1,
@@ -166,7 +162,7 @@ def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
     )
 
 
-def _answered(answer: ModelAnswer) -> SideQueryAnswer:
+def _answered(answer: ports.ModelAnswer) -> SideQueryAnswer:
     """The answer's text. Raises SideQueryFailedError if the text is empty or the model refused."""
     text = text_of(answer.content).strip()
     if answer.refusal or not text:
@@ -218,7 +214,7 @@ def _cleaned(line: str) -> str:
     return " ".join(printable.translate(_QUOTES).split()).lstrip("#").strip("*_' ").removesuffix(".").rstrip()
 
 
-def untitled(record: ConversationRecord) -> bool:
+def untitled(record: ports.ConversationRecord) -> bool:
     """Whether the title will be made from the next message: no title, no run yet, and not a sub-agent."""
     return record.user_initiated and not record.title and not record.state.ledger.run
 
@@ -236,18 +232,18 @@ class Titles:
         self._side_queries = side_queries
         self._deliver = deliver
         self._lock = threading.Lock()
-        self._asking: dict[str, tuple[CancelToken, threading.Thread]] = {}
+        self._asking: dict[str, tuple[ports.CancelToken, threading.Thread]] = {}
         self._closed = False
 
     @property
     def wanted(self) -> bool:
         return self._services.titles
 
-    def improve(self, record: ConversationRecord, text: str) -> None:
+    def improve(self, record: ports.ConversationRecord, text: str) -> None:
         """Ask for a title for the first message `text`, to replace the title in `record`. Never blocks."""
         if not (text.strip() and self._side_queries.available(record.model)):
             return
-        cancel = CancelToken()
+        cancel = ports.CancelToken()
         name = "bedrock-title"
         thread = threading.Thread(target=self._work, args=(record, text, cancel), name=name, daemon=True)
         with self._lock:
@@ -278,7 +274,7 @@ class Titles:
 
     # --- on the thread of a query -----------------------------------------------------------------------------
 
-    def _work(self, record: ConversationRecord, text: str, cancel: CancelToken) -> None:
+    def _work(self, record: ports.ConversationRecord, text: str, cancel: ports.CancelToken) -> None:
         try:
             title, usage = self._asked(record, text, cancel)
             if title or usage is not None:
@@ -289,9 +285,11 @@ class Titles:
             with self._lock:
                 self._asking.pop(record.id, None)
 
-    def _asked(self, record: ConversationRecord, text: str, cancel: CancelToken) -> tuple[str, Usage | None]:
+    def _asked(
+        self, record: ports.ConversationRecord, text: str, cancel: ports.CancelToken
+    ) -> tuple[str, Usage | None]:
         """The title and the tokens that the query used. The title is "" if the query failed."""
-        query = SideQuery(Purpose.TITLE, TITLE_PROMPT, text[:TITLE_READ_CHARACTERS], TITLE_OUTPUT_TOKENS)
+        query = ports.SideQuery(ports.Purpose.TITLE, TITLE_PROMPT, text[:TITLE_READ_CHARACTERS], TITLE_OUTPUT_TOKENS)
         try:
             answered = self._side_queries.ask(record.id, record.model, query, cancel)
         except SideQueryFailedError as failed:

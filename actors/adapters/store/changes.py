@@ -47,16 +47,6 @@ from actors.adapters.store.query import (
     owned_head,
     undeleted,
 )
-from actors.adapters.store.rows import (
-    LogPosition,
-    check_shape,
-    fate_values,
-    next_revision,
-    run_values,
-    seal,
-    settled_inputs,
-    stopped_runs,
-)
 from actors.core.context import Profile
 from actors.ports import Attachment, Commit, FencedError, Spending, StoreError
 
@@ -134,7 +124,7 @@ class EncodedCommit:
 
     def __init__(self, commit: Commit) -> None:
         """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
-        check_shape(commit)
+        rows.check_shape(commit)
         record, fork = commit.record, commit.fork
         id_ = self.id = record.id
         self.epoch, self.slug, self.parent = record.epoch, record.slug, record.parent_conversation_id
@@ -142,21 +132,23 @@ class EncodedCommit:
         # The first columns of a new conversation; None for an existing one.
         self.created = (*rows.fixed_values(record), *self.changing) if commit.create else None
         self.prompt = record.system_prompt if commit.create else ""
-        self.fork, self.prepared = fork, is_prepared(commit)
-        self.expected_step, self.next_revision = commit.expected_step, next_revision(commit)
+        self.fork = fork
+        # Whether it creates a fork with attachments, which are copied in earlier transactions.
+        self.prepared = fork is not None and bool(fork.attachments)
+        self.expected_step, self.next_revision = commit.expected_step, rows.next_revision(commit)
         self.spending = commit.spending
-        runs = (*(fork.runs if fork else ()), *stopped_runs(commit))
+        runs = (*(fork.runs if fork else ()), *rows.stopped_runs(commit))
         whose, sender = (None, record.principal) if commit.create_command else (id_, None)
         chosen = record.profile != Profile() if commit.create else commit.profile_changed
         profile = (*rows.profile_values(id_, record.profile), record.profile.forked_from)
         self.rows: dict[Insert, list[rows.Row]] = {
             _PUT_PROFILE: [profile] if chosen else [],
             _MESSAGES: [rows.message_values(id_, message) for message in commit.messages],
-            _RUNS: [run_values(id_, ended) for ended in runs],
-            _FATES: [fate_values(id_, settled) for settled in settled_inputs(commit)],
+            _RUNS: [rows.run_values(id_, ended) for ended in runs],
+            _FATES: [rows.fate_values(id_, settled) for settled in rows.settled_inputs(commit)],
             _COMMANDS: [rows.command_values(whose, sender, commit.command)] if commit.command else [],
         }
-        self._log = [seal(id_, record.epoch, entry) for entry in commit.log]
+        self._log = [rows.seal(id_, record.epoch, entry) for entry in commit.log]
 
     def __call__(self, session: Session) -> None:
         write_alone(session, [self])
@@ -183,11 +175,6 @@ class EncodedCommit:
                 f"not at step {self.expected_step}, revision {self.next_revision - 1}, epoch {self.epoch}"
             )
         return head
-
-
-def is_prepared(commit: Commit) -> bool:
-    """Whether the commit creates a fork with attachments, which are copied in earlier transactions."""
-    return commit.fork is not None and bool(commit.fork.attachments)
 
 
 def write_together(session: Session, changes: Sequence[EncodedCommit], begin: str) -> set[object]:
@@ -377,7 +364,7 @@ def delete(session: Session, conversation_id: str, audit: Sequence[rows.Row]) ->
         session.insert(INSERT_AUDIT, audit)
 
 
-def prune_log(session: Session, conversation_id: str, begins: LogPosition, was: LogPosition) -> None:
+def prune_log(session: Session, conversation_id: str, begins: rows.LogPosition, was: rows.LogPosition) -> None:
     """Move the beginning of a log from `was` to `begins`, and delete the rows before it. Raises NotOwnerError.
 
     Does nothing if the conversation is deleted, or another pruning was faster.

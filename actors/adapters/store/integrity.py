@@ -15,20 +15,6 @@ from actors.adapters.store import rows
 from actors.adapters.store.listing import RECORD_COLUMNS
 from actors.adapters.store.models import Attachments, Commands, Fates, Messages, Profiles, Prompts, Records, Runs
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
-from actors.adapters.store.rows import (
-    CHANGING,
-    FIXED,
-    LOGGED,
-    RECORD,
-    LogPosition,
-    LogRow,
-    Row,
-    beginning,
-    hash_of,
-    is_as_written,
-    notifications_of,
-    place_after,
-)
 from actors.core.content import Message
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop
 
@@ -66,21 +52,21 @@ def check_all(session: Session) -> Iterator[tuple[str, str]]:
     for (conversation_id,) in session.execute(_ALL_IDS).fetchall():
         for finding in check(session, conversation_id)[:1]:
             yield f"conversation {conversation_id}", finding
-    if not all(map(is_as_written, session.execute(_CREATED))):
+    if not all(map(rows.is_as_written, session.execute(_CREATED))):
         yield "the remembered calls of CreateConversation", "one of them has been modified"
 
 
-def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
-    conversation: dict[str, object] = dict(zip(RECORD, row, strict=True))
+def _violations(session: Session, id_: str, row: rows.Row) -> Iterator[str]:
+    conversation: dict[str, object] = dict(zip(rows.RECORD, row, strict=True))
     yield from _conversation(conversation, session.execute(_PROMPT, id=id_).fetchone())
-    begins = beginning(session, id_)
+    begins = rows.beginning(session, id_)
     log = _Log(begins, session.execute(_MESSAGES, id=id_))
-    for logged in session.execute(LOGGED, id=id_, after=0, limit=ALL):
-        yield from log.check(LogRow._make(logged))
+    for logged in session.execute(rows.LOGGED, id=id_, after=0, limit=ALL):
+        yield from log.check(rows.LogRow._make(logged))
     yield from log.messages.remaining()
     yield from _ends("the end of a run", session.execute(_RUNS, id=id_), log.stops, begins)
     yield from _ends("the end of a wait", session.execute(_FATES, id=id_), log.fates, begins)
-    if not all(is_as_written(other) for each in _OTHERS for other in session.execute(each, id=id_)):
+    if not all(rows.is_as_written(other) for each in _OTHERS for other in session.execute(each, id=id_)):
         yield "an image, the profile or a remembered command has been modified"
     if log.place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
         yield f"the log ends at step {log.place.step}, but the conversation's row does not"
@@ -89,22 +75,22 @@ def _violations(session: Session, id_: str, row: Row) -> Iterator[str]:
 class _Log:
     """Verifies the rows of the event log one by one, and compares the messages in them with the stored messages."""
 
-    def __init__(self, begins: LogPosition, messages: Iterable[Row]) -> None:
+    def __init__(self, begins: rows.LogPosition, messages: Iterable[rows.Row]) -> None:
         self.place = begins
         self.messages = _Messages(messages)
         self.stops: set[int] = set()  # the revisions at which runs ended, according to the event log
         # The revisions at which queued messages were delivered, returned or withdrawn, according to the event log.
         self.fates: set[int] = set()
 
-    def check(self, row: LogRow) -> Iterator[str]:
+    def check(self, row: rows.LogRow) -> Iterator[str]:
         try:
             yield from _follows(self.place, row)
-            for revision, notification in enumerate(notifications_of(row), row.first_revision):
+            for revision, notification in enumerate(rows.notifications_of(row), row.first_revision):
                 yield from self._notified(revision, notification)
-            self.place = place_after(row)
+            self.place = rows.place_after(row)
         except UNREADABLE:
             yield f"step {row.step} cannot be read"
-            self.place = LogPosition(self.place.step + 1, row.first_revision, row.hash)
+            self.place = rows.LogPosition(self.place.step + 1, row.first_revision, row.hash)
 
     def _notified(self, revision: int, notification: Durable) -> Iterator[str]:
         match notification:
@@ -118,22 +104,22 @@ class _Log:
                 pass
 
 
-def _conversation(values: dict[str, object], prompt: Row | None) -> Iterator[str]:
+def _conversation(values: dict[str, object], prompt: rows.Row | None) -> Iterator[str]:
     state = values["state_data"]
     if isinstance(state, bytes):
         values["state_data"] = state = state.decode(errors="replace")
-    if not is_as_written(tuple(values[name] for name in (*FIXED, *CHANGING[:-1], "slug", "digest"))):
+    if not rows.is_as_written(tuple(values[name] for name in (*rows.FIXED, *rows.CHANGING[:-1], "slug", "digest"))):
         yield "the conversation's row has been modified"
     if rows.state_of(str(state).encode()) is None:
         yield "the conversation's state cannot be read; idle is assumed"
-    if prompt is not None and not is_as_written(prompt):
+    if prompt is not None and not rows.is_as_written(prompt):
         yield "the system prompt has been modified"
 
 
-def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
-    if hash_of(row) != row.hash:
+def _follows(place: rows.LogPosition, row: rows.LogRow) -> Iterator[str]:
+    if rows.hash_of(row) != row.hash:
         yield f"step {row.step} has been modified"
-    if len(notifications_of(row)) != row.event_count:
+    if len(rows.notifications_of(row)) != row.event_count:
         yield f"step {row.step} records {row.event_count} events, but the stored ones differ"
     if row.step != place.step + 1:
         yield f"steps are missing between {place.step} and {row.step}"
@@ -143,7 +129,7 @@ def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
         yield f"revisions are missing before {row.first_revision}"
 
 
-def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
+def _ends(what: str, stored: Iterable[rows.Row], logged: set[int], begins: rows.LogPosition) -> Iterator[str]:
     """Compare the rows about ends of runs or queued messages (`what`) with the log; yield each violation.
 
     `logged` are the revisions of the ends in the log, which is pruned up to `begins`.
@@ -151,7 +137,7 @@ def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPositio
     kept: set[int] = set()
     for row in stored:
         revision = row[1]
-        if not is_as_written(row):
+        if not rows.is_as_written(row):
             yield f"{what}, revision {revision}, has been modified"
         if not isinstance(revision, int) or revision > begins.revision:
             kept.add(revision)
@@ -162,7 +148,7 @@ def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPositio
 class _Messages:
     """Verifies the stored messages in order, and compares them with the messages that `_Log` finds in the event log."""
 
-    def __init__(self, stored: Iterable[Row]) -> None:
+    def __init__(self, stored: Iterable[rows.Row]) -> None:
         self._stored = iter(stored)
         self._next = next(self._stored, None)
         self._sequence = 0  # the sequence number of the last message that was checked
@@ -184,12 +170,12 @@ class _Messages:
             row, self._next = self._next, next(self._stored, None)
             yield from self._look(row, None)
 
-    def _look(self, row: Row, logged: Message | None) -> Iterator[str]:
+    def _look(self, row: rows.Row, logged: Message | None) -> Iterator[str]:
         sequence = row[2]
         if sequence != self._sequence + 1:
             yield f"messages are missing between {self._sequence} and {sequence}"
         self._sequence = sequence
-        if not is_as_written(row):
+        if not rows.is_as_written(row):
             yield f"message {sequence} has been modified"
         try:
             if logged not in (None, rows.message_of(row)):

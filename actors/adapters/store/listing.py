@@ -28,28 +28,8 @@ from actors.adapters.store.models import (
 )
 from actors.adapters.store.query import PerDatabase, Statement, exists, undeleted
 from actors.adapters.store.rows import RECORD, Row
+from actors.ports import store as port
 from actors.ports.records import AuditFilter, AuditPlace, Outcome
-from actors.ports.store import (
-    AnyOf,
-    Comparison,
-    Condition,
-    Every,
-    HasLabel,
-    IsArchived,
-    IsWithin,
-    ListPosition,
-    Negation,
-    OrderKey,
-    Selection,
-    StateIs,
-    TextContains,
-    TextEquals,
-    TextField,
-    TimeCompares,
-    TimeField,
-    beneath,
-    conjuncts,
-)
 
 WINDOW = 2_000  # index entries that one query searches if columns outside of the index decide which rows match
 CONTAINS = "contains_folded"  # a function of SQLite, which folds the case of ASCII only
@@ -57,11 +37,15 @@ FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower`
 
 # States in which a conversation needs no recovery after a restart, except for idle sub-agents, which do need it.
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
-_ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
-_NULLABLE_TEXT = frozenset({TextField.SLUG, TextField.PARENT})
+_ORDERED_BY_INDEX = frozenset({port.OrderKey.UPDATED, port.OrderKey.CREATED})
+_NULLABLE_TEXT = frozenset({port.TextField.SLUG, port.TextField.PARENT})
 _COMPARE = {
-    Comparison.EQUAL: eq, Comparison.BEFORE: lt, Comparison.UP_TO: le, Comparison.AFTER: gt, Comparison.FROM: ge,
-}  # fmt: skip
+    port.Comparison.EQUAL: eq,
+    port.Comparison.BEFORE: lt,
+    port.Comparison.UP_TO: le,
+    port.Comparison.AFTER: gt,
+    port.Comparison.FROM: ge,
+}
 _TRUE, _FALSE = SQL("(1 = 1)"), SQL("(1 = 0)")
 
 # The state is read as bytes from SQLite, because a damaged state may not be valid UTF-8.
@@ -86,39 +70,39 @@ _FORKED_FROM = fn.coalesce(
 )
 
 
-def condition_of(condition: Condition) -> Any:
+def condition_of(condition: port.Condition) -> Any:
     """The expression of a condition on a row of the table `conversations`."""
     match condition:
-        case Every(parts):
+        case port.Every(parts):
             return reduce(and_, map(condition_of, parts), _TRUE)
-        case AnyOf(parts):
+        case port.AnyOf(parts):
             return reduce(or_, map(condition_of, parts), _FALSE)
-        case Negation(part):
+        case port.Negation(part):
             return ~condition_of(part)
-        case StateIs(kinds):
+        case port.StateIs(kinds):
             return Records.state.in_(sorted(kinds)) if kinds else _FALSE
-        case IsArchived(archived):
+        case port.IsArchived(archived):
             return Records.archived == int(archived)
-        case TextEquals(field, value):
+        case port.TextEquals(field, value):
             return _text(field) == value
-        case TextContains(field, folded):
+        case port.TextContains(field, folded):
             text = _text(field)
             return PerDatabase(
                 getattr(fn, CONTAINS)(text.cast("BLOB"), folded), fn.strpos(getattr(fn, FOLD)(text), folded) > 0
             )
-        case IsWithin(directory):
-            start = beneath(directory)
+        case port.IsWithin(directory):
+            start = port.beneath(directory)
             return (Records.cwd == directory) | (fn.substr(Records.cwd, 1, len(start)) == start)
-        case TimeCompares(field, comparison, ms):
+        case port.TimeCompares(field, comparison, ms):
             column = getattr(Records, field)
             compared = _COMPARE[comparison](column, ms)
-            return column.is_null(False) & compared if field is TimeField.ARCHIVED else compared
-        case HasLabel(key, value):
+            return column.is_null(False) & compared if field is port.TimeField.ARCHIVED else compared
+        case port.HasLabel(key, value):
             return PerDatabase(_sqlite_label(key, value), _postgres_label(key, value))
 
 
-def _text(field: TextField) -> Any:
-    if field is TextField.FORKED_FROM:
+def _text(field: port.TextField) -> Any:
+    if field is port.TextField.FORKED_FROM:
         return _FORKED_FROM
     column = getattr(Records, field)
     return fn.coalesce(column, "") if field in _NULLABLE_TEXT else column
@@ -139,14 +123,14 @@ def _postgres_label(key: str, value: str | None) -> Any:
     return (fn.strpos(labels, "{" + pair) == 1) | (fn.strpos(labels, "," + pair) > 0)
 
 
-def window_end(selection: Selection, after: ListPosition | None, limit: int) -> Statement | None:
+def window_end(selection: port.Selection, after: port.ListPosition | None, limit: int) -> Statement | None:
     """The query for the (key, id) at which the next window, of successive index entries, ends; no row in the last one.
 
     None if the list is not read in windows. `limit` is the size of the page.
     """
     if not _has_index(selection):
         return None
-    parts = conjuncts(selection.where)
+    parts = port.conjuncts(selection.where)
     indexed = [part for part in parts if _in_index(part, selection.order.key)]
     size = limit if len(indexed) == len(parts) else WINDOW
     halves = [_entries(selection, [*indexed, *more], after, size) for more in _halves(selection, indexed)]
@@ -157,7 +141,9 @@ def window_end(selection: Selection, after: ListPosition | None, limit: int) -> 
     return Statement(Select([whole], place).order_by(*ordered).limit(1).offset(size - 1))
 
 
-def page(selection: Selection, after: ListPosition | None, until: ListPosition | None, limit: int) -> Statement:
+def page(
+    selection: port.Selection, after: port.ListPosition | None, until: port.ListPosition | None, limit: int
+) -> Statement:
     """The query for one page after `after`, up to and including `until`; None means no bound."""
     wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
     order = _ordered(selection)
@@ -168,9 +154,9 @@ def page(selection: Selection, after: ListPosition | None, until: ListPosition |
     return Statement(RECORDS.where(*wanted).order_by(*order).limit(limit))
 
 
-def place_of(row: Row, selection: Selection) -> ListPosition:
+def place_of(row: Row, selection: port.Selection) -> port.ListPosition:
     """The position of a row in the list; the next page continues after it."""
-    return ListPosition(row[RECORD.index(selection.order.key)], row[RECORD.index("id")])
+    return port.ListPosition(row[RECORD.index(selection.order.key)], row[RECORD.index("id")])
 
 
 def refuse_broken_texts(row: Row) -> None:
@@ -180,7 +166,7 @@ def refuse_broken_texts(row: Row) -> None:
             value.encode()
 
 
-def _has_index(selection: Selection) -> bool:
+def _has_index(selection: port.Selection) -> bool:
     """Whether the list is read in the order of an index; other indexes find sub-agents and unsettled ones sooner."""
     return (
         selection.order.key in _ORDERED_BY_INDEX
@@ -190,38 +176,43 @@ def _has_index(selection: Selection) -> bool:
     )
 
 
-def _unsettled(selection: Selection) -> bool:
+def _unsettled(selection: port.Selection) -> bool:
     """Whether all matches are in the small index of conversations that a restarted server must recover."""
-    return any(isinstance(part, StateIs) and not part.kinds & _SETTLED for part in conjuncts(selection.where))
+    return any(isinstance(part, port.StateIs) and not part.kinds & _SETTLED for part in port.conjuncts(selection.where))
 
 
-def _in_index(condition: Condition, key: OrderKey) -> bool:
+def _in_index(condition: port.Condition, key: port.OrderKey) -> bool:
     match condition:
-        case TimeCompares(field):
-            return field == {OrderKey.UPDATED: TimeField.UPDATED, OrderKey.CREATED: TimeField.CREATED}.get(key)
-        case IsArchived() | TextEquals(TextField.DIRECTORY):
-            return key is OrderKey.UPDATED
+        case port.TimeCompares(field):
+            return field == {
+                port.OrderKey.UPDATED: port.TimeField.UPDATED,
+                port.OrderKey.CREATED: port.TimeField.CREATED,
+            }.get(key)
+        case port.IsArchived() | port.TextEquals(port.TextField.DIRECTORY):
+            return key is port.OrderKey.UPDATED
         case _:
             return False
 
 
-def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Condition, ...]]:
+def _halves(selection: port.Selection, indexed: Sequence[port.Condition]) -> list[tuple[port.Condition, ...]]:
     """Split a list into parts that are each sorted in the index; return the additional condition of each.
 
     The index on update times begins with `archived`: first all that are not archived, by time, then all others. `[()]`
     if there is nothing to split.
     """
-    if selection.order.key is OrderKey.CREATED or any(isinstance(part, IsArchived) for part in indexed):
+    if selection.order.key is port.OrderKey.CREATED or any(isinstance(part, port.IsArchived) for part in indexed):
         return [()]
-    return [(IsArchived(archived=False),), (IsArchived(archived=True),)]
+    return [(port.IsArchived(archived=False),), (port.IsArchived(archived=True),)]
 
 
-def _entries(selection: Selection, indexed: Iterable[Condition], after: ListPosition | None, limit: int) -> Any:
+def _entries(
+    selection: port.Selection, indexed: Iterable[port.Condition], after: port.ListPosition | None, limit: int
+) -> Any:
     wanted = [*_scope(selection), *map(condition_of, indexed), *_between(selection, after, None)]
     return Records.select(*_place(selection)).where(*wanted).order_by(*_ordered(selection)).limit(limit)
 
 
-def _scope(selection: Selection) -> list[Any]:
+def _scope(selection: port.Selection) -> list[Any]:
     conditions = [Records.principal == selection.principal, undeleted(Records.id)]
     if selection.parent is not None:
         conditions.append(Records.parent_conversation_id == selection.parent)
@@ -229,12 +220,12 @@ def _scope(selection: Selection) -> list[Any]:
         conditions.append(Records.parent_conversation_id.is_null())
     if _unsettled(selection):
         conditions.append(Records.id == _UNSETTLED.c["id"])
-    elif _has_index(selection) and selection.order.key is OrderKey.UPDATED:
+    elif _has_index(selection) and selection.order.key is port.OrderKey.UPDATED:
         conditions.append(SQL("archived IN (0, 1)"))  # always true; lets the index on `archived` be used
     return conditions
 
 
-def _between(selection: Selection, after: ListPosition | None, until: ListPosition | None) -> list[Any]:
+def _between(selection: port.Selection, after: port.ListPosition | None, until: port.ListPosition | None) -> list[Any]:
     place = Tuple(*_place(selection))
     beyond, up_to = (lt, ge) if selection.order.descending else (gt, le)
     conditions: list[Any] = []
@@ -245,11 +236,11 @@ def _between(selection: Selection, after: ListPosition | None, until: ListPositi
     return conditions
 
 
-def _place(selection: Selection) -> tuple[Any, Any]:
+def _place(selection: port.Selection) -> tuple[Any, Any]:
     return getattr(Records, selection.order.key), Records.id
 
 
-def _ordered(selection: Selection) -> list[Any]:
+def _ordered(selection: port.Selection) -> list[Any]:
     return [each.desc() if selection.order.descending else each.asc() for each in _place(selection)]
 
 

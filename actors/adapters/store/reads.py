@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from peewee import fn
 
+from actors import ports
 from actors.adapters.store import listing, removal, rows
 from actors.adapters.store.integrity import check
 from actors.adapters.store.models import (
@@ -30,21 +31,6 @@ from actors.adapters.store.models import (
 )
 from actors.adapters.store.query import ALL, MINE, Param, Session, Statement, of_conversation, undeleted
 from actors.core.content import Message
-from actors.ports import (
-    Attachment,
-    CommandRecord,
-    ConversationRecord,
-    RevisionTooOldError,
-    SettledInput,
-    Snapshot,
-    Spending,
-    StoppedRun,
-    StoreDamagedError,
-    StoredEvent,
-    StoredTransition,
-    StoreError,
-    StoreUnavailableError,
-)
 from actors.ports.records import AuditEntry, AuditFilter, AuditPlace
 from actors.ports.store import Listed, ListPosition, Selection
 
@@ -160,11 +146,11 @@ class ReaderPool(ABC, Generic[SessionT]):
         session = self._places.get()
         try:
             if self._closed:
-                raise StoreUnavailableError("the store is closed")
+                raise ports.StoreUnavailableError("the store is closed")
             session = self._usable(session)
             yield session
         except BaseException as error:
-            if session is not None and not (isinstance(error, StoreError) and session.recovered()):
+            if session is not None and not (isinstance(error, ports.StoreError) and session.recovered()):
                 session.close()
                 session = None
             explained = self._explained(error)
@@ -179,7 +165,7 @@ class ReaderPool(ABC, Generic[SessionT]):
         """The idle session, or open one in its place. Closes an idle session that it does not return."""
 
     @abstractmethod
-    def _explained(self, error: BaseException) -> StoreError | None:
+    def _explained(self, error: BaseException) -> ports.StoreError | None:
         """Convert an error to an exception of the store port; return None for one that is none of the database's."""
 
     def close(self) -> None:
@@ -216,7 +202,7 @@ class StoreReads(ABC):
 
     # --- conversations ----------------------------------------------------------------------------------------
 
-    def load(self, conversation_id: str) -> ConversationRecord | None:
+    def load(self, conversation_id: str) -> ports.ConversationRecord | None:
         return self._read(lambda session: self._load(session, conversation_id))
 
     def owner(self, conversation_id: str) -> str | None:
@@ -247,7 +233,7 @@ class StoreReads(ABC):
 
     def _readable(
         self, session: Session, page: Sequence[rows.Row], skipped: Callable[[str], object]
-    ) -> Iterator[ConversationRecord]:
+    ) -> Iterator[ports.ConversationRecord]:
         for row in page:
             try:
                 listing.refuse_broken_texts(row)
@@ -284,30 +270,30 @@ class StoreReads(ABC):
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
         return self.messages(conversation_id, before=through + 1, limit=ALL)
 
-    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[ports.StoredEvent, ...]:
 
-        def body(session: Session) -> tuple[StoredEvent, ...]:
+        def body(session: Session) -> tuple[ports.StoredEvent, ...]:
             logged = session.execute(_EVENTS, id=conversation_id, next=after + 1, limit=limit)
             found = tuple(rows.events_of(logged, after, limit))
             begins = found[0].revision - 1 if found else rows.beginning(session, conversation_id).revision
             if after < begins:
                 text = f"the events of {conversation_id} begin after revision {begins}"
-                raise RevisionTooOldError(text, oldest=begins)
+                raise ports.RevisionTooOldError(text, oldest=begins)
             return found
 
         return self._read(body)
 
     def stopped_runs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
-    ) -> tuple[StoppedRun, ...]:
+    ) -> tuple[ports.StoppedRun, ...]:
         return self._page(rows.run_of, _RUNS[descending], conversation_id, after, before, limit)
 
-    def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
+    def stopped_run(self, conversation_id: str, run: str) -> ports.StoppedRun | None:
         return self._one(rows.run_of, _RUN, id=conversation_id, run=run)
 
     def settled_inputs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
-    ) -> tuple[SettledInput, ...]:
+    ) -> tuple[ports.SettledInput, ...]:
         return self._page(rows.fate_of, _FATES[descending], conversation_id, after, before, limit)
 
     def _page(  # noqa: PLR0917 -- what its callers were given
@@ -331,26 +317,26 @@ class StoreReads(ABC):
 
         return self._read(body)
 
-    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+    def snapshot(self, conversation_id: str, recent_messages: int) -> ports.Snapshot | None:
 
-        def body(session: Session) -> Snapshot | None:
+        def body(session: Session) -> ports.Snapshot | None:
             record = self._load(session, conversation_id)
             if record is None:
                 return None
             latest = session.execute(
                 _MESSAGES[True], id=conversation_id, after=0, before=ALL, limit=recent_messages
             ).fetchall()
-            return Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
+            return ports.Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
 
         return self._read(body, at_one_moment=True)
 
-    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[ports.StoredTransition, ...]:
         return self._all(rows.stored_transition, rows.LOGGED, id=conversation_id, after=after_step, limit=limit)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
         try:
             return self._read(lambda session: check(session, conversation_id), at_one_moment=True, texts="replace")
-        except StoreDamagedError:
+        except ports.StoreDamagedError:
             _log.exception("it cannot be verified", extra={"conversation": conversation_id})
             return ("the database file is damaged: parts of the conversation cannot be read",)
 
@@ -370,17 +356,19 @@ class StoreReads(ABC):
 
     # --- commands and attachments -----------------------------------------------------------------------------
 
-    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+    def command(self, conversation_id: str, request_id: str) -> ports.CommandRecord | None:
         return self._one(rows.command_of, _COMMAND, id=conversation_id, request=request_id)
 
-    def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+    def create_command(self, principal: str, request_id: str) -> ports.CommandRecord | None:
         return self._one(rows.command_of, _CREATE_COMMAND, id=principal, request=request_id)
 
-    def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
-        return self._one(lambda row: Attachment(*row), _ATTACHMENT, id=conversation_id, attachment=attachment_id)
+    def attachment(self, conversation_id: str, attachment_id: str) -> ports.Attachment | None:
+        return self._one(lambda row: ports.Attachment(*row), _ATTACHMENT, id=conversation_id, attachment=attachment_id)
 
-    def spendings(self, since: int) -> tuple[Spending, ...]:
-        return self._read(lambda session: tuple(Spending(*row) for row in session.execute(_SPENDINGS, since=since)))
+    def spendings(self, since: int) -> tuple[ports.Spending, ...]:
+        return self._read(
+            lambda session: tuple(ports.Spending(*row) for row in session.execute(_SPENDINGS, since=since))
+        )
 
     def unsettled(self) -> tuple[str, ...]:
         return self._column(_UNSETTLED)
@@ -402,11 +390,11 @@ class StoreReads(ABC):
 
         return tuple(sorted(self._read(body, at_one_moment=True), key=lambda entry: entry.place)[:limit])
 
-    def _load(self, session: Session, conversation_id: str) -> ConversationRecord | None:
+    def _load(self, session: Session, conversation_id: str) -> ports.ConversationRecord | None:
         row = session.execute(_LOAD, id=conversation_id).fetchone()
         return None if row is None else self._record(session, row)
 
-    def _record(self, session: Session, row: rows.Row) -> ConversationRecord:
+    def _record(self, session: Session, row: rows.Row) -> ports.ConversationRecord:
         """Convert a row; a state that cannot be read becomes an Idle one, rebuilt from messages and agents."""
         record, intact = rows.record_of(row)
         if intact:
