@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _servers(request: pytest.FixtureRequest) -> Iterator[None]:
+def forked_servers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fork the servers. If it is wanted, make every one a server that is called through another node."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServerProcess, "popen", Popen)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import client, fake_provider, restart_elsewhere, start_server, watch
+from tests.e2e.conftest import client, fake_provider, forked_servers, restart_elsewhere, start_server, watch
 from tests.peers import installed
 from tests.peers.browser import chromium
 from tests.support.fake_provider import FakeProvider
 from tests.support.patience import PATIENCE
 from tests.support.server_process import ServerProcess, Servers, provider
 
-__all__ = ["client", "fake_provider", "restart_elsewhere", "start_server", "watch"]
+__all__ = ["client", "fake_provider", "forked_servers", "restart_elsewhere", "start_server", "watch"]
 
 collect_ignore_glob = [] if os.environ.get("BEDROCK_PEERS") else ["test_*"]
 
