@@ -184,8 +184,6 @@ def status_of(error: BaseException, *, reading: bool = False) -> Status:
         case ports.RevisionTooOldError(oldest=oldest):
             lost = Reason.REVISION_TOO_OLD
             return make(CODES[lost], REFUSAL_TEXTS[lost], lost.value, {"oldest_revision": str(oldest)})
-        case ports.SlugTakenError():
-            return _refusal(Reason.SLUG_TAKEN, "")
         case ports.StoreDamagedError() | ports.StoreUnusableError():
             log.error("stored data is damaged", exc_info=error)
             text = "the stored conversation is damaged; restore it from a backup; see the server log"

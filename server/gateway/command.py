@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from server.cli import CANNOT_START, USAGE, fail
 from server.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
 
+# The server would have to trust this process, so it believes certificates only from a gateway that it has started.
+NOT_PASSED_ON = "--client-ca: the server does not see the certificates of clients: every call needs a token, too"
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 
 
@@ -88,6 +91,8 @@ def gateway(
         fail(str(error), CANNOT_START)
     if fd is None:
         scheme = "https" if settings.tls else "http"
+        if client_ca:
+            logging.getLogger(__name__).warning(NOT_PASSED_ON)
         print_text(f"bedrock gateway ready on {scheme}://{Listen(where.host, listening.getsockname()[1])}")
     asyncio.run(serve(settings, listening, until_eof=until_eof, links=links))
 

@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import uuid
@@ -20,10 +21,13 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from bedrock import v1
+from bedrock import Client, v1
+from bedrock.errors import Unavailable
 from httpx_sse import ServerSentEvent, connect_sse
 from httpx_sse._decoders import SSEDecoder
 
+from server.gateway.command import NOT_PASSED_ON
+from tests.support.certificates import make_authority, make_certificate
 from tests.support.fake_provider import FakeProvider, calls, dribbles, says, stalls
 from tests.support.patience import PATIENCE, eventually, only
 from tests.support.pictures import png
@@ -358,6 +362,43 @@ def test_a_gateway_stands_alone_before_a_server(server: ServerProcess, tmp_path:
         process.kill()
         process.wait()
         process.stdout.close() if process.stdout else None
+
+
+def test_a_gateway_that_stands_alone_says_that_it_passes_on_no_certificate(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    make_authority(tmp_path, "ours")
+    make_certificate(tmp_path, "shown", "IP:127.0.0.1", "ours")
+    make_certificate(tmp_path, "client", "DNS:ada.example.org", "ours")
+    command = [sys.executable, "-m", "server.gateway.command", "--listen=127.0.0.1:0", f"--upstream={server.address}"]
+    command += [f"--tls-certificate={tmp_path}/shown.pem", f"--tls-key={tmp_path}/shown.key"]
+    process = subprocess.Popen(
+        [*command, f"--client-ca={tmp_path}/ours.pem"],
+        env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout
+        url = process.stdout.readline().rpartition(" ")[2].strip()
+        context = ssl.create_default_context(cafile=tmp_path / "ours.pem")
+        context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
+        with httpx.Client(verify=context, trust_env=False, timeout=PATIENCE) as http:
+            assert refused(http.get(f"{url}/v1/serverInfo"))[:2] == (401, "UNAUTHENTICATED")
+            headers = {"Authorization": f"Bearer {server.token}"}
+            assert http.get(f"{url}/v1/serverInfo", headers=headers).status_code == 200
+        process.terminate()
+        assert NOT_PASSED_ON in process.communicate(timeout=PATIENCE)[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_bedrock_says_that_an_address_is_the_gateways(server: ServerProcess) -> None:
+    address = urlsplit(http_url(server)).netloc
+    with (
+        Client(address, token=server.token, reconnect_for=0) as client,
+        pytest.raises(Unavailable, match="this is an HTTP port"),
+    ):
+        client.server_info()
 
 
 def test_a_gateway_that_cannot_serve_says_why_before_it_says_that_it_is_ready(

@@ -98,6 +98,8 @@ def cause_of(details: str) -> str:
     """The last cause in gRPC's nested causes, on which users can act, or advice for a failed TLS handshake."""
     if "handshake failed" in details:
         return "the TLS handshake failed. Check that it uses TLS with a certificate that is trusted here."
+    if "http1.x" in details or "ALPN" in details:
+        return "this is an HTTP port. gRPC listens on another one, 7421 by default."
     return details.rpartition(": ")[2].rstrip("]")
 
 

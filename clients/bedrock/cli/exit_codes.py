@@ -108,6 +108,8 @@ def way_to_a_server(error: errors.Unavailable, source: str = "") -> str:
         return TRUST
     if not error.reason and error.message.endswith("Socket closed"):
         return SPEAK_TLS
+    if not error.reason and "is an HTTP port" in error.message:
+        return f"Use the gRPC port in {source or 'the address'}. JSON over HTTP and the console are served here."
     # Errors with a reason have their own hint. Of these, only ServerNotRunning may be due to a wrong address.
     if source and (type(error) is errors.ServerNotRunning or not error.reason):
         return CHECK_ADDRESS.format(source=source)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import json
+import logging
 import shutil
 import signal
 import socket
@@ -540,3 +541,54 @@ def test_without_a_certificate_of_the_authority_nobody_is_served(tmp_path: Path)
 
     files = CertificateFiles(tmp_path / "shown.pem", tmp_path / "shown.key", tmp_path / "ours.pem")
     run(test, tmp_path, tls=files)
+
+
+@pytest.mark.parametrize("upgrade", ["h2c", "websocket", "TLS/1.0, HTTP/1.1", "\t"])
+def test_an_upgrade_is_not_taken_and_not_logged(upgrade: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(_: Upstream, port: int) -> None:
+        more = f"Upgrade: {upgrade}\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+        reader, writer = await opened(port, get("/v1/none", f"Connection: Upgrade, close\r\n{more}"))
+        assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
+        writer.close()
+
+    run(test, tmp_path)
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+CHUNKED = f"POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + "a" * 40,
+        "GET /v1 HTTP/1.1\r\n folded: yes\r\nHost: localhost\r\n\r\n",
+        "GET /\x7f HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "G\xe4T / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\xb2\r\n\r\n",
+        f"{CHUNKED}zz\r\n",
+        f"{CHUNKED}1\r\nabc\r\n",
+        "\r\n\r\n\0\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_in_our_words_or_cut_off(
+    sent: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(_: Upstream, port: int) -> None:
+        reader, writer = await opened(port, "")
+        writer.write(sent.encode("latin-1"))
+        writer.write_eof()
+        with suppress(ConnectionError):
+            if answer := await reader.read():
+                status, body = answer.decode().rpartition("HTTP/1.1 ")[2].split(" ", 1)
+                error = json.loads(body.partition("\r\n\r\n")[2])["error"]
+                assert (status, error["status"]) == ("400", "INVALID_ARGUMENT")
+                assert error["message"] == "Invalid HTTP request received."
+        writer.close()
+
+    run(test, tmp_path)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]

@@ -224,12 +224,14 @@ def test_a_port_that_is_none_is_a_wrong_command_line(address: str) -> None:
         ("Socket closed", "https://"),
         ("the TLS handshake failed. Check that it uses TLS with …", "BEDROCK_CA_FILE"),
         ("Connection refused", "bedrock serve"),
+        ("this is an HTTP port. …", "gRPC port"),
     ],
 )
 def test_what_to_do_depends_on_how_no_server_was_reached(cause: str, advice: str) -> None:
     failure = exits.CommandError.of(Unavailable(f"no Bedrock server can be reached at 127.0.0.1:1: {cause}"))
     assert failure.exit_code == exits.UNREACHABLE
-    assert [words in failure.hint for words in ("https://.", "BEDROCK_CA_FILE", "bedrock serve")].count(True) == 1
+    hints = ("https://.", "BEDROCK_CA_FILE", "bedrock serve", "gRPC port")
+    assert [words in failure.hint for words in hints].count(True) == 1
     assert advice in failure.hint
 
 

@@ -209,10 +209,6 @@ def test_pruned_events_name_the_oldest_revision() -> None:
     assert (code, reason, info.metadata["oldest_revision"]) == ("OUT_OF_RANGE", "REVISION_TOO_OLD", "17")
 
 
-def test_a_slug_that_the_store_finds_taken_is_the_same_refusal() -> None:
-    assert told(ports.SlugTakenError())[:2] == ("ALREADY_EXISTS", "SLUG_TAKEN")
-
-
 @pytest.mark.parametrize("error", [KeyError("secret"), RuntimeError("/srv/app/x.py"), asyncio.QueueEmpty("secret")])
 def test_a_fault_tells_the_client_a_number_and_the_log_the_rest(
     error: Exception, caplog: pytest.LogCaptureFixture
