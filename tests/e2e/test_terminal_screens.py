@@ -138,7 +138,7 @@ def test_a_session_with_the_demo_model(
     terminal.keys("run echo hello\r")
     terminal.until(lambda screen: shown("Type help to see")(screen) and at_rest(screen))
     terminal.keys("write x.txt\r")
-    terminal.until(shown("? Switch to", "[y]es  [n]o  [w]orkspace mode + Enter (no default)"))
+    terminal.until(shown("? Switch to", "[y]es  [n]o + Enter (no default)", "[w] no, but"))
     terminal.keys("no, not now\r")
     terminal.until(lambda screen: shown("That is fine.", "Type help to see")(screen) and at_rest(screen))
     terminal.keys("sleep 25\r")

@@ -11,7 +11,6 @@ import click
 from bedrock import _interrupts
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.text.output import print_text
-from bedrock.cli.text.safe_text import safe_streams
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -160,11 +159,6 @@ class Commands(click.Group):
             raise click.UsageError(error.message + hint, ctx) from None
         _interrupts.raise_again()
         return found
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program. Control characters in its output, including click's errors, are replaced."""
-        with safe_streams():
-            return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. Errors of Bedrock are printed as messages, never as tracebacks."""

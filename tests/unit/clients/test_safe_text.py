@@ -14,9 +14,9 @@ from bedrock.cli.text.safe_text import (
     SafeText,
     for_pipe,
     for_terminal,
+    install,
     json_text,
     literal,
-    safe_streams,
 )
 from bedrock.cli.text.style import Paint
 from hypothesis import given
@@ -117,10 +117,11 @@ def test_streams_clean_unsafe_text() -> None:
         SafeStream(pipe).write(b"bytes")  # type: ignore[arg-type]
 
 
-def test_streams_are_safe_within_a_block_and_wrapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_are_safe_once_installed_and_wrapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
-    with safe_streams(), safe_streams():
-        print("\x1b[2J")
-    assert sys.stdout is out
+    monkeypatch.setattr(sys, "stderr", out)
+    install()
+    install()
+    print("\x1b[2J")
     assert out.getvalue() == "\\x1b[2J\n"

@@ -421,7 +421,7 @@ def test_background_jobs_are_reported_and_ended_on_request(address: str, fake: F
 
     async def story(chat: Chat) -> None:
         chat.session.enter("/cancel")
-        await chat.shows("still running in the background: b-1, b-3 (/kill ends them)")
+        await chat.shows("still running in the background: b-1, b-3 (`/kill` ends them)")
         chat.session.enter("/kill")
         await chat.shows("background jobs ended: b-1, b-3")
         assert chat.screen.count("there is nothing to cancel") == 1

@@ -105,7 +105,7 @@ def test_the_workspace_mode_is_offered_where_it_can_be_had_and_is_not_the_mode_a
 ) -> None:
     upgrade = v1.PendingApproval.ModeUpgrade(mode=v1.MODE_UNRESTRICTED, workspace_available=available)
     asked = Approval.from_proto(v1.PendingApproval(mode_upgrade=upgrade))
-    assert ("[w]orkspace mode" in "".join(replies(asked, Paint(False), mode))) is offered
+    assert ("[w] no, but the workspace mode" in "".join(replies(asked, Paint(False), mode))) is offered
     assert (parse_reply("w", asked) is not None) is available
 
 

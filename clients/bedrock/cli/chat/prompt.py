@@ -412,25 +412,16 @@ async def chat_at_terminal(session: ChatSession, paint: Paint, history: History,
 
 
 async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
-    """Process keys and events until a task ends the chat. Raises what a task raises."""
+    """Process keys and events until the chat is over. Raises what a task raises."""
     does = (session.follow(), session.work(), session.learn_models(), prompt.run(), _until_closed(session))
-    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in does]
-
-    def ended(task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            session.over.set()
-
-    for task in tasks:
-        task.add_done_callback(ended)
     try:
-        await session.over.wait()
-    finally:
-        failed = [task.exception() for task in tasks if task.done() and not task.cancelled()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for error in filter(None, failed):
-        raise error
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in does]
+            await session.over.wait()
+            for task in tasks:
+                task.cancel()
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 async def _until_closed(session: ChatSession) -> None:

@@ -11,7 +11,7 @@ from bedrock import AsyncClient, Event, v1
 from bedrock.catalog import Model
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
-from bedrock.cli.display.labels import UNRECORDED, nothing_to_cancel
+from bedrock.cli.display.labels import cancel_lines
 from bedrock.cli.display.questions import Asked, QuestionForm, Reply, made_rule, no_reply, parse_reply, rule_line
 from bedrock.cli.display.transcript import HOW_TO_SEE, Transcript
 from bedrock.cli.exit_codes import what_happened, what_to_do
@@ -104,9 +104,7 @@ class ChatSession:
     def move_to(self, name: str) -> None:
         """Continue in another conversation; a running `follow` switches to it."""
         self.conversation = self._client.conversation(name)
-        self.drawing = Drawing(
-            self.paint, self._print, live=True, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
-        )
+        self.drawing = Drawing(self.paint, self._print, live=True, width=self._width, hint=HOW_TO_SEE)
         self._moved.set()
         self._filling = None
         self._compacting = False
@@ -149,6 +147,7 @@ class ChatSession:
     async def _show_events(self) -> None:
         events = self.conversation.events(recent_messages=RECENT_MESSAGES)
         async for event in self.drawing.follow(events, self._client.conversation):
+            self._changed()
             self._observe(event)
 
     def _tell_outage(self, text: str) -> None:
@@ -243,15 +242,11 @@ class ChatSession:
         receipt = await self.attempt(call)
         if receipt is None:
             return
-        if receipt.no_op:
-            self.say(self.paint.dim(f"· {nothing_to_cancel(jobs=kill_jobs)}"))
-        if receipt.unrecorded:
-            self.say(self.paint.careful(f"· {UNRECORDED}"))
         self.view.jobs.difference_update(receipt.ended_jobs)
         if receipt.ended_jobs:
             self.say(self.paint.dim(f"· background jobs ended: {', '.join(receipt.ended_jobs)}"))
-        if jobs := receipt.surviving_jobs:
-            self.say(self.paint.dim(f"· still running in the background: {', '.join(jobs)} (/kill ends them)"))
+        for line in cancel_lines(receipt, "/kill", jobs=kill_jobs):
+            self.say(self.paint.dim(f"· {line}"))
 
     async def send(self, text: str, delivery: Delivery) -> None:
         """Send a message with the attached images. If these are refused, they are no longer attached."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,7 +12,7 @@ from bedrock import Conversation, Generation
 from bedrock.cli import arguments
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import on_conversation, option
-from bedrock.cli.display.labels import QUEUE_COLUMNS, UNRECORDED, counted, in_words, mode_lines, nothing_to_cancel
+from bedrock.cli.display.labels import QUEUE_COLUMNS, cancel_lines, counted, in_words, mode_lines
 from bedrock.cli.text.output import JSON_OPTION, print_listing, print_text
 from bedrock.conversations import ConversationInfo
 from bedrock.errors import AgentBusy
@@ -39,25 +38,21 @@ def cancel(conversation: Conversation, discard_queued: bool, kill_jobs: bool) ->
     earlier bash calls started continue, and are listed; --kill-jobs stops them, even if there is no run.
     """
     receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
-    if receipt.no_op:
-        print_text(nothing_to_cancel(jobs=kill_jobs))
-        _still_running(receipt.surviving_jobs, conversation)
-        return
     stopped = [
         *(["a request to the model"] if receipt.llm_request_id else []),
         *([counted(len(receipt.tool_use_ids), "tool call")] if receipt.tool_use_ids else []),
         *([counted(len(receipt.sub_agents), "sub-agent")] if receipt.sub_agents else []),
         *([counted(len(receipt.ended_jobs), "background job")] if receipt.ended_jobs else []),
     ]
-    print_text("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
-    if receipt.unrecorded:
-        print_text(UNRECORDED)
+    if not receipt.no_op:
+        print_text("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
+    for line in cancel_lines(receipt, f"bedrock cancel --kill-jobs {_name(conversation)}", jobs=kill_jobs):
+        print_text(line)
     for steer in receipt.returned_steers:
         print_text(f"not delivered: {steer.message.text}")
     if receipt.run and receipt.state.run not in ("", receipt.run):
         drop = f"bedrock cancel --discard-queued {_name(conversation)}"
         print_text(f"a queued follow-up runs now; to drop queued messages too: {drop}")
-    _still_running(receipt.surviving_jobs, conversation)
 
 
 @on_conversation
@@ -232,12 +227,6 @@ def _tell_successor(successor: ConversationInfo) -> None:
 
 def _name(conversation: Conversation) -> str:
     return conversation.name.removeprefix("conversations/")
-
-
-def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
-    if jobs:
-        ends = f"`bedrock cancel --kill-jobs {_name(conversation)}` ends them"
-        print_text(f"still running in the background: {', '.join(jobs)} ({ends})")
 
 
 @on_conversation

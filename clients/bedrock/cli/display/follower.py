@@ -84,22 +84,14 @@ class Drawing:
     """The display of one conversation: the printed events, and the changing lines below."""
 
     def __init__(
-        self,
-        paint: Paint,
-        write: Write,
-        *,
-        live: bool = False,
-        width: Width | None = None,
-        refresh: Callable[[], None] = lambda: None,
-        hint: str = "",
+        self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None, hint: str = ""
     ) -> None:
         """`live` shows text as it streams in, and sub-agents as a tree; `width` returns the columns (None: no limit).
 
-        `refresh` is called after each event; `hint` tells how to see the omitted part of a long output.
+        `hint` tells how to see the omitted part of a long output.
         """
         self.view = ConversationView()
         self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
-        self.refresh = refresh
         self._paint = paint
         self._width: Width = width or (lambda: 100)
         self._asked: set[str] = set()
@@ -144,7 +136,6 @@ class Drawing:
         """Show each event and then yield it. `find` returns a conversation by its name."""
         async for event in events:
             self.show(event, await _fates(event, find))
-            self.refresh()
             yield event
 
 

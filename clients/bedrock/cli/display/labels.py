@@ -9,7 +9,7 @@ from bedrock.catalog import McpToolLeftOut
 from bedrock.cli.text.output import ago
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import one_line
-from bedrock.conversations import ContextUsage, Generation, SetModeResult
+from bedrock.conversations import CancelConversationResult, ContextUsage, Generation, SetModeResult
 from bedrock.messages import Image, QueuedMessage, ToolResult
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import ConversationState
@@ -70,8 +70,15 @@ def mode_notice(kind: str) -> str:
     return f"The mode is now {mode}: {MODES[mode]}." if mode in MODES and mode != kind else ""
 
 
-def nothing_to_cancel(*, jobs: bool) -> str:
-    return "there is nothing to cancel" + (", and no background job is running" if jobs else "")
+def cancel_lines(receipt: CancelConversationResult, kill: str, *, jobs: bool) -> list[str]:
+    """What a cancel could not do. `kill` is the command that ends background jobs, `jobs` whether it was this one."""
+    left = ", ".join(receipt.surviving_jobs)
+    nothing = "there is nothing to cancel" + (", and no background job is running" if jobs else "")
+    return [
+        *([nothing] if receipt.no_op else []),
+        *([UNRECORDED] if receipt.unrecorded else []),
+        *([f"still running in the background: {left} (`{kill}` ends them)"] if left else []),
+    ]
 
 
 def mode_lines(changed: SetModeResult, stop: str, title: Callable[[str], str] = "the tool call {}".format) -> list[str]:

@@ -383,9 +383,9 @@ def replies(asked: Asked, paint: Paint, mode: str) -> list[SafeText]:
         return [asked.prompt_line(paint)]
     rules = rules_by_key(asked).values()
     never = "  [never]" if rules else ""
-    narrower = "  [w]orkspace mode" if offers_workspace(asked) and mode != "workspace" else ""
+    narrower = ["[w] no, but the workspace mode"] if offers_workspace(asked) and mode != "workspace" else []
     always = [_ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules]
-    return [paint.careful(line) for line in (f"[y]es  [n]o{never}{narrower} + Enter (no default)", *always)]
+    return [paint.careful(line) for line in (f"[y]es  [n]o{never} + Enter (no default)", *always, *narrower)]
 
 
 def no_reply(asked: Asked | None) -> str:

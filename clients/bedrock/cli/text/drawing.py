@@ -116,7 +116,7 @@ def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeTe
     if indent is None:
         mark = _MARK.match(text.plain)
         indent = mark.end() if mark is not None else 0
-    at = indent if indent < width // 2 else 0
+    at = indent if indent < width // 2 else width // 8
     first, body = text[:at], text[at:]
     rest = first if "│" in first.plain else Text(" " * first.cell_len)
     pieces = body.wrap(_console(), width - first.cell_len)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, cast
 
 # Maximum combining marks on one character: no script needs more, and they would cover adjacent lines.
@@ -161,17 +160,6 @@ def _for_terminal(text: str) -> SafeText:
 def install() -> None:
     """Make standard output and standard error sanitize what is written to them, until the process ends."""
     sys.stdout, sys.stderr = _safe(sys.stdout), _safe(sys.stderr)
-
-
-@contextmanager
-def safe_streams() -> Generator[None]:
-    """Make standard output and standard error sanitize what is written to them, within the ``with`` block."""
-    before = sys.stdout, sys.stderr
-    install()
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
 
 
 def _safe(stream: TextIO) -> TextIO:
