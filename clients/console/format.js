@@ -45,9 +45,12 @@ export function ago(time, now = Date.now()) {
   return new Date(ms(time)).toLocaleDateString();
 }
 
-/** @param {string | undefined} time */
-export const clock = (time) =>
-  time ? new Date(time).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit' }) : '';
+/** The time of day, to the second; to the minute with the date if it is not today's. @param {string | undefined} time */
+export function clock(time, today = new Date().toDateString()) {
+  if (!time) return '';
+  const at = new Date(time), day = { hour: /** @type {const} */ ('2-digit'), minute: /** @type {const} */ ('2-digit') };
+  return at.toDateString() === today ? at.toLocaleTimeString([], { ...day, second: '2-digit' }) : at.toLocaleString([], { month: 'short', day: 'numeric', ...day });
+}
 
 /** @param {string | undefined} time */
 export const exactly = (time) => (time ? new Date(time).toLocaleString() : '');

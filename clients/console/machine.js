@@ -87,5 +87,5 @@ function arrow(each, points, times) {
 function told(about, state, matrix) {
   const rows = Object.entries(matrix).map(([event, cells]) => /** @type {[string, string[]]} */ ([event, cells[state] ?? []])).filter(([, cells]) => cells.some((each) => each !== '·'));
   fill(about, state && h('h3', {}, `${called(state)} (${state}): what can happen here`), rows.length > 0 && h('table.data', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'event'), h('th', { scope: 'col' }, 'leads to'), h('th', { scope: 'col' }, 'is refused as'))), h('tbody', {}, rows.map(([event, cells]) => h('tr', {},
-    h('td', {}, event), h('td', {}, cells.filter((each) => /^[A-Z][a-z]|^stays/.test(each)).join(', ')), h('td', {}, h('span.small', {}, cells.filter((each) => /^[A-Z_]+$/.test(each)).join(', ').toLowerCase().replaceAll('_', ' '))))))));
+    h('td', {}, event), h('td', {}, cells.filter((each) => /^[A-Z][a-z]|^stays/.test(each)).map((each) => (each === 'stays' ? each : called(each))).join(', ')), h('td', {}, h('span.small', {}, cells.filter((each) => /^[A-Z_]+$/.test(each)).join(', ').toLowerCase().replaceAll('_', ' '))))))));
 }

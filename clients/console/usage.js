@@ -52,23 +52,19 @@ function meter(used, all, fixed) {
 /** @param {string} title @param {number} spent @param {number} all @param {(value: number) => string} say */
 const left = (title, spent, all, say) => h('div', {}, h('p', {}, `${title}: ${say(Math.max(0, all - spent))} of ${say(all)} left`), meter(spent, all, 0));
 
-const HIGH_PX = 166, COLUMN_PX = 34, GAP_PX = 3, TIME_PX = 92, SIDES_PX = 110;
+const HIGH_PX = 166, COLUMN_PX = 34, GAP_PX = 3, TIME_PX = 116, SIDES_PX = 110;
 
 /** The tokens of each request over time. @param {any[]} rounds @param {string} base @param {number} wide the pixels that there are */
 function chart(rounds, base, wide) {
   const shown = rounds.slice(-80), sum = (/** @type {any} */ usage) => PARTS.reduce((all, [key]) => all + Number(usage[key] ?? 0), 0), most = Math.max(1, ...shown.map((each) => sum(each.usage)));
   const rough = marks(most, 4), step = rough[1] ?? 1, end = Math.ceil(most / step) * step, scale = marks(end, end / step);
   const room = Math.max(1, wide - SIDES_PX), column = Math.min(COLUMN_PX + GAP_PX, room / shown.length), every = Math.max(1, Math.ceil(TIME_PX / column));
-  const days = new Set(shown.map((each) => day(each.outputTime))).size, time = (/** @type {string} */ at) => (days > 1 ? `${day(at)} ${clock(at).replace(/:\d\d(?!:)/, '')}` : clock(at));
   return [h('div.chart', { role: 'group', 'aria-label': `Tokens of the last ${shown.length} requests` },
     h('div.unit', {}, 'tokens'),
     h('div.scale', { style: { height: `${HIGH_PX}px` } }, scale.map((each) => h('div', { style: { bottom: `${(100 * each) / end}%` } }, h('span', {}, tokens(each))))),
     h('div.columns', { style: { height: `${HIGH_PX}px` } }, shown.map((each) => h('a.column', { href: `${base}/timeline/${encodeURIComponent(lastPart(each.cycle))}`, 'aria-label': `${clock(each.outputTime)}: ${tokens(sum(each.usage))} tokens`,
       title: `${exactly(each.outputTime)}\n${PARTS.map(([key, name]) => `${name}: ${each.usage[key] ?? 0}`).join('\n')}\n${money(each.usage.costMicros)}` },
     PARTS.map(([key]) => h(`div.u-${key}`, { style: { height: `${(100 * Number(each.usage[key] ?? 0)) / end}%` } }))))),
-    h('div.times', {}, shown.map((each, index) => index % every === 0 && h('time', { style: { left: `${index * column}px` } }, time(each.outputTime))))),
+    h('div.times', {}, shown.map((each, index) => index % every === 0 && h('time', { style: { left: `${index * column}px` } }, clock(each.outputTime))))),
   h('ul.legend', {}, PARTS.map(([key, name]) => h('li', {}, h(`span.swatch.u-${key}`), name, h('b', {}, tokens(shown.reduce((all, each) => all + Number(each.usage[key] ?? 0), 0))))))];
 }
-
-/** @param {string} time */
-const day = (time) => new Date(time).toLocaleDateString([], { month: 'numeric', day: 'numeric' });

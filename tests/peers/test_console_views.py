@@ -184,6 +184,17 @@ def test_the_chart_of_tokens_has_axes(browser: Any, server: ServerProcess, shown
     page.close()
 
 
+def test_a_time_of_another_day_has_its_date(browser: Any, server: ServerProcess) -> None:
+    page = Page(browser, server, locale="en-US", timezone_id="UTC")
+    read = (
+        """async ([time, today]) => (await import('/console/format.js')).clock(time, new Date(today).toDateString())"""
+    )
+    read_at = "2026-03-04T05:06:07Z"
+    assert page.page.evaluate(read, [read_at, "2026-03-04T23:00:00Z"]).replace("\u202f", " ") == "05:06:07 AM"
+    assert page.page.evaluate(read, [read_at, "2026-03-05T00:00:00Z"]).replace("\u202f", " ") == "Mar 4, 05:06 AM"
+    page.close()
+
+
 def test_a_run_has_its_last_state_and_sub_agents_side_by_side_count_once(
     browser: Any, server: ServerProcess, shown: str
 ) -> None:

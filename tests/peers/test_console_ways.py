@@ -146,7 +146,7 @@ def test_a_cancel_shows_how_long_the_last_process_lived(page: Page) -> None:
     page.page.wait_for_selector(r".outcome >> text=/cancelled · .*\d process(es)? ended in [\d.]+ m?s/")
     page.go(f"{page.page.url.partition('#/')[2]}/timeline")
     page.page.wait_for_selector(".fall-row:has-text('bash') .span.k-kill", state="attached")
-    page.page.wait_for_selector(r".fall-row .took >> text=/process(es)? ended in \d+ ms/")
+    page.page.wait_for_selector(r".fall-row .receipt >> text=/process(es)? ended in \d+ ms/")
 
 
 def test_the_wait_for_a_slot_is_a_bar_of_its_own(browser: Any, tmp_path: Path) -> None:
