@@ -51,6 +51,8 @@ STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
 CHECK_SECONDS = 5.0
 # The errors of that check after which the caller is still a stranger, as after those that are not the server's own.
 UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+# How long calls may go on once the gateway stops.
+GRACE_SECONDS = 1.0
 AG_UI = "/ag-ui/v1/run"
 NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
 IDEMPOTENCY = "idempotency-key"
@@ -99,13 +101,13 @@ class Transcoder:
                 raise NoRouteError(["POST"])
             wanted_here = requests(await self._body(http), self._subscribe, self._watch)
             stream = followed(self._upstream, wanted_here, http)
-            return await _while_connected(http, start_response(stream, wanted(http) or EVENTS, self.stopping))
+            return await self._while_connected(http, start_response(stream, wanted(http) or EVENTS, self.stopping))
         route, name = self._routes.find(http.method, path)
         request = request_from(
             route, name, http.scope["query_string"].decode("ascii", "replace"), await self._body(http)
         )
         _identify(request, http)
-        return await _while_connected(http, self._answer(route, name, request, http))
+        return await self._while_connected(http, self._answer(route, name, request, http))
 
     async def _ag_ui(self, http: Request) -> Response | None:
         if http.method != "POST":
@@ -115,7 +117,7 @@ class Transcoder:
         except ModuleNotFoundError:
             raise HttpError(501, NO_AG_UI, grpc.StatusCode.UNIMPLEMENTED) from None
         run = runs.AgUiRun(self._upstream, self._calls, self._new_thread, http, await self._body(http))
-        return await _while_connected(
+        return await self._while_connected(
             http, start_response(run.events(), wanted(http) or EVENTS, self.stopping, end=None, failed=runs.failed)
         )
 
@@ -145,6 +147,27 @@ class Transcoder:
         except TimeoutError:
             text = "the server cannot be reached: try again later"
             raise HttpError(503, text, grpc.StatusCode.UNAVAILABLE) from None
+
+    async def _while_connected(self, http: Request, answering: Awaitable[Response]) -> Response | None:
+        """Wait for a response. If the client disconnects before, the call is cancelled, and None returned.
+
+        Raises HttpError if the gateway stops.
+        """
+        answer, stop = asyncio.ensure_future(answering), asyncio.ensure_future(self._stop())
+        gone = asyncio.ensure_future(http.receive())  # the body has been read, so this is the end of the connection
+        try:
+            await asyncio.wait((answer, gone, stop), return_when=asyncio.FIRST_COMPLETED)
+            if stop.done() and not (answer.done() or gone.done()):
+                raise HttpError(503, "the gateway is stopping: try again", grpc.StatusCode.UNAVAILABLE)
+            return answer.result() if answer.done() else None
+        finally:
+            for task in (answer, gone, stop):
+                task.cancel()
+
+    async def _stop(self) -> None:
+        """Wait until the gateway has been stopping for a while, in which most calls end."""
+        await self.stopping.wait()
+        await asyncio.sleep(GRACE_SECONDS)
 
     async def _answer(self, route: Route, name: str, request: Message, http: Request) -> Response:
         """The response of a call, once it is complete or its stream has begun."""
@@ -222,15 +245,3 @@ def _identify(request: Any, http: Request) -> None:
     if request.request_id not in {"", key}:
         raise MalformedRequestError(("requestId", "is not the one in Idempotency-Key"))
     request.request_id = key
-
-
-async def _while_connected(http: Request, answering: Awaitable[Response]) -> Response | None:
-    """Wait for a response. If the client disconnects before, the call is cancelled, and None returned."""
-    answer = asyncio.ensure_future(answering)
-    gone = asyncio.ensure_future(http.receive())  # the body has been read, so this is the end of the connection
-    try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        return answer.result() if answer.done() else None
-    finally:
-        for task in (answer, gone):
-            task.cancel()

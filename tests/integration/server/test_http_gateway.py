@@ -592,3 +592,20 @@ def test_what_is_no_http_is_refused_in_our_words_or_cut_off(
 
     run(test, tmp_path)
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+def test_a_call_that_still_waits_when_the_gateway_stops_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(upstream: Upstream, port: int) -> None:
+        reader, writer = await opened(port, get(WAIT))
+        while not upstream.opened:
+            await asyncio.sleep(0.01)
+        signal.raise_signal(signal.SIGTERM)
+        answer = (await reader.read()).decode()
+        assert answer.startswith("HTTP/1.1 503 ")
+        assert "the gateway is stopping" in answer
+        writer.close()
+
+    run(test, tmp_path)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
