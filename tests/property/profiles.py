@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hypothesis import HealthCheck, settings
 
-CI_EXAMPLES = 2_000
+CI_EXAMPLES = 1_000
 EXAMPLES = int(os.environ.get("BEDROCK_EXAMPLES", CI_EXAMPLES))
 """What a law of the machine gets; everything else in proportion."""
 

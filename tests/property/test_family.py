@@ -264,7 +264,7 @@ def _can_go_on(world: World) -> bool:
 
 def test_a_conversation_and_its_sub_agents_keep_every_law_whatever_the_world_does() -> None:
     Family.seen.clear()
-    run_state_machine_as_test(Family, settings=profile(300, steps=50))
+    run_state_machine_as_test(Family, settings=profile(150, steps=50))
     expected = set("AwaitingSubAgents Cancelling Completed Failed SubAgents CancelSubAgents NotifyParent".split())
     expected |= {"run-stop interrupted cancel_timeout", "run-stop interrupted restart"}
     assert everything_was_seen(expected, Family.seen), f"never reached: {expected - Family.seen.keys()}"
