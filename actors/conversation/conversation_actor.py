@@ -31,16 +31,18 @@ from typing import Any
 from actors import messages, ports
 from actors.conversation import creation
 from actors.conversation.command_dispatch import CommandDispatch, cancel_event
-from actors.conversation.commit_retries import (
+from actors.conversation.pipeline import (
     CommitRetries,
+    ConversationPipeline,
+    Recovery,
     ReloadFromStore,
     Retry,
     Uncommitted,
     VerifyUncertainCommit,
     covers_cancel,
     may_share_commit,
+    recovering,
 )
-from actors.conversation.pipeline import ConversationPipeline, Recovery, recovering
 from actors.core.errors import Reason, Rejected
 from actors.core.events import UserCancel
 from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 
 from actors.adapters.store.sqlite.store import PeeweeStore
-from actors.conversation.commit_retries import CommitRetries, Prepared, sharing_commit
-from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
+from actors.conversation import pipeline as pipelines
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.content import Message
 from actors.core.context import ConvContext, Mode
@@ -127,14 +126,14 @@ class Played:
         )  # fmt: skip
         self.store.inner.commit(Commit(record, 0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True))
         executor: Any = self.executor
-        self.pipeline = ConversationPipeline(services, executor, context.conversation_id)
-        self.pipeline.loaded = LoadedConversation(services, record)
+        self.pipeline = pipelines.ConversationPipeline(services, executor, context.conversation_id)
+        self.pipeline.loaded = pipelines.LoadedConversation(services, record)
         self.pipeline.loaded.context = context
         self.ended_at_once: dict[ExecuteTool, ToolComplete] = {}
-        self.queue: CommitRetries[Any] = CommitRetries("c", self._prepare, lambda milliseconds: None)
+        self.queue: pipelines.CommitRetries[Any] = pipelines.CommitRetries("c", self._prepare, lambda _: None)
 
-    def _prepare(self, entries: Sequence[Any]) -> Prepared:
-        return self.pipeline.prepare(sharing_commit(entries) or tuple(entries[:1]))
+    def _prepare(self, entries: Sequence[Any]) -> pipelines.Prepared:
+        return self.pipeline.prepare(pipelines.sharing_commit(entries) or tuple(entries[:1]))
 
     def play_one_by_one(self, events: Sequence[Event]) -> None:
         """Each event in a unit of its own, without a queue; note the calls that end at once."""

@@ -13,7 +13,7 @@ import pytest
 
 from actors import ports
 from actors.conversation import creation
-from actors.conversation.commit_retries import PAUSES_MS, CommitRetries, Prepared
+from actors.conversation.pipeline import PAUSES_MS, CommitRetries, Prepared
 from actors.core import events
 from actors.core.content import Text
 from actors.core.context import ToolGroup, ToolTraits
