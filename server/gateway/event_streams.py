@@ -15,10 +15,11 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import grpc
+import grpc.aio
 import msgspec
 from bedrock import v1
 from google.protobuf.message import Message
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from server.contract.errors import MalformedRequestError
@@ -283,8 +284,11 @@ async def _bytes(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]
     """Yield the bytes of an attachment. On an error the connection is closed before the announced length."""
     async with aclosing(rest):
         yield first.data
-        async for each in rest:
-            yield each.data
+        try:
+            async for each in rest:
+                yield each.data
+        except (HttpError, grpc.aio.AioRpcError):
+            raise ClientDisconnect from None  # ends the response, and uvicorn closes the connection
 
 
 def _safe(name: str) -> str:

@@ -86,6 +86,12 @@ class Upstream(v1.ConversationServiceServicer):
         damaged = make(grpc.StatusCode.DATA_LOSS, "the rest is damaged", "DATA_LOSS")
         await context.abort_with_status(rpc_status.to_status(damaged))
 
+    async def DownloadAttachment(  # noqa: N802
+        self, request: v1.DownloadAttachmentRequest, context: Any
+    ) -> AsyncIterator[v1.DownloadAttachmentResponse]:
+        yield v1.DownloadAttachmentResponse(media_type="image/png", size_bytes=9, data=b"half")
+        await context.abort(grpc.StatusCode.DATA_LOSS, "the rest is damaged")
+
 
 class SilentCatalog(v1.CatalogServiceServicer):
     """Says of one token only that it is valid; for another, fails without a status of ours, as gRPC itself does."""
@@ -377,6 +383,18 @@ def test_an_export_that_fails_has_its_lines_and_one_about_the_error(tmp_path: Pa
         assert head.startswith("HTTP/1.1 500 ")
 
     run(test, tmp_path)
+
+
+def test_a_download_that_fails_is_cut_off_without_a_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(_: Upstream, port: int) -> None:
+        reader, writer = await opened(port, get("/v1/conversations/a/attachments/b:download"))
+        answer = (await reader.read()).decode()
+        assert "content-length: 9" in answer
+        assert answer.endswith("\r\n\r\nhalf")
+        writer.close()
+
+    run(test, tmp_path)
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 def test_silence_is_filled_with_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
