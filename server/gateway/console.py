@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.json_requests import JSON, HttpError, decoded, encoded, error_response
-from server.gateway.routes import SESSION, Session
+from server.gateway.routes import SESSION, BrowserSession
 from server.gateway.transcoder import body_of
 
 _INSTALLED = Path(__file__).with_name("page")
@@ -90,7 +90,7 @@ class Console:
         self._app = app
         self._known = known
         self._links = links
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, BrowserSession] = {}
         self._page = GZipMiddleware(StaticFiles(directory=PAGE, follow_symlink=False, check_dir=False))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,7 +161,7 @@ class Console:
         ours = (each for each, session in self._sessions.items() if session.token == token)
         _end(_make_room(self._sessions, MAX_SESSIONS, ours))
         cookie = secrets.token_urlsafe(32)
-        self._sessions[cookie] = Session(token)
+        self._sessions[cookie] = BrowserSession(token)
         return Response(status_code=204, headers={"Set-Cookie": _set(http, cookie)})
 
     def _with_token(self, scope: Scope) -> Scope:
@@ -177,7 +177,7 @@ class Console:
         return _authorized(scope, session.token)
 
 
-def _end(session: Session | None) -> None:
+def _end(session: BrowserSession | None) -> None:
     if session is not None:
         session.end(HttpError(401, "the session has ended: sign in again", grpc.StatusCode.UNAUTHENTICATED))
 

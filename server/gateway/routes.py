@@ -177,7 +177,7 @@ SESSION = "session"
 
 
 @dataclass(eq=False)
-class Session:
+class BrowserSession:
     """A browser that has signed in. Its calls end with it."""
 
     token: str
@@ -276,7 +276,7 @@ class Upstream:
                 request_serializer=route.request.SerializeToString,
                 response_deserializer=None if encoded else route.response.FromString,
             )
-            session: Session = http.scope["state"].get(SESSION) or Session("")
+            session: BrowserSession = http.scope["state"].get(SESSION) or BrowserSession("")
             with session.lasting(method(request, timeout=_timeout(http), metadata=self._metadata(http))) as call:
                 yield call
         finally:
