@@ -110,7 +110,7 @@ function waterfall(run, now, zoom, room, opened, toggle) {
         h('div.fall-label', { title: row.about }, opener(row, opened, toggle), h('span', {}, row.about)),
         h('div.track', {}, row.spans.map((span) => {
           const end = span.to ?? now, text = `${span.title} · ${duration(end - span.from)}`;
-          return h(`div.span.k-${span.kind}${span.to === null ? '.open' : ''}`, { style: { left: place(span.from), width: `max(3px, ${(100 * (end - span.from)) / long}%)` }, title: text, role: 'img', 'aria-label': `${row.label}: ${text}` });
+          return h(`div.span.k-${span.kind}${span.to === null ? '.open' : ''}`, { style: { left: `min(${place(span.from)}, 100% - 3px)`, width: `max(3px, ${(100 * (end - span.from)) / long}%)` }, title: text, role: 'img', 'aria-label': `${row.label}: ${text}` });
         }), kill && h('span.receipt', { style: beside((kill.from - from) / long) }, kill.title)),
         h('span.took', {}, row.spans.length > 0 && duration(row.spans.filter((each) => each !== kill).reduce((all, each) => all + (each.to ?? now) - each.from, 0))));
     }),
