@@ -34,12 +34,12 @@ def of(name: str, field: str = "value", scale: float = 1.0) -> Callable[[Reporte
     return lambda reported: float(reported[name][field]) * scale
 
 
-def _times(ours: str, theirs: str) -> Callable[[Reported], float]:
+def _times(ours: str, theirs: str, field: str = "value") -> Callable[[Reported], float]:
     """Compare a figure with that of another program, whose version ends its name."""
 
     def compared(reported: Reported) -> float:
         name = next((name for name in reported if name.startswith(theirs)), theirs)
-        return float(reported[ours]["value"]) / float(reported[name]["value"])
+        return float(reported[ours][field]) / float(reported[name][field])
 
     return compared
 
@@ -93,19 +93,18 @@ _FAULTS = (
 FAULT_GOALS = frozenset(goal.label for goal in _FAULTS)
 """The goals of nodes that fail, by their labels."""
 GOALS = (
-    Goal("turns a second of 50 conversations, of bare threads", of("turns: 50 conversations", "of_floor"), least=0.6),
-    Goal("the same, times LangGraph with SQLite", _times("peers: Bedrock", "peers: LangGraph"), least=3),
-    Goal("CPU of such a turn, times bare threads", of("turns: a turn's CPU, 50 conversations", "of_floor"), most=1.65),
+    Goal("turns a second of 50 conversations, of bare threads", of("turns: 50 conversations", "of_floor"), least=0.5),
+    Goal("the same, times LangGraph with SQLite", _times("peers: Bedrock", "peers: LangGraph"), least=2),
+    Goal("CPU of such a turn, times bare threads", of("turns: a turn's CPU, 50 conversations", "of_floor"), most=2),
     Goal(
         "turns a second of a node on PostgreSQL, times LangGraph with its PostgreSQL saver",
         _times("cluster: 1 node, called itself", "cluster: LangGraph"),
         least=3,
     ),
     Goal(
-        "latency added to 100 streams, p50",
-        of("turns: added latency, 100 streaming", "p50", 0.001),
-        most=0.12,
-        unit=" s",
+        "latency added to 100 streams, p50, times LangGraph with SQLite",
+        _times("peers: Bedrock", "peers: LangGraph", "added_p50_s"),
+        most=0.3,
     ),
     Goal("pieces of text a second before that exceeds 0.5 s", of("pieces: most a second"), least=7_000),
     Goal(
@@ -120,11 +119,10 @@ GOALS = (
         unit=" s",
     ),
     Goal(
-        "durable transitions a second, 64 conversations",
-        of("store: durable transitions, 64 conversations"),
-        least=10_000,
+        "durable transitions a second, 64 conversations, of a bare group commit",
+        of("store: durable transitions, 64 conversations", "of_bare"),
+        least=0.4,
     ),
-    Goal("the same, of a bare group commit", of("store: durable transitions, 64 conversations", "of_bare"), least=0.7),
     Goal(
         "cancel → idle seen, behind 500 messages, p99",
         of("cancel → idle seen, 500 messages waiting", "p99"),
@@ -148,15 +146,14 @@ GOALS = (
     Goal("abort of a model request, p99 of the slowest phase", _aborts("p99"), most=3, unit=" ms"),
     Goal("aborts that hang", _aborts("hangs"), most=0),
     Goal(
-        "tool start to end, restricted by namespaces, p50", of("tool start to end, Tier A", "p50"), most=9, unit=" ms"
+        "tool start to end, restricted by namespaces, p50", of("tool start to end, Tier A", "p50"), most=12, unit=" ms"
     ),
     Goal("server killed → no process left, p99", of("server killed → no process left", "p99"), most=150, unit=" ms"),
-    Goal("memory with 100 conversations", of("resident memory, 100 conversations"), most=90, unit=" MiB"),
-    Goal("memory at rest", of("resident memory, idle", "p50"), most=60, unit=" MiB"),
+    Goal("memory with 100 conversations", of("resident memory, 100 conversations"), most=130, unit=" MiB"),
+    Goal("memory at rest", of("resident memory, idle", "p50"), most=85, unit=" MiB"),
     Goal("start to ready", of("start to ready", "p50"), most=0.4, unit=" s"),
     *_FAULTS,
     Goal("a call over HTTP, times gRPC", of("http: a call", "ratio"), most=3),
-    Goal("the same, more than over gRPC", of("http: a call", "more_ms"), most=2, unit=" ms"),
     Goal(
         "server's CPU for 100 watchers over HTTP, of as many over gRPC",
         of("http: CPU of 100 watchers, of those over gRPC"),

@@ -47,8 +47,8 @@ def _turns(reported: Reported) -> str:
     turns = reported["turns: 50 conversations"]
     cpu = reported["turns: a turn's CPU, 50 conversations"]
     return (
-        f"{turns['value']:.0f}/s, {turns['of_floor']} of bare threads and requests; {cpu['value']:.2g} ms CPU, "
-        f"{cpu['of_floor']:.2g} times theirs"
+        f"{turns['value']:.0f}/s, {turns['of_floor']} of bare threads and requests ({turns['floor']:.0f}/s); "
+        f"{cpu['value']:.2g} ms CPU, {cpu['of_floor']:.2g} times theirs"
     )
 
 
@@ -61,6 +61,16 @@ def _sizes(reported: Reported) -> str:
 def _added(reported: Reported) -> str:
     added = reported["turns: added latency, 100 streaming"]
     return f"p50 {added['p50'] / 1000:.2f} s (bare threads: {added['floor_p50'] / 1000:.2f} s)"
+
+
+def _encrypted(reported: Reported) -> str:
+    added = reported["turns: added latency, 100 streaming over TLS"]
+    return f"p50 {added['p50'] / 1000:.2f} s, {added['cpu_ms']:.3g} ms CPU a turn"
+
+
+def _bash(reported: Reported) -> str:
+    turns = reported["turns: 50 conversations, bash for think"]
+    return f"{turns['value']:.0f}/s, {turns['cpu_ms']:.2g} ms CPU"
 
 
 def _history(reported: Reported) -> str:
@@ -148,7 +158,9 @@ FIGURES = (
     Figure("durable transitions, `synchronous=FULL`", _store, in_readme=True),
     Figure("turns (two streamed answers, two tools, a watcher on each), 50 conversations", _turns),
     Figure("the same, with other numbers of conversations", _sizes),
+    Figure("the same with two processes (`bash -c :`) instead of two tools that only compute", _bash),
     Figure("added latency per turn, 100 conversations at 20 ms a chunk", _added),
+    Figure("the same over TLS", _encrypted),
     Figure(
         "pieces of text a second, before half of the turns are 0.5 s late",
         lambda of: f"{of['pieces: most a second']['value']:,}",

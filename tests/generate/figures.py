@@ -27,7 +27,8 @@ cores, prints a line each with its percentiles, and writes `reports/bench.json`;
 `reports/peers.json`, `make bench-cluster` `reports/cluster.json`, and `make cluster-faults`
 `reports/cluster-faults.json`. `make figures` writes `figures.json` from these, and from that this page, the figures of
 the [README](../README.md) and [those of clusters](cluster.md#what-it-costs). A row says which machine and commit it is
-of. What is compared is measured in three interleaved rounds, of which the medians count.
+of: machines of one name differ in speed by a factor of two, so compare ratios, or rows of one date. What is compared
+is measured in three interleaved rounds, of which the medians count.
 
 | figure | measured | on |
 |---|---|---|
