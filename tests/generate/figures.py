@@ -77,9 +77,11 @@ def collected(  # noqa: PLR0917 -- the reports
     soak: Mapping[str, Any],
 ) -> Document:
     """Return the document with what the reports hold; each may be empty."""
-    return {
-        "figures": {**document.get("figures", {}), **_figures(report)},
-        "goals": {**document.get("goals", {}), **_goals(report), **_goals(peers), **_goals(cluster), **_goals(faults)},
+    figures = {**document.get("figures", {}), **_figures(report)}
+    goals = {**document.get("goals", {}), **_goals(report), **_goals(peers), **_goals(cluster), **_goals(faults)}
+    return {  # without the labels that are gone
+        "figures": {figure.label: figures[figure.label] for figure in FIGURES if figure.label in figures},
+        "goals": {goal.label: goals[goal.label] for goal in GOALS if goal.label in goals},
         "peers": _rows_of("peers: ", peers) or document.get("peers", {}),
         "cluster": _rows_of("cluster: ", cluster) or document.get("cluster", {}),
         "pauses": _pauses(soak) or document.get("pauses", {}),

@@ -136,7 +136,7 @@ def _only_fork_server() -> socket.socket:
 
 
 def _serve(control: socket.socket) -> str:
-    """Fork until nobody can ask for it any more. Return "" then, and in each fork the module that it runs."""
+    """Fork until the socket is closed. Return "" then, and in each fork the module that it runs."""
     children: dict[int, tuple[int, int]] = {}
     """The id, and where to tell of its end, for each descriptor of a process."""
     with selectors.DefaultSelector() as selector:

@@ -31,7 +31,7 @@ AT_TERMINAL = (
 
 
 OWN = re.compile(f"COLUMNS$|LINES$|{fork_server.AT_START.pattern}")
-"""Variables that a program gets from its test, and from nobody else."""
+"""Variables that a program gets from its test only."""
 
 Cell: TypeAlias = pyte.screens.Char
 _Row: TypeAlias = pyte.screens.StaticDefaultDict[int, Cell]

@@ -77,6 +77,11 @@ def test_a_report_replaces_the_figures_that_it_holds() -> None:
     assert f"| {label} | 0.50 s; 50 MiB |\n" in render_readme(README.read_text(encoding="utf-8"), after)
 
 
+def test_what_the_generator_does_not_know_any_more_is_dropped() -> None:
+    after = collected({"figures": {"gone": {}}, "goals": {"gone": {}}}, {}, {}, {}, {}, {})
+    assert (after["figures"], after["goals"]) == ({}, {})
+
+
 def test_goals_are_compared_with_the_measured_values() -> None:
     goals = collected(DOCUMENT, REPORT, PEERS, CLUSTER_REPORT, {}, {})["goals"]
     assert goals["start to ready"] == {"wanted": "≤ 0.4 s", "measured": "0.5 s", "reached": False, **MACHINE}
