@@ -4,8 +4,6 @@ No generated example has a deadline: on a busy machine any may take long. What c
 of objects, is kept out of the garbage collector's way: else each collection that a test asks for takes half a second.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import closing

@@ -5,8 +5,6 @@ theirs, have its mark in their environment. The next run ends the processes of r
 directories, however deep, odd or protected what is in them: pytest's own clean-up is recursive, and fails for ever.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import secrets

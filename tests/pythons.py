@@ -3,8 +3,6 @@
 Each Python gets an environment of its own, `.venv-3.12` and so on, made as `make setup` makes `.venv`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

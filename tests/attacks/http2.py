@@ -1,7 +1,5 @@
 """HTTP/2 by hand: connections that say what a client of good will never says, and nothing that it would."""
 
-from __future__ import annotations
-
 import select
 import socket
 import ssl

@@ -3,8 +3,6 @@
 Each storm prints how many connections it had, and how the requests of attackers were answered.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

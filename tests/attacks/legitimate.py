@@ -1,7 +1,5 @@
 """Callers of good will while others storm a server: how they fare, on one connection and each time on a new one."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Model providers that do harm: what each sends when it has read a request of Anthropic's Messages API."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import time

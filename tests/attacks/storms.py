@@ -3,8 +3,6 @@
 Each storm lasts as long as it is told to, and prints how often it did what it does.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

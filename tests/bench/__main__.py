@@ -3,8 +3,6 @@
 A part that fails is a row that says so, and the others go on.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import signal

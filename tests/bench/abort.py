@@ -1,7 +1,5 @@
 """Aborting a model request: from the cancel to the end of the call with its socket shut, phase by phase."""
 
-from __future__ import annotations
-
 import ssl
 import tempfile
 import time

@@ -4,8 +4,6 @@ It takes the calls that the measurements of watchers and cancels make, answers a
 for each of them. There is one conversation; nothing is checked, stored or run.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Cancel: from the RPC to the idle state on a watcher's stream, while a model streams and while a tool runs."""
 
-from __future__ import annotations
-
 import asyncio
 
 from tests.bench import bare_grpc

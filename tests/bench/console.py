@@ -1,7 +1,5 @@
 """The console in Chromium: how soon it is there with many conversations, and its frames while many of them stream."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

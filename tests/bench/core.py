@@ -1,7 +1,5 @@
 """The pure core: transitions a second over a whole turn with two tools."""
 
-from __future__ import annotations
-
 import time
 
 from actors.core.content import Text, ToolSuccess, ToolUse, Usage

@@ -3,8 +3,6 @@
 Some read all they are sent, the others take the first response and nothing more.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

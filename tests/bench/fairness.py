@@ -3,8 +3,6 @@
 All together may have 32 model requests at the same time, of which a principal has 24 at most by default.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Fan-out: one conversation's events to 100 watchers, each on its own stream; a bare gRPC server does the same."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

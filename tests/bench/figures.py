@@ -1,7 +1,5 @@
 """Figures: measured values with their machine, printed a line each and written to reports/bench.json."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

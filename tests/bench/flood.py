@@ -1,7 +1,5 @@
 """Flood: 5,000 deltas a second to 100 watchers, three of whom read nothing; and a cancel in the middle of it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

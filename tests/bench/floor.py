@@ -1,7 +1,5 @@
 """The floor of the turn workload: bare threads and requests, no persistence, no events, no cancel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

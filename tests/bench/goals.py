@@ -1,7 +1,5 @@
 """The goals of the figures, and a comparison of a report with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias

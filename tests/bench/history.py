@@ -1,7 +1,5 @@
 """Whether a turn costs more the longer the history is: CPU of the server per turn, and the first turn after a start."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import statistics

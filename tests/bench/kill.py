@@ -1,7 +1,5 @@
 """Killing whole trees: from `kill()` to the tree verified dead, daemons that fled included; servers that are killed."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Servers that are killed in the middle of their tools, again and again, and what is left of them."""
 
-from __future__ import annotations
-
 import math
 import os
 import select

@@ -1,7 +1,5 @@
 """Whether memory levels off: resident memory while short conversations come and go to sleep."""
 
-from __future__ import annotations
-
 import asyncio
 
 from bedrock import v1

@@ -1,7 +1,5 @@
 """Many stored conversations: what they cost a server that holds them, and how quickly one of them is awake."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

@@ -1,7 +1,5 @@
 """Saturation: how many pieces of text a second one server passes on before answers come half a second late."""
 
-from __future__ import annotations
-
 from tests.bench.clients import on_loop
 from tests.bench.figures import Report
 from tests.bench.results import Turns, floor

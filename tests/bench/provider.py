@@ -5,8 +5,6 @@ text and the end of the turn. That is one turn: two requests, 50 pieces, two too
 result. A message "bash" gets two calls of `bash` instead, and "spawn N" a call that starts so many sub-agents.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """The result of a run of the turns by any program, and medians over several runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Real processes for the measurements: a provider, a server, and channels to it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

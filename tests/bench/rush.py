@@ -1,7 +1,5 @@
 """Send messages at the same time from a process of its own, so that a measurement does not wait behind its sending."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

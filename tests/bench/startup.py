@@ -1,7 +1,5 @@
 """Start to ready, the memory of a server that does nothing, and what the program itself takes to start."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -3,8 +3,6 @@
 Beside them, in the same file and at the same time of the day, a bare group commit of the same rows.
 """
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

@@ -5,8 +5,6 @@ as often. Two processes of the same server differ by up to ten per cent, so that
 ends when the collector has got everything.
 """
 
-from __future__ import annotations
-
 import itertools
 import socket
 import time

@@ -1,8 +1,6 @@
 """What it costs to run a program as a tool: `bash -c :` from its start to its end, held in every way there is, and a
 worker. Output is read on pooled threads, as in a server."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -3,8 +3,6 @@
 Bare threads run the same turns in between, three rounds; of each figure the median counts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

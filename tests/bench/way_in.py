@@ -1,7 +1,5 @@
 """The way in: storms of strangers against a server with 1,024 open files, without a front and behind Envoy."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The Containerfile as the tests read it: its stages, each a list of instructions."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from tests.documents.pages import ROOT

@@ -1,7 +1,5 @@
 """The documents as the tests read them: fenced blocks, tables, links, and the tests that they name."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

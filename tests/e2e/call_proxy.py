@@ -4,8 +4,6 @@
 every kind pass as bytes, with their metadata, deadline and cancellation; so do the answers, their status and trailers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable

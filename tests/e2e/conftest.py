@@ -1,7 +1,5 @@
 """A fake provider, servers that use it, and clients of those: one of each for all tests of a module."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections.abc import Callable, Iterator

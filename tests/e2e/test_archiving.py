@@ -1,7 +1,5 @@
 """`bedrock archive` and `bedrock rm`, and the end of what was archived long ago: nothing of it is left."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing

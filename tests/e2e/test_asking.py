@@ -1,7 +1,5 @@
 """One call for a question and its answer, against a whole server; and what clients/README.md shows."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A company's own rules: who calls and what they may do is theirs to say, and when they fail nobody gets in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

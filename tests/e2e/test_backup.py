@@ -1,7 +1,5 @@
 """`bedrock backup` of a server at work, `bedrock restore` elsewhere, and a server over what was restored."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event

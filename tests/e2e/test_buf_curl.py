@@ -3,8 +3,6 @@
 docs/api/ shows how to use it; every recipe there is run, in order, as a reader of the pages would.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Cancel: idle at once, whatever the model or the tool does; nothing of it left; the next message works."""
 
-from __future__ import annotations
-
 import random
 import ssl
 from collections.abc import Callable, Iterator

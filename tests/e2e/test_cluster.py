@@ -1,7 +1,5 @@
 """Two servers that share a PostgreSQL: each takes calls for the conversations of the other, and outlives it."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Nodes that call each other with TLS; and nodes that cannot, because of their settings."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """The setting `cpus`: every thread of the server runs on these, and what bash runs has all."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

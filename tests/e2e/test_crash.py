@@ -1,7 +1,5 @@
 """kill -9 of the server at work, and a start over the same data: at rest, complete, nothing left, nothing repeated."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The example programs of clients/examples, with a server that has no key of a provider."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The first run of a person with several models behind OPENAI_BASE_URL: none has to be known by its name."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A fork over the wire: its requests begin with the bytes of its origin's, and it is a conversation of its own."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A server or the program that is forked is as one that is executed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Images from the client to the model and back, and refusals that change nothing."""
 
-from __future__ import annotations
-
 import base64
 import uuid
 from collections.abc import Callable

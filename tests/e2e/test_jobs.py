@@ -1,7 +1,5 @@
 """Background jobs over a whole server, with real processes: what goes on, what ends, and what is told of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A server with several addresses: what each of them asks for, and whom certificates of clients stand for."""
 
-from __future__ import annotations
-
 import base64
 import ssl
 import time

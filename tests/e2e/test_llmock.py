@@ -1,7 +1,5 @@
 """llmock, a provider by somebody else that injects faults and judges its clients, behind a whole server."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

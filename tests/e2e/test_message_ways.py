@@ -1,7 +1,5 @@
 """The ways that docs/architecture.md draws are those that a server goes, and they grow no longer."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.generate.message_ways import PAGE, Ways, drawn, record

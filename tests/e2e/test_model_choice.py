@@ -1,8 +1,6 @@
 """Models by name, with a server of one's own behind each protocol: refused when they are chosen, never at the first
 message, and asked over the protocol of the provider that has them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models that take no images, or may not: nothing that was sent or read is left out without a word."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Iterator

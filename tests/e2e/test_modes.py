@@ -1,7 +1,5 @@
 """Modes over a whole server: what the restricted mode keeps from happening, who may widen it, and what stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

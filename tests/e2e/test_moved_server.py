@@ -1,7 +1,5 @@
 """A server that is killed and started again at another port and another socket: whoever watches finds it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

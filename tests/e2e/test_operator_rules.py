@@ -1,7 +1,5 @@
 """Approval rules of the operator, from the settings file to the agent and to clients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

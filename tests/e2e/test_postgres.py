@@ -1,7 +1,5 @@
 """A server that has a PostgreSQL to itself."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import partial

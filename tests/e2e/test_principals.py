@@ -1,7 +1,5 @@
 """Two principals on one server, who attack each other through every call and field, and with their tools."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

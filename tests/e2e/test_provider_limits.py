@@ -1,7 +1,5 @@
 """What a provider's slowness and size lead to: told as what they are, and retried only where that can help."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

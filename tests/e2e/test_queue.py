@@ -1,7 +1,5 @@
 """Every accepted message ends in exactly one fate, and anybody can ask which; and what waits for a person is found."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

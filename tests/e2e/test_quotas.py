@@ -1,7 +1,5 @@
 """Quotas of principals at a real server: refused with what is used up, told to whom they belong, kept over a crash."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ListRequestCycles is what anybody can compute from the events of the conversation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from bedrock import v1

@@ -1,7 +1,5 @@
 """What a conversation took, it gives back: threads, file descriptors, processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Messages are accepted exactly once, whoever sends them, however often and at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import uuid

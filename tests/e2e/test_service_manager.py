@@ -1,7 +1,5 @@
 """A server that a service manager has started: it reports when clients can connect, and when it stops."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """SIGTERM at work: streams end as the contract says, nothing runs on, nothing is lost; and no secret ever gets out."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

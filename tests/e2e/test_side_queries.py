@@ -1,7 +1,5 @@
 """A small model beside conversations: it gives titles and sifts searches, is stopped by a cancel, and is paid for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

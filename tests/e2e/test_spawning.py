@@ -1,7 +1,5 @@
 """Sub-agents by hand, from outside: the call, what it refuses, and their conversations as any client sees them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

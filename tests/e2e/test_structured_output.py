@@ -1,7 +1,5 @@
 """Runs that end with a value, over HTTP as each protocol has it: kept by the provider, or submitted by a tool."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Sub-agents of a real server: with real tools and requests, and through kill -9 at any instant."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,7 +1,5 @@
 """What a server tells of its work, in its log, as metrics and as traces, and that it tells nobody what was said."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Callable, Iterator

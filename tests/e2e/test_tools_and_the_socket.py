@@ -1,7 +1,5 @@
 """What a tool can do with the way in for programs of this machine: nothing, in any mode and tier."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The cost of a turn, counted and never timed: two model requests, each answered in one piece, two tools, a watcher."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sqlite3

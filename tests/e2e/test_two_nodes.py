@@ -1,7 +1,5 @@
 """What `make cluster-e2e` runs the tests of this folder against: a server that is called through another node."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterator

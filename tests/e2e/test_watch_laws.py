@@ -4,8 +4,6 @@ What streams bring is held against the database itself. BEDROCK_RESUMES says how
 PARTS=watch` has many.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

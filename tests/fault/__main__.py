@@ -3,8 +3,6 @@
 Writes reports/sandbox.json, from which `make security-table` makes the table of docs/security.md.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

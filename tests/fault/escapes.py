@@ -1,7 +1,5 @@
 """What works from inside of every kind of sandbox: measured, and what of it is known and said."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

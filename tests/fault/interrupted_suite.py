@@ -3,8 +3,6 @@
 Fails if a run that was not killed fails, or if anything of a killed run is there after the last one.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -1,7 +1,5 @@
 """`python -m tests.fault.record PART NAME=COUNT…`: notes in reports/fault.json what `make fault` did."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -6,8 +6,6 @@ each, too, and each program makes all rounds of a race; else the four that attac
 process of its own, because it becomes USER.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Write clients/console/machine.json, the state diagram of the console, from the core: `make core-readme`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

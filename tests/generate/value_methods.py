@@ -7,8 +7,6 @@ A class has the name of the value whose methods it holds; one that is a dataclas
 # ruff: noqa: F403, F405
 # The fields are those of the generated classes, where the copies are checked.
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, cast

@@ -4,8 +4,6 @@
 comment of the contract. Methods are written by hand, in value_methods.py.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The columns of the matrix in actors/core/README.md: one state each, in an otherwise equal world."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The notation of the matrix in actors/core/README.md, written from what the code does."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from actors.core.content import (

@@ -3,8 +3,6 @@
 A row of several events holds for each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

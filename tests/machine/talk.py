@@ -1,7 +1,5 @@
 """A conversation in a test: tell it things, look at what came of it."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Any well-formed state, and any event, whether a life leads there or not: also states that never rest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """What may happen next in a fake world, decided by a Tape: mostly what is due, often something else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace

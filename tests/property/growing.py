@@ -1,7 +1,5 @@
 """A view that grows with its history, held at every step against the view that is built of the whole (C48)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from actors.core.content import Image, Message, Reasoning, ToolUse

@@ -6,8 +6,6 @@ test_verify_and_replay.py: the chain, the walk through the diagram, the ends of 
 what clients see of a state is its summary. What a law must remember of the past is kept here and nowhere else.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterable, Sequence

@@ -11,8 +11,6 @@ end of a tool that its host has begun to kill. That a whole machine stands still
 its tools act for a moment when it goes on, and no protocol can keep them from it.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from enum import StrEnum

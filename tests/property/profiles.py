@@ -1,7 +1,5 @@
 """How many examples: `ci` is the same in every run, `fault` is new each time and as long as BEDROCK_EXAMPLES says."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

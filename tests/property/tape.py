@@ -3,8 +3,6 @@
 Drawn numbers would not do: Hypothesis mixes constants into them that it finds in whatever modules are loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

@@ -4,8 +4,6 @@ Each text is run by a real bash whose PATH has nothing but programs that note ho
 wrappers and shells, in a directory of its own. What was called is held against the verdict that was made before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """A cancel at any step (I7, I8): it settles, and the conversation can be talked to again."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 

@@ -3,8 +3,6 @@
 Parent and children are real machines; what passes between them is mail. The laws are checked at every commit of each.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import ClassVar, Self
 

@@ -1,7 +1,5 @@
 """Filters: every store selects exactly the conversations that `matches` accepts, in order, page by page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any

@@ -1,8 +1,6 @@
 """A fork of any life at any of its ends: what a model gets of it is the origin's, to the byte; verify and replay find
 nothing in it; and it lives on by all laws of the machine."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -3,8 +3,6 @@
 Here over histories that no machine writes, whose answers leave out anything; test_walks.py holds it along every life.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

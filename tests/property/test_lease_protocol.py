@@ -1,7 +1,5 @@
 """The model of leases: nobody but the owner acts for a family, and every rule of it is needed for that."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -3,8 +3,6 @@
 Rows, events and effects are those of one commit for each.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

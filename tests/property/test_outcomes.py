@@ -1,7 +1,5 @@
 """What a store keeps of any life of a conversation: one fate for every accepted message, and every request cycle."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Self
 

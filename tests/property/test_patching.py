@@ -1,7 +1,5 @@
 """The laws of patch: its diff is what it did, copies are copies, and the order of a call's patches does not matter."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The request-cycle projection over any event list, sensible or not (I29)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import msgspec

@@ -1,7 +1,5 @@
 """Laws of a job's scrollback: it is a window on the lines of all output, whatever the pieces it came in."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

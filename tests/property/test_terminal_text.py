@@ -1,7 +1,5 @@
 """Laws of what a terminal would show: whatever the output and its pieces, plain text stays and no escape does."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The laws of one transition, from any state whatever (I1 to I14, I20, I22, I39)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 """Verify and replay, over random lives in a real store: of what was written they find nothing, of what was changed
 behind its back they find everything."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any

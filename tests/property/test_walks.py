@@ -4,8 +4,6 @@ Every walk checks every law at every step, so one set of walks is the examples o
 the forms that providers get.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

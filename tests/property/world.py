@@ -4,8 +4,6 @@ What the machine starts stays in flight until an outcome is delivered; what it a
 never. Time is the number of events. Every commit is checked against the laws.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Lives of conversations, written to a store as their actor writes them: draft, commit, now and then another owner."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

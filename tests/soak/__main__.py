@@ -3,8 +3,6 @@
 Prints a line for each round and writes reports/soak.json. Ends with 1 if anything was wrong, and keeps the state then.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

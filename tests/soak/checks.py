@@ -3,8 +3,6 @@
 Nothing acknowledged is lost, doubled, out of order or left running; every conversation is proven and replayed.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path

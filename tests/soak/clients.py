@@ -1,7 +1,5 @@
 """What every client of the workload has in common: its random choices, its journal, and how it takes refusals."""
 
-from __future__ import annotations
-
 import random
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """What clients were told, in files of their own: the server never sees them, and no check trusts anything else."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

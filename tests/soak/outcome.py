@@ -1,7 +1,5 @@
 """What a round did, and how its clients come to an end: the same for one server and for several nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec import Struct, field

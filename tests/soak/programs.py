@@ -1,7 +1,5 @@
 """The programs that people use: `bedrock ask`, `bedrock chat` at a terminal, and the client for Node."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 A message is `#do WHAT TOKEN`. What a request holds must be a valid chain, and no token may be in it twice.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import threading

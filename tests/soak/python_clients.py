@@ -1,7 +1,5 @@
 """The Python SDK, blocking and with asyncio."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 

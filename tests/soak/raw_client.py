@@ -1,7 +1,5 @@
 """gRPC without any client of ours: sends with request ids, and watches streams that it resumes by revision itself."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable

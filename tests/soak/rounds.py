@@ -1,7 +1,5 @@
 """A round: clients at work while the server is killed every few seconds, then silence, and the checks."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

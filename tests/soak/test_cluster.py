@@ -1,7 +1,5 @@
 """The soak of a cluster in short: one round in which three things happen (`make cluster` is the long one)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.soak.cluster.rounds import Round

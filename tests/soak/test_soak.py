@@ -1,7 +1,5 @@
 """The soak in short: one round of clients of every kind over a server that is killed (`make soak` is the long one)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.soak.rounds import Soak

@@ -4,8 +4,6 @@ Imports are most of what such a process costs. The fork server has one thread, a
 arguments, an environment (in /proc, too), a directory and files of its own, and runs its module as an interpreter does.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import fcntl

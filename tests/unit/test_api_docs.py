@@ -1,7 +1,5 @@
 """docs/api/ is what the contract says, and the server can say nothing about an error that is not in its tables."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

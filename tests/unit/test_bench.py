@@ -1,7 +1,5 @@
 """A program that cannot be measured, and a part that fails, are reported, and the rest is measured."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

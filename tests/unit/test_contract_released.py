@@ -1,7 +1,5 @@
 """The contract is held to the one of the last release: it grows, and nothing of it changes or goes."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

@@ -4,8 +4,6 @@ Each test names the proposal. What is annotated is read from the descriptors, wh
 message, field or call is judged as soon as it is in protos/.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

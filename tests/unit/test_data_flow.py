@@ -1,7 +1,5 @@
 """The flows that docs/architecture.md draws are those of the code: each module defines what a module before it uses."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """What is written for people is true: links lead somewhere, named tests exist, tables are what the code says."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

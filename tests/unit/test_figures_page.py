@@ -1,7 +1,5 @@
 """docs/figures.md and the figures of README.md are what their generator writes from docs/figures.json."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

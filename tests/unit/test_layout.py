@@ -1,7 +1,5 @@
 """The folders show the architecture: imports form no circle, a folder fits a glance, and a name is given once."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

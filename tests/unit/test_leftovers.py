@@ -1,7 +1,5 @@
 """A run that is killed, whatever it has made, does not trouble the next one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Where `make local-llm` keeps its conversations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

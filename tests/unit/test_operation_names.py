@@ -1,7 +1,5 @@
 """An operation has one stem everywhere: the RPC SetMode, SetModeCommand, `set_mode`, SetModeResult, SetModeResponse."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Ten minutes of `make cluster` hold each kind of disturbance, whatever the seed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """The two distributions, what belongs to each, and what is installed beside them."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """What comments and docstrings cite is in this repository."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import io

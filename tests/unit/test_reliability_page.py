@@ -1,7 +1,5 @@
 """docs/reliability.md is what its generator writes, and names only what exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What this process has none left of is told as that, whatever error it came as, and some is kept for cancels."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

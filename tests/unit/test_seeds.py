@@ -4,8 +4,6 @@
 none can be in the table that no seed has.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The stores that tests open leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import threading
 from contextlib import suppress

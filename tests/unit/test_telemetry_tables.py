@@ -1,7 +1,5 @@
 """The tables of what the server tells are what the code has, and so are the names in the rules for alarms."""
 
-from __future__ import annotations
-
 import ast
 import logging
 import re

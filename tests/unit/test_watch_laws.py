@@ -1,7 +1,5 @@
 """The checker of streams finds what it is there for: a good stream passes, and every way to spoil it is named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 

@@ -4,8 +4,6 @@ Clients, the model provider, all nodes and PostgreSQL share the cores of one mac
 have a length, as they have for other programs.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

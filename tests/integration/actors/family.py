@@ -1,7 +1,5 @@
 """A model whose parents start sub-agents, and whose sub-agents do what their task says."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Servers that share a store, as their actors see it."""
 
-from __future__ import annotations
-
 from actors.ports.cluster import Cluster, Lease, Node
 from tests.integration.actors.conftest import World
 from tests.support.patience import PATIENCE

@@ -1,7 +1,5 @@
 """Approval rules through real actors: made with an answer or by themselves, kept, revoked, and taken over."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

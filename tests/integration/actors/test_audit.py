@@ -1,7 +1,5 @@
 """Who sent a command, and what decided about a call, is in the log of the conversation, and in its hash chain."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Tools of clients through real actors: they wait, are answered once, and leave nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """A context that fills up: over real actors, from the last answer that fits to the summary (REQ-BED-019 to 021)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A conversation from the first message to its end, over real actors."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ scripted models and tools: runs cancelled at several steps, a question, failed a
 that is full, and a tool under way.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing

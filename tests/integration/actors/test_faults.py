@@ -5,8 +5,6 @@ at another pass. Whatever happens, the conversation comes to rest by itself, its
 stopped once, and it can be talked to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

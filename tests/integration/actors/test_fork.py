@@ -1,7 +1,5 @@
 """Forks: another conversation with the history up to the end of a run, over real actors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

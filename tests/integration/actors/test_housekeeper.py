@@ -1,7 +1,5 @@
 """What is kept for how long: old events and what was archived long ago go, what is in use never does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Background jobs and the conversation they belong to: who ends them, who is told, and what a deletion waits for."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A model that is slow to read is told little first, and offered the essential tools only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Who lives how long: actors, runners, threads; and what happens to those who come at the wrong moment."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

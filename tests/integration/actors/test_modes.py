@@ -1,7 +1,5 @@
 """Modes through real actors: when a change holds, who hears of it and when, and that nothing ever widens by itself."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

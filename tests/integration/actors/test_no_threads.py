@@ -1,7 +1,5 @@
 """A machine that can start no more threads: calls are refused as that, and cancels still get through."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

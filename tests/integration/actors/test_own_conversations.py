@@ -1,7 +1,5 @@
 """A conversation is what its creator makes it: what it is told, and which tools it is offered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two servers on one store: what one of them does once the other owns a conversation, and how it is taken over."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from concurrent.futures import wait

@@ -1,7 +1,5 @@
 """Servers of one family that pause anywhere, die and are followed by others: nothing is lost, doubled or done twice."""
 
-from __future__ import annotations
-
 import random
 import threading
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Quotas where they bind: exact under load, fair, kept over a restart, and free again when work ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

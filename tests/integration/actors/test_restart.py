@@ -1,7 +1,5 @@
 """A server that ends and comes back: in order, or not."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from dataclasses import replace

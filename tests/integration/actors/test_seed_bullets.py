@@ -4,8 +4,6 @@ Over real actors, but for the states that never rest and those of sub-agents, wh
 itself; families over real actors are in test_sub_agents.py and test_sub_agents_stopped.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, get_args
 

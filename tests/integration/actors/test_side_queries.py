@@ -1,7 +1,5 @@
 """Small requests of running tools: answered, bounded, cancelled at once, paid for; and what abandoned requests cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

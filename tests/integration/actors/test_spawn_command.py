@@ -1,7 +1,5 @@
 """The command that starts sub-agents without the model: a run of its own, checked like the tool, done once."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

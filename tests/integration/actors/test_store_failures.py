@@ -1,7 +1,5 @@
 """A store that fails: commands are refused at once, outcomes and cancels are not lost, nobody is stuck (C36)."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sub-agents over real actors: they start, work at the same time, end in every way, and are told about once."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

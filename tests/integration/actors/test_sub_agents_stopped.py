@@ -1,7 +1,5 @@
 """Sub-agents that are stopped, with their parent or alone: at any instant, by whatever. Nobody is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Titles: at once from the first message, then a better one; nobody waits for it, and nobody's own is overwritten."""
 
-from __future__ import annotations
-
 import threading
 import time
 import unicodedata

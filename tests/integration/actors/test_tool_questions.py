@@ -1,7 +1,5 @@
 """Questions of running tools through real actors: asked once, ended once, and the tool is told."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

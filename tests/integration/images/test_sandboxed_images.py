@@ -1,7 +1,5 @@
 """Images decoded in real worker processes, kept in a store."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """MCP servers in real tool hosts, and the certainty that none of them is left."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 With `list=PATH`, the file at PATH has the result of tools/list.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """What MCP servers ask people in the middle of a call: over stdin and stdout, and over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import queue

@@ -1,7 +1,5 @@
 """MCP servers that do not hold to the protocol, over both transports: what can be used is used, the rest is named."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import ssl

@@ -1,7 +1,5 @@
 """MCP servers that clients name for one conversation."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

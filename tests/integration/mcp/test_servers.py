@@ -1,7 +1,5 @@
 """MCP servers as programs in tool hosts: their tools, their cancels, their ends, and the mischief they can do."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """MCP servers with a URL: streamable HTTP, headers, OAuth by client credentials."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A sandbox of each kind, and the certainty that no test leaves a process behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import uuid

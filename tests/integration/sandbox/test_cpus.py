@@ -1,7 +1,5 @@
 """A server that runs on some CPUs: its tools have all that it was started with."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tools cannot read (the setting `deny_read`), in every mode in which the sandbox can keep them from it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The process that tool hosts are forked from: nothing of a call is in it, and no call depends on its life."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

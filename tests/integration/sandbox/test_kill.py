@@ -1,7 +1,5 @@
 """REQ-BED-005: a killed tool leaves no process behind, whoever dies first."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

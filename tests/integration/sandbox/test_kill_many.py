@@ -1,7 +1,5 @@
 """Trees that try to get away, many of each kind, however they are held: none of their processes survives."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Tools live no longer than the lease of their server, whatever they and the server do."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

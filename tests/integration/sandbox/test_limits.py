@@ -3,8 +3,6 @@
 Nothing here grows without an end of its own: a limit that failed would cost a few hundred megabytes for a moment.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """A tool that kills those who keep it, its tool host and init, does not get away, and is never said to be gone if it
 may live."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

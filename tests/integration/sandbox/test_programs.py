@@ -1,7 +1,5 @@
 """What a program finds around it, what is kept of it, and what happens when it cannot start."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """Python programs that the tool host's own interpreter runs: like executed ones, but nothing is executed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The server's own files stay hidden from a running tool when they are saved anew, moved, or their links are turned."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

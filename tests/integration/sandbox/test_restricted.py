@@ -1,7 +1,5 @@
 """Programs in restricted mode: what works for them, what they may use, and that they leave nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

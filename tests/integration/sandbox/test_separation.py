@@ -1,7 +1,5 @@
 """Programs of one principal against the files and processes of another one, in both tiers."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

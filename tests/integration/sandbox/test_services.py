@@ -1,7 +1,5 @@
 """A service: a program that the server speaks with through its stdin and stdout, held like any other tree."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

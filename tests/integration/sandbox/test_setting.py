@@ -1,7 +1,5 @@
 """The setting `sandbox`: what was asked for is kept, or the server does not start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The tool host of a server that is not root: a user namespace, and the protocol spoken by hand."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Programs in workspace mode: what works beneath the working directory, what stays as it is, where it is refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

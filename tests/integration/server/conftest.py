@@ -1,7 +1,5 @@
 """Servers for the tests of this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """A real gRPC server on a real port, over a store and conversations that a test scripts."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """The audit trail over the wire: every refused call of every method is in it, with who called and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

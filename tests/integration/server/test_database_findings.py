@@ -1,7 +1,5 @@
 """What `bedrock doctor` and `bedrock config check` say of the database that the settings name."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Ctrl-C while a program is still being loaded, or starts: a line and exit code 130, never a traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The socket and the address file of a running server are put back when they are removed."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging

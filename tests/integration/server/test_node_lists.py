@@ -1,7 +1,5 @@
 """WatchConversations over several nodes: the watchers of one are told what happens at all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any

@@ -1,7 +1,5 @@
 """Several servers over one store: a call is served by the node that owns its conversation, whichever was called."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import uuid

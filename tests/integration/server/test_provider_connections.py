@@ -1,7 +1,5 @@
 """The server closes its idle connections to providers: by time, and when it stops."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

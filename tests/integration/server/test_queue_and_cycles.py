@@ -1,7 +1,5 @@
 """The queue and the request cycles over a real channel: pages, what is under way, and what is left of a pruned log."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a server imports before it is ready: nothing that only some runs, or none, need."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

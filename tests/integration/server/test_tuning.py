@@ -1,7 +1,5 @@
 """What a server does to its own process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """VerifyConversation, ReplayConversation, ListTransitions and ExportConversation over a real channel."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Subscribe keeps its promises: complete, ordered, unique, resumable, final, alive (REQ-BED-011, REQ-BED-025)."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import threading

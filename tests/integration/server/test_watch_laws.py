@@ -3,8 +3,6 @@
 BEDROCK_RESUMES and BEDROCK_COMMIT_RACES say how many streams there are; `make fault PARTS=watch` has many.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """WatchConversations: the list as it is, and what changes in it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import closing

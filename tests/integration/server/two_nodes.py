@@ -1,7 +1,5 @@
 """Two servers over one store, in this process, and what they believe about who owns what."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A conversation that a test writes itself, and watchers of it without a network between."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

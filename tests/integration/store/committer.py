@@ -4,8 +4,6 @@ Two threads commit to conversations of their own. A line `conversation step` is 
 commit has returned; standard output is a pipe, and a line is one write.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Both stores, and a way to make the writer wait."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager

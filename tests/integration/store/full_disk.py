@@ -1,7 +1,5 @@
 """Fill a small disk and use the store on it: `CASE DISK BACKUP`, run in mount and user namespaces of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

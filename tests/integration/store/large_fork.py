@@ -1,7 +1,5 @@
 """A fork with many images, and a process that is killed while it writes one: `DIRECTORY TRANSACTION`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

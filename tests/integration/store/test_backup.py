@@ -1,7 +1,5 @@
 """Copies of the database: whole, of one moment, while others write; and nothing half-done whatever goes wrong."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Taking the lock of a data directory while clients look whether it is held."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Documents that servers share on PostgreSQL: whole, and no change of anybody is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress

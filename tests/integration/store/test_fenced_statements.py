@@ -4,8 +4,6 @@ Whoever writes late breaks several at once: another server has the conversation,
 So a row is changed by hand here, in one respect each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 

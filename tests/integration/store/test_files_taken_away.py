@@ -1,7 +1,5 @@
 """Files that are removed or replaced under a store that uses them: nothing is acknowledged into nothing."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """A fork with many images holds nobody up, and is whole or not there."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

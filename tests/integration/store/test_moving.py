@@ -1,7 +1,5 @@
 """Conversations move from SQLite to PostgreSQL with every row, and go on there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

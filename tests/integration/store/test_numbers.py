@@ -1,7 +1,5 @@
 """SQLite keeps anything in any column: a number that is none, or that no client can be told, is damage."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What every store promises about owners; the stores that several servers share promise more than the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

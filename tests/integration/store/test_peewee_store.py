@@ -1,7 +1,5 @@
 """The SQLite store on real files: crashes, full disks, damage, locks, and what it leaves behind."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import logging

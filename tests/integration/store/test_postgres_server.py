@@ -1,7 +1,5 @@
 """The PostgreSQL that tests use ends with the tests, however they end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

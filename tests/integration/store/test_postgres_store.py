@@ -1,7 +1,5 @@
 """What is PostgreSQL's own: a database that goes away, odd texts, other servers, and what people are told."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

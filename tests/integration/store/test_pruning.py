@@ -1,7 +1,5 @@
 """What pruning takes and what it leaves: old events go, a few at a time; everything else stays and is still proven."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The pool of connections that both databases read over."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

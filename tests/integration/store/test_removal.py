@@ -1,7 +1,5 @@
 """What is deleted goes in slices, behind everybody who waits, and whatever happens in between."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What every store promises, whatever it is made of."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

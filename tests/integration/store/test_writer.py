@@ -1,7 +1,5 @@
 """Group commit: who is written with whom, in what order, and that it makes no difference to what is written."""
 
-from __future__ import annotations
-
 import functools
 import signal
 import threading

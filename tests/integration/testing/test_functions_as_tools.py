@@ -1,7 +1,5 @@
 """Functions of a program as tools of its agent: with a real server, and a model that calls them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The test kit: what a test tells the model happens on a real server, and what a test leaves behind is found."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys

@@ -1,7 +1,5 @@
 """bash and its jobs in real processes, called as the tool runner calls them."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

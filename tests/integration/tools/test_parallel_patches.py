@@ -1,7 +1,5 @@
 """Eight writers, on two nodes, patch the same files at once: what was answered "applied" is in them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

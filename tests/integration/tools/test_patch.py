@@ -1,7 +1,5 @@
 """patch in real processes: changed by a worker, cancelled, and killed at every step of its way."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

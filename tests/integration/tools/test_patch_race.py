@@ -1,7 +1,5 @@
 """Somebody swaps a directory on the way for a link that leads out, again and again, while patch works beneath it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

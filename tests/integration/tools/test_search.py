@@ -1,7 +1,5 @@
 """search and keyword_search in real trees: any tree, as git ignores, killed when cancelled."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """The standard tools in real processes, called as the tool runner calls them."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

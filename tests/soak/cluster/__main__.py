@@ -4,8 +4,6 @@ Prints a line for each round and writes reports/cluster-soak.json. Ends with 1 i
 folders of the rounds in which it was.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Clients that a cluster has besides those of the soak: one that notices pauses, and one whose tools never end."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from pathlib import Path

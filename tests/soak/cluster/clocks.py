@@ -1,7 +1,5 @@
 """A clock of its own for a node, which can be set while it runs: libfaketime. The monotonic clock goes on as it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.peers.installed import FAKETIME

@@ -1,7 +1,5 @@
 """What happens to three nodes and their database, one thing after the other."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A commit that stands still on its way to the database, and arrives when others own the conversation."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

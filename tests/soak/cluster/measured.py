@@ -4,8 +4,6 @@ what clients notice of nodes that join and leave.
 Writes reports/cluster-faults.json, and ends with 1 if a goal of it is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -3,8 +3,6 @@
 The whole process has to be in one of its own (`entered`), so that nothing of the machine's network is touched.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

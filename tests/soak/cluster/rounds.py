@@ -1,7 +1,5 @@
 """A round: clients at work through any of three nodes while these and the database are disturbed, then the checks."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

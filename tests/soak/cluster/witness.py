@@ -1,7 +1,5 @@
 """A witness in the database, which no node knows of: triggers that write down whoever writes what another one owns."""
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 import psycopg

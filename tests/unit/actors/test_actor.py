@@ -1,7 +1,5 @@
 """Actors: mailboxes and their lanes, cancel tokens, timers, and the system that runs them."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

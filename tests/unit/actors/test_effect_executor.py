@@ -1,7 +1,5 @@
 """What the effects of a transition become, and what is tried again later."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The hub: no gap, no duplicate, no text after its end, nothing kept that nobody needs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

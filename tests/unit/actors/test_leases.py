@@ -1,7 +1,5 @@
 """Leases and outages: the clock of a lease, and what the log says while the store is away."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import mmap

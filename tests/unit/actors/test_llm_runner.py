@@ -1,7 +1,5 @@
 """One model request: every road ends in exactly one outcome, and its place is given back."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace

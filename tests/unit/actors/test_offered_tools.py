@@ -1,7 +1,5 @@
 """What a model is told and offered: tools, rights, the system prompt."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """A change on its way from the core to the store, and what is kept of histories."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable

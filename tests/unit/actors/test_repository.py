@@ -1,7 +1,5 @@
 """Reading and creating conversations: the repository, the list of them, where they are placed."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """JSON Schemas: of tools, of answers, and those of older drafts."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

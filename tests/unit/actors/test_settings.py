@@ -1,7 +1,5 @@
 """Settings of actors, quotas and their checks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What passes between sub-agents and their parents: in order, whatever fails, and to nobody that is not there."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a terminal shows in the end of what programs write for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from actors.common.terminal_text import ROWS, rendered, without_escapes

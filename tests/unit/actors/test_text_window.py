@@ -1,7 +1,5 @@
 """Streamed text goes past the mailbox, in the window that the state machine has opened for its attempt."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tool runner: every call ends in an outcome, every kill in a receipt, two tools never at once."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Directories to work in: which are refused, and what is found in them, whoever filled them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

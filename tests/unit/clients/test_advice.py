@@ -1,7 +1,5 @@
 """What is printed about an error is in terms of what was typed, not of calls."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """The bell of a terminal: when a person is needed, and never where nobody looks."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

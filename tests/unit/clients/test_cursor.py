@@ -1,7 +1,5 @@
 """What a watcher has seen: the pure part, response by response."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

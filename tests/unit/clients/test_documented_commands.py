@@ -1,7 +1,5 @@
 """Every command that documents and messages name exists, with its options."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every state and every event, in every order of two, in everything that shows a conversation to people."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial

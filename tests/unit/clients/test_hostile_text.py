@@ -1,7 +1,5 @@
 """Nothing that a server, a file, a directory or a command line says is obeyed by a terminal, wherever it is printed."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import re

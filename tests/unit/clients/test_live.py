@@ -1,7 +1,5 @@
 """A block at the bottom of a terminal: what scrolls by stays whole, and the block is never there twice."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """`bedrock watch` without a name: a line for each change of the list of conversations."""
 
-from __future__ import annotations
-
 from bedrock import v1
 from bedrock.cli.commands import watch as live_list
 from bedrock.cli.text.style import Paint

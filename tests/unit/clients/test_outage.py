@@ -1,7 +1,5 @@
 """A server that goes away while somebody looks, and comes back: both are told."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How wide text is at a terminal, and how it is cut: never wider than any terminal shows it."""
 
-from __future__ import annotations
-
 import pytest
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import cells, cut, fitting, one_line

@@ -1,7 +1,5 @@
 """What an MCP server asks, at the terminal: one field after the other, in a chat and by `bedrock answer`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Untrusted text becomes safe for where it is printed, by its type."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

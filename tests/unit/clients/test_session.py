@@ -1,7 +1,5 @@
 """A chat without its looks: what is typed, what it does, what is shown."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime

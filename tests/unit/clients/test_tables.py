@@ -1,7 +1,5 @@
 """Tables at a terminal: what gives way when it is narrow."""
 
-from __future__ import annotations
-
 import pytest
 from bedrock.cli.text.drawing import LEAST, table
 from bedrock.cli.text.output import with_tilde

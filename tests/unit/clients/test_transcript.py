@@ -1,7 +1,5 @@
 """A conversation as lines: what a tool printed while somebody watched, and what is known only at its end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Markdown as it is written: each block is printed once, in any pieces the same, and nothing in it plays tricks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Tools in a transcript: diffs with colours, questions in which nothing hides, notices in words for people."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Questions to people and the rules that answer them (REQ-BED-015; C15, C16; A1 to A5)."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

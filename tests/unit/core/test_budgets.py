@@ -1,7 +1,5 @@
 """What a request has room for, and what a run may spend."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """How runs end: with a value that fits a schema (C56, C57), and when their calls fail in the same way again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any

@@ -1,7 +1,5 @@
 """The machine as a whole: the specification's tables of states, events and effects, its diagrams, its laws."""
 
-from __future__ import annotations
-
 import re
 import sys
 import unicodedata

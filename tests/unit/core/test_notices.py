@@ -1,7 +1,5 @@
 """What the agent is told of: modes, images, dates (REQ-BED-016, 017; C48, I40), and what was cut off (REQ-BED-005)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Steers and follow-ups (C17 to C20): nothing that was accepted is lost, and nothing waits unseen."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

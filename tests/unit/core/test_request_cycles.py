@@ -1,7 +1,5 @@
 """The request-cycle projection: the worked examples, and each rule at its edge (seed 4)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

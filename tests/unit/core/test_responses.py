@@ -1,7 +1,5 @@
 """What becomes of answers (REQ-BED-003, 012, 019 to 024; C24 to C26, C34, C44, C49)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Retries and errors (REQ-BED-006; C9 to C14): what people see, and what is tried again."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Sub-agents from both sides (REQ-BED-008, 009, 024, 026; C27 to C32, C50)."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

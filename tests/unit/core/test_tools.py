@@ -1,7 +1,5 @@
 """Calls of tools: those that run here, those of clients (C52 to C54), and background jobs."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

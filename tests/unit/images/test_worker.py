@@ -1,7 +1,5 @@
 """What becomes of an image, whatever is in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a server sends without reading what it gets: it is not kept without a limit."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The table [mcp_from_clients]: which MCP servers clients may name for their conversations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

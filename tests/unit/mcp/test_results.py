@@ -1,7 +1,5 @@
 """What of an MCP tool's result the model gets."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """The tables [[mcp_servers]] of the operator's file."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever a conversation does, the events of an AG-UI run are in order, and add up to what is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Whatever is wrong in the body of an AG-UI run, it is refused by its name: never an error of the gateway's own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """What each request must be: a good one passes, and each way to be wrong names its field."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Nodes: which one serves a call, what keeps them from one another, the tables that they share."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

@@ -1,7 +1,5 @@
 """Commands: the request as the actor takes it, alone and in batches."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Settings of the server: the file, variables and flags, and their checks."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What HTTP carries becomes the request that the contract means, or is refused with the name of the field."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

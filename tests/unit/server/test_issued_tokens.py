@@ -1,7 +1,5 @@
 """Tokens of issuers, and a company's own authorizer: who is believed, and whom a caller stands for."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hmac

@@ -1,7 +1,5 @@
 """Listings: names, pages, filters, and what they read."""
 
-from __future__ import annotations
-
 import base64
 import os
 from contextlib import suppress

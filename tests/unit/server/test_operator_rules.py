@@ -1,7 +1,5 @@
 """The operator's approval rules: [[approval_rules]] of the settings file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

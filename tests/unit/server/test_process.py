@@ -1,7 +1,5 @@
 """The server as a process: signals, sockets, files, memory, logs, and what the service manager is told."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Reads and what waits for them: threads, wake-ups, deadlines, downloads."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import subprocess

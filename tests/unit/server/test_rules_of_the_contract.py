@@ -3,8 +3,6 @@
 A client that validates before it sends is refused by its own library exactly where the server would refuse it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What goes wrong reaches clients as google.rpc.Status, and the audit trail as a refusal."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

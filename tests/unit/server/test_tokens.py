@@ -1,7 +1,5 @@
 """Tokens of principals, kept in a file or shared by several servers, certificates of clients, and who a call is."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

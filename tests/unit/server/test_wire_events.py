@@ -1,7 +1,5 @@
 """Events, messages and request cycles as clients see them."""
 
-from __future__ import annotations
-
 import json
 from itertools import chain, repeat
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """States and conversations as clients see them, and the values of the contract."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from enum import EnumMeta
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """A database with the tables of the store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """A node as a process: it joins, and listens at its address; prints its incarnation, and ends when it is lost."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Nodes without threads, whose clocks tests set; and the rows that they fight for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A node with its threads, among others and alone; real processes that stop and die."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

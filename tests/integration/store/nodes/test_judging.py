@@ -1,7 +1,5 @@
 """Who is declared dead, and who never is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Only a refused connection says that nobody listens any more."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """What becomes of the conversations of nodes that die or leave."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """Conversations whose workspace only some nodes have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
