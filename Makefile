@@ -79,13 +79,21 @@ format: $(STAMP)  ## Format the code, and mend what the linter can mend itself
 	ruff check --fix-only --quiet .
 	ruff format .
 
-.PHONY: check
+# The two type checkers take the longest, on a core each.
+.PHONY: check check-mypy check-pyright check-rest
 check: $(STAMP)  ## Lint, spelling, types, import contracts, contract lint, drift of generated code and of pinned versions
+	@$(MAKE) --no-print-directory -j2 -Otarget check-mypy check-pyright check-rest
+
+check-mypy: $(STAMP)
+	mypy
+
+check-pyright: $(STAMP)
+	pyright
+
+check-rest: $(STAMP)
 	ruff check .
 	ruff format --check .
 	codespell
-	mypy
-	pyright
 	lint-imports
 	cd protos && buf lint && buf format --exit-code --diff && buf breaking --against released.binpb
 	@$(MAKE) --no-print-directory protos-drift

@@ -18,7 +18,8 @@ PLACES = (
     "~/.local/share/uv/python/cpython-{version}*/bin",
     "/opt/hostedtoolcache/Python/{version}*/x64/bin",
 )
-TESTS = ("tests/unit", "tests/integration/store/test_store_contract.py")
+# The worked tasks run linters and type checkers, which are the same on each Python.
+TESTS = ("tests/unit", "--ignore=tests/unit/test_worked_tasks.py", "tests/integration/store/test_store_contract.py")
 
 
 def main(arguments: list[str]) -> int:
@@ -64,7 +65,7 @@ def tested(version: tuple[int, int], python: Path, tests: list[str]) -> bool:
     setup = ["make", "--no-print-directory", "setup", f"PYTHON={python}", f"VENV={environment}"]
     if subprocess.run(setup, cwd=ROOT, check=False).returncode:
         return False
-    pytest = [f"{environment}/bin/python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", *tests]
+    pytest = [f"{environment}/bin/python", "-m", "pytest", "-q", "-n", "3", "--dist", "loadscope", *tests]
     path = f"{ROOT / environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(pytest, cwd=ROOT, env=os.environ | {"PATH": path}, check=False).returncode == 0
 

@@ -21,7 +21,7 @@ from actors.core.steps.approvals import traits_of
 from actors.core.steps.tool_rounds import current_call, waiting_call
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run
 from actors.ports.records import AuditEntry, CommandOrigin, Outcome
-from actors.runners.side_queries import Titles, title_of, untitled
+from actors.runners.side_queries import Titles, title_of
 from actors.runtime.offered_tools import check_generation
 from actors.runtime.services import check_images, check_mode, served_model
 
@@ -147,8 +147,9 @@ class CommandDispatch:
             unit.run(events.McpRestarted(event.at, outdated))
         unit.run(event)
         answer = command_results.send_result(unit, event.message_id)
-        entitled = self._titles.wanted and untitled(loaded.record)
-        if entitled and (title := title_of(request.text)):
+        before = loaded.record
+        untitled = before.user_initiated and not before.title and not before.state.ledger.run
+        if (entitled := untitled and self._titles.wanted) and (title := title_of(request.text)):
             settings.change(unit, event.at, title=title)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
         if outdated:

@@ -214,11 +214,6 @@ def _cleaned(line: str) -> str:
     return " ".join(printable.translate(_QUOTES).split()).lstrip("#").strip("*_' ").removesuffix(".").rstrip()
 
 
-def untitled(record: ports.ConversationRecord) -> bool:
-    """Whether the title will be made from the next message: no title, no run yet, and not a sub-agent."""
-    return record.user_initiated and not record.title and not record.state.ledger.run
-
-
 class Titles:
     """Asks a model for titles, with a thread for each query. Any thread.
 
@@ -228,16 +223,13 @@ class Titles:
     def __init__(
         self, services: Services, side_queries: SideQueries, deliver: Callable[[str, SetGeneratedTitleCommand], object]
     ) -> None:
+        self.wanted = services.titles
         self._services = services
         self._side_queries = side_queries
         self._deliver = deliver
         self._lock = threading.Lock()
         self._asking: dict[str, tuple[ports.CancelToken, threading.Thread]] = {}
         self._closed = False
-
-    @property
-    def wanted(self) -> bool:
-        return self._services.titles
 
     def improve(self, record: ports.ConversationRecord, text: str) -> None:
         """Ask for a title for the first message `text`, to replace the title in `record`. Never blocks."""

@@ -44,11 +44,10 @@ _CONVERSATION_ID = re.compile(rf"[{_ALPHABET}]{{16}}(-a[0-9]+)*")
 
 
 class SystemClock:
+    monotonic = staticmethod(time.monotonic)
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 def has_form_of_id(text: str) -> bool:

@@ -250,7 +250,7 @@ def commands(draw: st.DrawFn) -> tuple[str, ...]:
 @example(("docker", "container", "run", "x"), 2)
 @example(("npm", "explore", "x", "--", "rm"), 3)
 @given(commands(), st.integers(1, 4))
-@profile(5_000)
+@profile(2_000)
 def test_a_prefix_allows_its_own_words_operands_and_harmless_options(command: tuple[str, ...], length: int) -> None:
     prefix = command[:length]
     try:
@@ -267,7 +267,7 @@ def test_a_prefix_allows_its_own_words_operands_and_harmless_options(command: tu
 @given(
     commands(), st.integers(0, 4), st.lists(st.sampled_from(("linux32", "ssh-agent", "env", "A=1", "./x")), max_size=3)
 )
-@profile(5_000)
+@profile(2_000)
 def test_what_is_denied_stays_denied_whatever_runs_it_and_whatever_else_is_ruled(
     command: tuple[str, ...], length: int, wrappers: list[str]
 ) -> None:

@@ -163,7 +163,7 @@ DRAWN = given(
 
 
 @DRAWN
-@profile(400)
+@profile(200)
 def test_sqlite_selects_what_matches(sqlite: Store, **drawn: Any) -> None:
     select_what_matches(sqlite, **drawn)
 
@@ -233,7 +233,7 @@ SYMBOLS = (
     | st.lists(st.sampled_from(SYMBOLS)).map("".join)
     | st.lists(st.sampled_from(SYMBOLS)).map(" ".join)
 )
-@profile(1_500)
+@profile(750)
 def test_whatever_is_written_is_a_condition_or_an_error(text: str) -> None:
     with suppress(FilterError):
         assert matches(parse(text, meaning), CommitBuilder("c1").record) in (True, False)

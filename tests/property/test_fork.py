@@ -96,7 +96,7 @@ def test_a_fork_of_any_life_has_the_same_prefix_and_lives_on_by_the_laws() -> No
     seen: set[str] = set()
     store = new_store()
 
-    @profile(500)
+    @profile(250)
     @given(tapes(100, 300), tapes(60, 160))
     def any_fork(tape: Tape, later: Tape) -> None:
         for each in "cfg":

@@ -219,7 +219,7 @@ def test_outcomes_that_share_a_commit_leave_what_they_leave_one_by_one(
     seen: Counter[str] = Counter()
     stores = new_store(), new_store()
 
-    @profile(400)
+    @profile(200)
     @given(tapes(60, 200), tapes(20, 100))
     def live(life: Tape, batches: Tape) -> None:
         context = a_context(life, sub_agent=sub_agent)
