@@ -279,7 +279,6 @@ def test_what_a_cancel_left_undelivered_is_shown_where_it_happened(
         shown = ask(chat.conversation.get().slug, command="show").output
     rows = [row for row in shown[shown.index("> Go.") :].splitlines() if row and chat.part.key not in row]
     assert rows == [
-        "⋯ “no matter” was taken back",
         "⋯ “gently” was not delivered; send it again if it still matters",
         "■ cancelled",
         "> then this",

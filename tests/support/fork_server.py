@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PATHS = [str(ROOT), str(ROOT / "clients")]
-COMMANDS = ("approvals", "ask", "audit", "chat", "doctor", "inspect", "manage", "watch")
+COMMANDS = ("approvals", "ask", "audit", "chat", "doctor", "inspect", "manage")
 IMPORTED = {
     "server": ["server.cli", "server.app.serving"],
     "bedrock.cli": ["bedrock.cli.app", *(f"bedrock.cli.commands.{name}" for name in COMMANDS)],

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from bedrock import Event, v1
-from bedrock.cli.display.conversation_view import AgentTree
+from bedrock.cli.display.transcript import AgentTree
 from bedrock.cli.text.style import Paint
 from prompt_toolkit.utils import get_cwidth
 

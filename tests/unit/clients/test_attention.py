@@ -5,7 +5,7 @@ import io
 import pytest
 from bedrock import Event, v1
 from bedrock.cli.chat.prompt import LONG_RUN_SECONDS, Attention
-from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.display.follower import ConversationView
 from bedrock.cli.text.safe_text import SafeStream
 
 from tests.support.fake_server import state

@@ -12,10 +12,8 @@ from bedrock._shared.wrapper import enum_name
 from bedrock.cli.chat.prompt import prompt_text
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.commands import inspect as looking
-from bedrock.cli.commands import watch as live_list
-from bedrock.cli.display.conversation_view import AgentTree, ConversationView
-from bedrock.cli.display.follower import Drawing
-from bedrock.cli.display.transcript import Transcript
+from bedrock.cli.display.follower import ConversationView, Drawing
+from bedrock.cli.display.transcript import AgentTree, Transcript
 from bedrock.cli.text.style import Paint
 from bedrock.conversations import ConversationListEvent
 
@@ -138,7 +136,7 @@ def test_every_state_is_listed_and_shown(kind: str, archived: bool) -> None:
         info = ConversationInfo.from_proto(conversation)
         assert looking._facts(info)
         entry = ConversationListEvent.from_proto(v1.WatchConversationsResponse(conversation_changed=conversation))
-        assert live_list._line(entry, Paint(False), {})
+        assert looking._line(entry, Paint(False), {})
         snapshot = v1.Event(snapshot=v1.Event.Snapshot(conversation=conversation))
         show_to_everybody(snapshot, state("cancelling", "r"), snapshot)
 

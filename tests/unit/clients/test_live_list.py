@@ -1,7 +1,7 @@
 """`bedrock watch` without a name: a line for each change of the list of conversations."""
 
 from bedrock import v1
-from bedrock.cli.commands import watch as live_list
+from bedrock.cli.commands import inspect as live_list
 from bedrock.cli.text.style import Paint
 from bedrock.conversations import ConversationListEvent
 from google.protobuf.timestamp_pb2 import Timestamp

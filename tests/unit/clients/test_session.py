@@ -13,7 +13,7 @@ import pytest
 from bedrock import AsyncClient, Event, v1
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.slash_commands import run_command
-from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.display.follower import ConversationView
 from bedrock.cli.display.questions import WORKSPACE_INSTEAD
 from bedrock.cli.text.style import Paint
 from bedrock.errors import ServerNotRunning, Unavailable

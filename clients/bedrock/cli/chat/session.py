@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from bedrock import AsyncClient, Event, v1
 from bedrock.catalog import Model
-from bedrock.cli.display.conversation_view import ConversationView
-from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
+from bedrock.cli.display.follower import TRYING_AGAIN, ConversationView, Drawing, Outage
 from bedrock.cli.display.labels import cancel_lines
 from bedrock.cli.display.questions import Asked, QuestionForm, Reply, made_rule, no_reply, parse_reply, rule_line
 from bedrock.cli.display.transcript import HOW_TO_SEE, Transcript

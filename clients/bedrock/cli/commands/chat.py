@@ -1,10 +1,16 @@
-"""`bedrock chat`: chats at a terminal, or plays one conversation where there is none."""
+"""`bedrock chat`: chats at a terminal, or plays one conversation where there is none. `bedrock console`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
+import secrets
+import subprocess
 import sys
+import urllib.request
+import webbrowser
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -13,24 +19,97 @@ import click
 
 from bedrock import AsyncClient, Client, Conversation
 from bedrock._interrupts import as_ctrl_c
+from bedrock._shared.settings import Settings, resolve
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import generation_options, open_conversation, opening_options, option
+from bedrock.cli.arguments import address_or_spawned, generation_options, open_conversation, opening_options, option
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.slash_commands import run_command
-from bedrock.cli.commands.console import link_of_running
 from bedrock.cli.display.follower import Drawing
 from bedrock.cli.display.labels import counted
 from bedrock.cli.spawned_server import spawn_if_missing
 from bedrock.cli.stdio import typing_ahead
-from bedrock.cli.text.output import Write, folding, print_line
+from bedrock.cli.text.output import Write, folding, print_line, print_text
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, columns
 from bedrock.conversations import ConversationInfo
-from bedrock.errors import Unavailable
-from bedrock.local_server import data_directory
+from bedrock.errors import Unauthenticated, Unavailable
+from bedrock.local_server import GATEWAY_FILE, NotPrivateError, data_directory, read_believed, server_process
 from bedrock.states import Approval
+
+# Maximum seconds for a gateway that runs to make a link.
+ASK_SECONDS = 5.0
+_READY = re.compile(r"\bready on (\S+)")
+
+
+@click.command()
+@option("--no-open quiet", "Only print the address.", is_flag=True)
+@click.pass_context
+def console(ctx: click.Context, *, quiet: bool) -> None:
+    """Open the console: all conversations in a browser.
+
+    The link signs one browser in, within a minute. If the server of this machine serves HTTP, its gateway is used.
+    Otherwise this command runs a gateway until Ctrl-C, and a server if there is none.
+    """
+    if not exits.address_source(ctx) and (link := link_of_running()):
+        _show(link, quiet=quiet)
+        return
+    address = address_or_spawned(ctx)
+    settings = resolve(address)
+    with Client(address) as client, suppress(*() if settings.token else (Unauthenticated,)):
+        client.server_info()  # the page itself could not say why no server answers
+    _serve(settings, quiet=quiet)
+
+
+def link_of_running(address: str | None = None) -> str:
+    """A link to sign in at the gateway of this machine's server; "" if it runs none.
+
+    `address`: the server's, if not the usual.
+    """
+    folder = data_directory()
+    if not server_process(folder):  # another program may listen at the address by now
+        return ""
+    with suppress(OSError, NotPrivateError, ValueError, KeyError):
+        url = read_believed(folder / GATEWAY_FILE, most=4096).decode().strip()
+        headers = {"Authorization": f"Bearer {resolve(address).token}"}
+        request = urllib.request.Request(f"{url}/console/links", b"", headers)  # noqa: S310 -- the server's own file names it
+        with urllib.request.urlopen(request, timeout=ASK_SECONDS) as answer:  # noqa: S310
+            return f"{url}/#link={json.load(answer)['link']}"
+    return ""
+
+
+def _serve(settings: Settings, *, quiet: bool) -> None:
+    """Run a gateway until Ctrl-C. Raises CommandError if it cannot be started."""
+    scheme = "https://" if settings.tls else ""
+    command = [sys.executable, "-P", "-m", "server.gateway.command", "--listen", "127.0.0.1:0", "--until-eof"]
+    command += ["--log-level", "warning", "--upstream", f"{scheme}{settings.target}"]
+    if settings.tls and (authorities := os.environ.get("BEDROCK_CA_FILE")):
+        command += ["--upstream-ca", authorities]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as gateway:
+        assert gateway.stdin is not None  # noqa: S101 -- both are pipes
+        assert gateway.stdout is not None  # noqa: S101
+        if (ready := _READY.search(gateway.stdout.readline())) is None:
+            raise exits.CommandError("the gateway could not be started", exit_code=exits.UNREACHABLE)
+        code = secrets.token_urlsafe(24)
+        if settings.token:
+            gateway.stdin.write(f"{code} {settings.token}\n")
+            gateway.stdin.flush()
+        _show(f"{ready[1]}/#link={code}" if settings.token else ready[1], quiet=quiet)
+        print_text("Ctrl-C stops the console; runs continue.", err=True)
+        with suppress(KeyboardInterrupt):
+            gateway.wait()
+        gateway.stdin.close()
+
+
+def _show(link: str, *, quiet: bool) -> None:
+    print_text(link)
+    screen = sys.platform == "darwin" or any(os.environ.get(each) for each in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    if screen and not quiet:
+        webbrowser.open(link)
+
 
 NOTIFY_OPTION = option(
     "--notify/--no-notify",
@@ -183,8 +262,7 @@ async def _chat(
     address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
 ) -> tuple[str, str]:
     """Run the chat, after the message `first` if there is one; the name and slug of its last conversation."""
-    from bedrock.cli.chat.input_history import ChatHistory  # noqa: PLC0415
-    from bedrock.cli.chat.prompt import Attention, chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
+    from bedrock.cli.chat.prompt import Attention, ChatHistory, chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
 
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)

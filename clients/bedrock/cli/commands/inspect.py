@@ -1,11 +1,14 @@
-"""Read-only commands: list, show, cycles, wait, models, tools and others."""
+"""Read-only commands: list, show, cycles, wait, watch, models, tools and others."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, aclosing, closing
 from importlib.metadata import entry_points
 from itertools import islice
 from math import isfinite
@@ -15,11 +18,14 @@ import click
 
 from bedrock import AsyncClient, Conversation
 from bedrock._shared.deadline import Deadline
+from bedrock._shared.wrapper import resource_name
 from bedrock.catalog import McpServer, Model, Node, Quota, Tool
 from bedrock.cli import arguments
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import connect, on_conversation, option
+from bedrock.cli import stdio as streams
+from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, connect, on_conversation, option
 from bedrock.cli.display import labels
+from bedrock.cli.display.follower import Drawing, LiveBlock, Outage, tail_room
 from bedrock.cli.display.questions import rule_id, rule_title
 from bedrock.cli.display.transcript import Fate, Transcript, fates_among
 from bedrock.cli.text.output import (
@@ -32,8 +38,9 @@ from bedrock.cli.text.output import (
     print_none,
     print_text,
 )
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, columns, one_line
-from bedrock.conversations import ConversationInfo
+from bedrock.conversations import ConversationInfo, ConversationListEvent
 from bedrock.errors import NotFound
 from bedrock.messages import Message, Usage
 from bedrock.request_cycles import RequestCycle
@@ -415,3 +422,81 @@ def _latest_run(conversation: Conversation) -> str:
     if latest is None:
         raise exits.CommandError("the conversation has no runs yet")
     return latest.name
+
+
+async def watch_list(address: str | None, output: str, wanted: str = "") -> None:
+    """Print the list of conversations and its changes until the stream ends. `wanted` is a filter; "" for all."""
+    async with AsyncClient(address) as client, aclosing(client.watch_conversations(filter=wanted)) as entries:
+        if output == "stream-json":
+            async for entry in entries:
+                print_json(entry.to_dict())
+        else:
+            paint, slugs = Paint.for_stream(sys.stdout), dict[str, str]()
+            async for entry in entries:
+                if line := _line(entry, paint, slugs):
+                    print_line(line)
+
+
+def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> SafeText:
+    """The line for a change; empty if there is nothing to print.
+
+    `slugs` maps the names of the conversations shown so far to their slugs, and is updated.
+    """
+    if gone := entry.conversation_deleted or entry.conversation_unmatched:
+        ending = "  deleted" if entry.conversation_deleted else "  no longer matches"
+        return paint.flat(slugs.pop(gone, gone)) + ending
+    if (changed := entry.conversation_changed) is None:
+        return SafeText()
+    slugs[changed.name] = changed.slug
+    state = "archived" if changed.archive_time else labels.state_in_words(changed.state.kind)
+    titled = ("  ", paint.flat(changed.title)) if changed.title else ()
+    return paint.text(paint.flat(changed.slug), "  ", state, *titled)
+
+
+@click.command()
+@click.argument("name", required=False, type=CONVERSATION)
+@option("--output", "Text for people, or JSON lines.", type=click.Choice(["text", "stream-json"]), default="text")
+@FILTER_OPTION
+@click.pass_context
+def watch(ctx: click.Context, name: str | None, output: str, filter_: str) -> None:
+    """Follow a conversation, or the list of conversations, until Ctrl-C. Watching changes nothing.
+
+    A terminal also shows which sub-agents are at work. To follow one, watch it by its own name: `bedrock list --parent
+    NAME` lists them. FILTER narrows the list, as that of `bedrock list` does.
+    """
+    if name is not None and filter_:
+        raise click.UsageError("--filter is only for the list of conversations, without NAME")
+    address: str | None = ctx.find_root().obj
+    following = watch_list(address, output, filter_) if name is None else _watch(address, name, output)
+    streams.run(following)
+
+
+async def _watch(address: str | None, name: str, output: str) -> None:
+    text = output == "text"
+    live = text and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    paint, block = Paint.for_stream(sys.stdout), LiveBlock(sys.stdout)
+    width = columns(sys.stdout) if live else None
+    drawing = Drawing(paint, block.write if live else print_line, live=live, width=width)
+
+    def below() -> list[SafeText]:
+        return [*drawing.transcript.unfinished(tail_room(shutil.get_terminal_size().lines)), *drawing.agent_lines()]
+
+    def say(text: str) -> None:
+        if live:
+            block.write(paint.careful(f"· {text}"))
+        else:
+            exits.print_message(text)
+
+    async with AsyncClient(address) as client, AsyncExitStack() as stack:
+        conversation = client.conversation(resource_name("conversations", name))
+        outage = stack.enter_context(closing(Outage(lambda: conversation, say)))
+        client.on_disconnect = outage.begin
+        if live:
+            await stack.enter_async_context(block.updated(below))
+        events = await stack.enter_async_context(aclosing(conversation.events(omit_deltas=text and not live)))
+        async for event in drawing.follow(events, client.conversation) if text else events:
+            outage.end()
+            if not text:
+                print_json(event.to_dict())
+            elif live:
+                block.show(below())

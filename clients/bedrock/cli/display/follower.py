@@ -3,18 +3,212 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TextIO
 
-from bedrock import AsyncConversation, Event
-from bedrock.cli.display.conversation_view import ConversationView
+from bedrock import AsyncConversation, Event, v1
+from bedrock.cli.display.labels import counted, state_in_words
 from bedrock.cli.display.transcript import Fate, Transcript, fates_among
 from bedrock.cli.text.output import Write
-from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import Paint, Width, one_line
+from bedrock.cli.text.safe_text import SafeText, for_terminal, without_colours
+from bedrock.cli.text.style import Paint, Width, cells, one_line
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import BedrockError, ServerNotRunning, ServerUnreachable
+from bedrock.messages import Message
+from bedrock.states import Approval, AwaitingSubAgentsDetail, ConversationState, LlmRequestingDetail
+
+
+@dataclass(slots=True)
+class ConversationView:
+    """The latest known state of one conversation. `observe` must be called with every event, in order."""
+
+    info: ConversationInfo = field(default_factory=lambda: ConversationInfo.from_proto(v1.Conversation()))
+    """The conversation when it was last sent; its state may be older than `state`."""
+    state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
+    approvals: list[Approval] = field(default_factory=list)
+    queue: list[Message] = field(default_factory=list)
+    jobs: set[str] = field(default_factory=set)
+    """The handles of the running background jobs."""
+    deleted: bool = False
+    _since: float = 0.0
+    _tool: str = ""
+
+    @property
+    def busy(self) -> bool:
+        return self.state.busy
+
+    def observe(self, event: Event, now: float) -> None:
+        """Apply an event; `now` is monotonic, to time the current tool."""
+        if event.conversation is not None:
+            self.info = event.conversation
+        if event.state is not None:
+            self._state(event.state, now)
+        match event.kind:
+            case "snapshot" if event.snapshot:
+                self.queue = [entry.message for entry in event.snapshot.queue]
+                self.jobs = set(event.snapshot.conversation.background_jobs)
+            case "background_job_changed" if event.background_job_changed:
+                job = event.background_job_changed
+                (self.jobs.add if job.status == "running" else self.jobs.discard)(job.handle)
+            case "approval_changed" if event.approval_changed:
+                self._question(event.approval_changed.approval.name, event.approval)
+            case "queue_changed" if event.message is not None:
+                self.queue = [message for message in self.queue if message.name != event.message.name]
+                if event.fate == "queued":
+                    self.queue.append(event.message)
+            case "deleted":
+                self.deleted = True
+            case _:
+                pass
+
+    def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> SafeText:
+        """The status line: state, queue, jobs, context, mode, model.
+
+        `now` is that of `observe`, `wall` counts down to the next attempt. Beyond `width` the last parts are omitted.
+        `keys` is shown during a run.
+        """
+        parts = [self.activity(now, wall)]
+        if self.queue:
+            parts.append(f"{len(self.queue)} waiting")
+        if self.jobs:
+            parts.append(counted(len(self.jobs), "background job"))
+        usage, model = self.info.context_usage, self.info.model.removeprefix("models/")
+        if usage.usable_window_tokens:
+            parts.append(f"context {100 * usage.used_tokens / usage.usable_window_tokens:.0f} %")
+        parts += [for_terminal(part) for part in (self.info.mode, model, keys if self.busy else "") if part]
+        while width is not None and len(parts) > 1 and cells(" · ".join(parts)) > width:
+            parts.pop()
+        line = " · ".join(parts)
+        return one_line(line, width) if width is not None else for_terminal(line)
+
+    def activity(self, now: float, wall: datetime) -> str:
+        state = self.state
+        if state.llm_requesting:
+            return self._requesting(state.llm_requesting, wall)
+        if tools := state.tool_executing:
+            count = tools.completed_count + 1 + tools.remaining_count
+            seconds = max(0.0, now - self._since)
+            waiting = " waits for an answer" if tools.questions else " waits for a client" if tools.deadline else ""
+            return f"{tools.current.tool} {tools.completed_count + 1}/{count}{waiting} {seconds:.0f} s"
+        if state.awaiting_sub_agents:
+            return _agents(state.awaiting_sub_agents)
+        return state_in_words(state.kind) or "…"
+
+    def _requesting(self, request: LlmRequestingDetail, wall: datetime) -> str:
+        attempt = f" attempt {request.attempt}/{request.max_attempts}" if request.attempt > 1 else ""
+        match request.phase:
+            case "streaming":
+                return f"answering{attempt}"
+            case "backoff" if request.retry_time:
+                return f"next{attempt} in {max(0.0, (request.retry_time - wall).total_seconds()):.0f} s"
+            case _:
+                return f"{state_in_words(self.state.kind)}{attempt}"
+
+    def _question(self, name: str, asked: Approval | None) -> None:
+        """Add an open approval, or replace the one of the same name in its place; remove it if `asked` is None."""
+        found = {approval.name: approval for approval in self.approvals}
+        if asked is None:
+            found.pop(name, None)
+        else:
+            found[name] = asked
+        self.approvals = list(found.values())
+
+    def _state(self, state: ConversationState, now: float) -> None:
+        self.state = state
+        running = state.tool_executing.current.tool_use_id if state.tool_executing else ""
+        if running != self._tool:
+            self._tool, self._since = running, now
+        self.approvals = list(state.approvals)
+
+
+def _agents(waiting: AwaitingSubAgentsDetail) -> str:
+    done = f", {waiting.completed_count} done" if waiting.completed_count else ""
+    return counted(waiting.completed_count + len(waiting.pending), "sub-agent") + done
+
+
+# Seconds between updates of lines that change with the time.
+TICK = 0.5
+# The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
+# the terminal's rows. If these lines were scrolled off the screen, they could not be erased any more; so there are few
+# enough to fit even when the terminal becomes half as wide and each of them takes two rows.
+TAIL_LINES, TAIL_SHARE = 8, 4
+
+# Environment variables set by terminals that rewrap lines when they become narrower.
+_BREAK_LINES = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "WT_SESSION")
+_PROGRAMS = ("tmux", "iTerm.app", "Apple_Terminal", "WezTerm", "ghostty", "vscode", "rio", "WarpTerminal")
+_NAMES = re.compile(r"(tmux|alacritty|foot|konsole|vte|gnome|wezterm|contour|rio)\b|xterm-(kitty|ghostty)")
+
+
+def reflows(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal rewraps lines when it becomes narrower. xterm and the Linux console truncate them."""
+    if environ.get("XTERM_VERSION"):
+        return False
+    named = _NAMES.match(environ.get("TERM", "")) is not None
+    return named or environ.get("TERM_PROGRAM") in _PROGRAMS or any(environ.get(name) for name in _BREAK_LINES)
+
+
+def rows_taken(cells: Iterable[int], columns: int) -> int:
+    """The number of rows needed for lines with the widths `cells`, in a terminal that wraps at `columns`."""
+    return sum(max(1, -(-taken // max(1, columns))) for taken in cells)
+
+
+def tail_room(rows: int) -> int:
+    """In how many lines a terminal with so many rows shows what is streaming in."""
+    return min(rows // TAIL_SHARE, TAIL_LINES)
+
+
+class LiveBlock:
+    """Lines below the printed output, redrawn in place by control sequences that every terminal has."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._reflow = reflows()
+        self._lines: Sequence[SafeText] = ()
+        self._columns = 0
+
+    def write(self, line: SafeText) -> None:
+        self._draw(self._lines, above=line + "\n")
+
+    def show(self, lines: Sequence[SafeText]) -> None:
+        if list(lines) != list(self._lines):
+            self._draw(lines)
+
+    @asynccontextmanager
+    async def updated(self, lines: Callable[[], Sequence[SafeText]]) -> AsyncGenerator[None]:
+        """Show what `lines` returns, again every TICK seconds, until the ``async with`` block ends. Then erase it."""
+
+        async def update() -> None:
+            while True:
+                self.show(lines())
+                await asyncio.sleep(TICK)
+
+        updating = asyncio.create_task(update())
+        try:
+            yield
+        finally:
+            updating.cancel()
+            self.show(())
+
+    def _draw(self, lines: Sequence[SafeText], above: SafeText | None = None) -> None:
+        rows = self._rows()
+        erase = f"\x1b[{rows}A\r\x1b[J" if rows else ""
+        self._stream.write(SafeText("".join([erase, above or "", *(f"{line}\n" for line in lines)])))
+        self._stream.flush()
+        self._lines = tuple(lines)
+        self._columns = shutil.get_terminal_size().columns
+
+    def _rows(self) -> int:
+        """How many rows the block takes now: a terminal that became narrower may have broken lines."""
+        columns = shutil.get_terminal_size().columns if self._reflow else self._columns
+        return rows_taken((cells(without_colours(line)) for line in self._lines), columns)
+
 
 TRYING_AGAIN = "connection lost, trying again…"
 CONNECTED_AGAIN = "connected again"
@@ -96,7 +290,7 @@ class Drawing:
         self._width: Width = width or (lambda: 100)
         self._asked: set[str] = set()
 
-    def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
+    def show(self, event: Event, fates: Sequence[Fate] = ()) -> None:
         """Print an event, and what is open for approval or for an answer: also if that was asked before the stream."""
         self.view.observe(event, time.monotonic())
         self.transcript.show(event, fates)

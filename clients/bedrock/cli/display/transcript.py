@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from bedrock import AsyncConversation, Event, events
+from bedrock import AsyncConversation, Event, SubAgentStatus, events
 from bedrock.cli.display import labels
-from bedrock.cli.display.conversation_view import AgentTree
 from bedrock.cli.display.questions import QuestionForm, call_title, headline, question_lines, question_title, telling
 from bedrock.cli.text.output import Write, flow_of, folding
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import LineFlow, Paint, Width, diff_lines, extent, one_line
+from bedrock.cli.text.style import LineFlow, Paint, Width, cells, cut, diff_lines, extent, one_line
 from bedrock.conversations import ContextUsage, ConversationInfo
 from bedrock.messages import Message, QueuedMessage, ToolCall, ToolResult
 from bedrock.request_cycles import RequestCycle
-from bedrock.states import Approval, Question
+from bedrock.states import Approval, ConversationState, Question
 
 # How many of the last lines of a tool's output are shown: they usually contain the result.
 OUTPUT_LINES = 12
@@ -131,6 +130,93 @@ def _lines(text: SafeText) -> list[SafeText]:
     return SafeText(text.rstrip("\n")).lines() if text else []
 
 
+# The minimum width, in columns, of a sub-agent's task, even if the terminal is too narrow for it.
+LEAST_TASK = 12
+
+
+@dataclass(slots=True)
+class AgentView:
+    """The latest known state of one sub-agent."""
+
+    status: SubAgentStatus
+    began: datetime | None
+    """When it was announced; None if that was before this program looked."""
+    ended: datetime | None = None
+    end_printed: bool = False
+
+    def figures(self, until: datetime) -> list[str]:
+        """Return for how long the sub-agent has worked, as texts; [] if that is unknown."""
+        return [f"{max(0.0, (until - self.began).total_seconds()):.0f} s"] if self.began else []
+
+
+class AgentTree:
+    """The tree of a conversation's sub-agents, computed from the events of the conversation."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self._agents: dict[int, AgentView] = {}
+
+    def observe(self, event: Event) -> None:
+        if event.state is not None and event.kind != "conversation_updated":
+            waiting = self._waits(event, event.state)
+            if waiting and not self.waiting:
+                self._agents.clear()
+            self.waiting = waiting
+        began = None if event.kind == "snapshot" else event.time
+        for status in event.sub_agents:
+            agent = self._agents.setdefault(status.index, AgentView(replace(status, outcome=""), began))
+            if status.outcome and not agent.status.outcome:
+                agent.status, agent.ended = status, event.time
+
+    def _waits(self, event: Event, state: ConversationState) -> bool:
+        if state.kind == "cancelling":
+            return self.waiting or bool(event.sub_agents)
+        return state.kind == "awaiting_sub_agents"
+
+    def endings(self, paint: Paint) -> Iterator[SafeText]:
+        """Yield a line for each ended sub-agent whose end was not printed yet, and mark the end as printed."""
+        for agent in self._in_order():
+            if agent.status.outcome and not agent.end_printed:
+                agent.end_printed = True
+                yield _ending(agent, paint)
+
+    def lines(self, paint: Paint, wall: datetime, width: int) -> list[SafeText]:
+        """A line of at most `width` columns for each sub-agent; [] unless the parent waits for sub-agents."""
+        if not self.waiting:
+            return []
+        agents = list(self._in_order())
+        return [
+            _painter(agent.status.outcome, paint)(_line(agent, "└" if agent is agents[-1] else "├", wall, width))
+            for agent in agents
+        ]
+
+    def _in_order(self) -> Iterator[AgentView]:
+        return (self._agents[index] for index in sorted(self._agents))
+
+
+def _line(agent: AgentView, branch: str, wall: datetime, width: int) -> str:
+    outcome = {"": "at work", "completed": "done"}.get(agent.status.outcome, "failed")
+    details = " · ".join([outcome, *agent.figures(agent.ended or wall)])
+    mark = _mark(agent.status.outcome)
+    room = max(LEAST_TASK, width - cells(f"{branch} {mark}  · {details}"))
+    return cut(f"{branch} {mark} {one_line(agent.status.task, room)} · {details}", width)
+
+
+def _ending(agent: AgentView, paint: Paint) -> SafeText:
+    status, figures = agent.status, agent.figures(agent.ended) if agent.ended else []
+    why = "" if status.outcome == "completed" else f": {one_line(status.error_message, 120)}"
+    about = " · ".join([one_line(status.task, 50), *figures])
+    return _painter(status.outcome, paint)(f"  {_mark(status.outcome)} {about}{why}")
+
+
+def _mark(outcome: str) -> str:
+    return {"": "◦", "completed": "✓"}.get(outcome, "✗")
+
+
+def _painter(outcome: str, paint: Paint) -> Callable[[str], SafeText]:
+    return {"": paint.dim, "completed": paint.good}.get(outcome, paint.bad)
+
+
 # The prefix of a user's message.
 USER_MARK = "> "
 
@@ -194,15 +280,17 @@ class Transcript:
         for line in self.agents.endings(self._paint):
             self._write(line)
 
-    def history(self, messages: Iterable[Message], fates: Iterable[Fate]) -> None:
-        """Print stored messages, outcomes of queued messages and interrupted runs, in chronological order."""
-        for entry in with_fates(messages, fates):
-            if isinstance(entry, Message):
-                self.message(entry)
-            else:
-                self._write(fate_line(entry, self._paint))
+    def history(self, messages: Iterable[Message], fates: Sequence[Fate]) -> None:
+        """Print stored messages, after each run what became of it and of its messages, and at the end what waits."""
+        messages = list(messages)
+        last = {message.request_cycle: message for message in messages if message.request_cycle}
+        for message in messages:
+            self.message(message)
+            if last.get(message.request_cycle) is message:
+                self._fates(fate for fate in fates if _run_of(fate) == message.request_cycle)
+        self._fates(fate for fate in fates if _run_of(fate) not in last)
 
-    def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
+    def show(self, event: Event, fates: Sequence[Fate] = ()) -> None:
         """Print an event; many kinds print nothing. `fates` are printed among the messages of a snapshot."""
         self.agents.observe(event)
         if event.kind == "snapshot":
@@ -273,6 +361,10 @@ class Transcript:
         for line in QuestionForm(question).lines(self._paint):
             self._write(line)
 
+    def _fates(self, fates: Iterable[Fate]) -> None:
+        for fate in fates:
+            self._write(fate_line(fate, self._paint))
+
     def _agent(self, message: Message) -> None:
         self._dim(self._reasoning.finish(message.reasoning if self._live else ""))
         for line in self._answer.finish(message.text):
@@ -313,7 +405,7 @@ class Transcript:
         self._write(SafeText())
         self._write(self._paint.bold(f"── {text} ──"))
 
-    def _snapshot(self, event: Event, fates: Iterable[Fate]) -> None:
+    def _snapshot(self, event: Event, fates: Sequence[Fate]) -> None:
         self.history(event.messages, fates)
         self.print_agent_ends()
 
@@ -403,48 +495,23 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 async def fates_among(
     conversation: AsyncConversation, messages: Sequence[Message], until: datetime = NEVER
 ) -> list[Fate]:
-    """The queued messages and interrupted runs to print among `messages`, decided by `until`.
-
-    They have left the queue after the first of `messages` was stored, or still wait.
-    """
+    """What to print among `messages`: what was not delivered, and interrupted runs, decided by `until`; what waits."""
     if not messages:
         return []
-    settled: list[Fate] = []
+    found: list[Fate] = []
     async for entry in conversation.queue(include_settled=True, newest_first=True):
         if _decided(entry) < messages[0].create_time:
             break
-        settled.append(entry)
-    cut_short: list[Fate] = []
+        if entry.fate in ("queued", "returned"):
+            found.insert(0, entry)
     runs = {message.request_cycle for message in messages} - {""}
     async for cycle in conversation.cycles(view="rounds", newest_first=True):
         if not runs:
             break
-        # No stored message shows how an interrupted run ended, unless it was discarded before it began.
-        if cycle.name in runs and cycle.stop_reason == "interrupted" and cycle.stop_detail != "not_run":
-            cut_short.append(cycle)
+        if cycle.name in runs and cycle.stop_reason == "interrupted":
+            found.append(cycle)
         runs.discard(cycle.name)
-    return [entry for entry in (*reversed(settled), *cut_short) if _decided(entry) <= until]
-
-
-def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
-    """Yield messages, with outcomes at the times of their decisions.
-
-    That of a discarded message, which is one of `messages`, follows it; those that wait come last.
-    """
-    dropped: dict[str, Fate] = {}
-    others: deque[Fate] = deque()
-    for entry in sorted(fates, key=_decided):
-        if isinstance(entry, RequestCycle) or entry.fate not in ("delivered", "discarded"):
-            others.append(entry)
-        elif entry.fate == "discarded":
-            dropped[entry.message.name] = entry
-    for message in messages:
-        while others and _is_before(others[0], message):
-            yield others.popleft()
-        yield message
-        if message.name in dropped:
-            yield dropped[message.name]
-    yield from others
+    return [entry for entry in found if _decided(entry) <= until]
 
 
 def fate_line(entry: Fate, paint: Paint) -> SafeText:
@@ -452,8 +519,6 @@ def fate_line(entry: Fate, paint: Paint) -> SafeText:
     if isinstance(entry, RequestCycle):
         return paint.careful(f"■ {labels.interruption(entry.stop_detail)}")
     match entry.fate:
-        case "discarded":
-            return paint.careful(f"■ {labels.NOT_RUN}")
         case "queued":
             text = f"waits ({entry.message.delivery.replace('_', '-')})"
         case "returned":
@@ -469,11 +534,5 @@ def _decided(entry: Fate) -> datetime:
     return decided or NEVER
 
 
-def _is_before(entry: Fate, message: Message) -> bool:
-    """Whether an outcome was decided before a message was stored.
-
-    At equal times, if it is another run's: one may end at the very time at which the next begins.
-    """
-    decided, stored = _decided(entry), message.create_time
-    run = entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle
-    return decided < stored or (decided == stored and run != message.request_cycle)
+def _run_of(entry: Fate) -> str:
+    return entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle
