@@ -110,21 +110,16 @@ class Commands(click.Group):
         """List the commands with their summaries, importing only those that are missing in `SUMMARIES`."""
         names = self.list_commands(ctx)
         column = max(map(len, names))
-        described = [(name, self._described(ctx, name)) for name in names]
         sections: list[tuple[str, list[tuple[str, str]]]] = []
-        for name, each in described:
+        for name in names:
             if name in SECTIONS:
                 sections.append((SECTIONS[name], []))
-            if each is not None:
-                sections[-1][1].append((name.ljust(column), each.get_short_help_str(_WHOLE)))
+            known = click.Command(name, help=SUMMARIES[name]) if name in SUMMARIES else self.get_command(ctx, name)
+            if known is not None:
+                sections[-1][1].append((name.ljust(column), known.get_short_help_str(_WHOLE)))
         for title, rows in sections:
             with formatter.section(title):
                 formatter.write_dl(rows)
-
-    def _described(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in SUMMARIES:
-            return click.Command(name, help=SUMMARIES[name])
-        return self.get_command(ctx, name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; None if there is none. Raises CommandError for one of the server, if that is missing."""
@@ -162,7 +157,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. Errors of Bedrock are printed as messages, never as tracebacks."""
-        with exits.reported_errors(exits.address_source(ctx)):
+        with exits.reported_errors(ctx):
             return super().invoke(ctx)
 
 

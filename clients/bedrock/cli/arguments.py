@@ -133,7 +133,9 @@ def on_conversation(run: Callable[..., None]) -> click.Command:
 
     @wraps(run)
     def command(name: str, **options: Any) -> None:
-        run(connect(click.get_current_context()).conversation(name), **options)
+        ctx = click.get_current_context()
+        ctx.meta[exits.NAME] = name
+        run(connect(ctx).conversation(name), **options)
 
     return click.command(run.__name__.rstrip("_"))(NAME(command))
 

@@ -43,8 +43,8 @@ def what_happened(error: errors.BedrockError) -> str:
     return f"conversation '{missing}' not found" if missing else error.message.removesuffix(FOR_PROGRAMS)
 
 
-def what_to_do(error: errors.BedrockError, *, in_chat: bool = False) -> str:
-    """A hint: a command to enter, or in a chat a key to press; "" if the message has it already."""
+def what_to_do(error: errors.BedrockError, *, in_chat: bool = False, name: str = "NAME") -> str:
+    """A hint: a command to enter, about the conversation `name`, or in a chat a key to press; "" if it is told."""
     if _missing_conversation(error):
         return "See `bedrock list`."
     if isinstance(error, errors.ModeUnavailable) and error.metadata.get("cause") == "directory":
@@ -53,7 +53,8 @@ def what_to_do(error: errors.BedrockError, *, in_chat: bool = False) -> str:
         return RUNS_END
     if error.reason == "STORE_UNAVAILABLE":
         return "Try again later. See the server log for the cause, for example a full disk."
-    hint = (_CHAT if in_chat else _COMMAND_LINE).get(type(error), error.hint)
+    told = (_CHAT if in_chat else _COMMAND_LINE).get(type(error))
+    hint = error.hint if told is None else told.replace("NAME", name)
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
 
 
@@ -88,6 +89,10 @@ CHECK_ADDRESS = (
     "No server responds there. Check {source}, and that `bedrock serve` on that machine listens at that address. "
     "Without an address, this machine's server is used."
 )
+
+
+# The key in a command's context for the conversation that it is about, which hints name.
+NAME = "bedrock.conversation"
 
 
 def address_source(ctx: click.Context) -> str:
@@ -130,9 +135,10 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
     @classmethod
-    def of(cls, error: errors.BedrockError, source: str = "") -> CommandError:
-        """The CommandError for an error of the client. `source` is the result of `address_source`."""
-        message, hint = what_happened(error), what_to_do(error)
+    def of(cls, error: errors.BedrockError, ctx: click.Context | None = None) -> CommandError:
+        """The CommandError for an error of the client; `ctx` knows the address, and which conversation was named."""
+        source, name = (address_source(ctx), ctx.meta.get(NAME, "NAME")) if ctx else ("", "NAME")
+        message, hint = what_happened(error), what_to_do(error, name=name)
         for field, description in error.fields.items():
             if description not in message:
                 message += f"\n  {field}: {description}"
@@ -155,7 +161,7 @@ def print_message(text: str) -> None:
 
 
 @contextmanager
-def reported_errors(source: str = "") -> Generator[None]:
+def reported_errors(ctx: click.Context | None = None) -> Generator[None]:
     """Report errors of the ``with`` block on standard error, and raise click's Exit with the exit code of the error."""
     try:
         yield
@@ -166,7 +172,7 @@ def reported_errors(source: str = "") -> Generator[None]:
     except _HELP:  # click prints it
         raise
     except (CommandError, click.ClickException, click.Abort, errors.BedrockError, OSError, UnicodeEncodeError) as error:
-        ended = _failure(error, source)
+        ended = _failure(error, ctx)
         with suppress(OSError):
             ended.show()
         exit_code = ended.exit_code
@@ -176,7 +182,7 @@ def reported_errors(source: str = "") -> Generator[None]:
     raise click.exceptions.Exit(exit_code)
 
 
-def _failure(error: Exception, source: str) -> CommandError:
+def _failure(error: Exception, ctx: click.Context | None) -> CommandError:
     match error:
         case CommandError():
             return error
@@ -187,7 +193,7 @@ def _failure(error: Exception, source: str) -> CommandError:
         case click.Abort():
             return CommandError("aborted")
         case errors.BedrockError():
-            return CommandError.of(error, source)
+            return CommandError.of(error, ctx)
         case OSError(errno=errno.EBADF):
             return CommandError("standard output is closed")
         case OSError():

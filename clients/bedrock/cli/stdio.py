@@ -103,9 +103,11 @@ def handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generat
 
 
 async def read_line(stream: TextIO) -> str:
-    """The next line typed at a terminal; "" at the end of the input. Unlike `readline`, it can be cancelled."""
+    """The next line; "" at the end of the input. Unlike `readline`, it can be cancelled at a terminal."""
     import asyncio  # noqa: PLC0415
 
+    if not stream.isatty():  # the event loop cannot wait for a file
+        return stream.readline()
     loop, typed = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(stream, typed.set)
     try:

@@ -519,8 +519,6 @@ def test_models_and_tools_are_listed(program: Program, fake: FakeBedrock) -> Non
     assert program("models").stdout.splitlines()[1].split("\t") == ["big", "acme", "180,000", "yes", ""]
     assert program("tools").stdout.startswith("bash\t")
     assert json.loads(program("models", "big").stdout)["name"] == "models/big"
-    fake.refuse("GetModel", Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "models/bigg"))
-    assert "there is no model 'bigg'" in program("models", "bigg").stderr
 
 
 def test_quotas_are_listed_with_what_is_used(program: Program, fake: FakeBedrock) -> None:
@@ -577,7 +575,7 @@ def test_a_wrong_command_line_is_told_like_every_other_error(program: Program, l
 
 def test_what_to_do_names_the_conversation_that_nobody_has_typed(program: Program, fake: FakeBedrock) -> None:
     fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "it works"))
-    assert f"`bedrock cancel {SLUG}`" in program("ask", "Hi").stderr
+    assert "`bedrock cancel c1`" in program("ask", "Hi").stderr
 
 
 def test_the_doctor_looks_at_this_machine_only_for_its_own_server(
@@ -813,9 +811,8 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_meant(program: Progr
     assert "--yes" in refused.stderr
     assert not fake.requests
     for option, force in (("--yes", False), ("--force", True)):
-        assert program("rm", option, SLUG, "--etag", "e1").stdout == f"deleted {SLUG}\n"
-        deletion = fake.asked(v1.DeleteConversationRequest)[-1]
-        assert (deletion.force, deletion.etag) == (force, "e1")
+        assert program("rm", option, SLUG).stdout == f"deleted {SLUG}\n"
+        assert fake.asked(v1.DeleteConversationRequest)[-1].force is force
 
 
 @pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
@@ -825,8 +822,8 @@ def test_what_is_busy_is_not_deleted_and_the_error_says_how_to_do_it(
     fake.refuse("DeleteConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
     result = program("rm", "-y", SLUG)
     assert result.exit_code == exits.FAILED
-    assert f"{SLUG} is busy" in result.stderr
-    assert f"`bedrock rm --force {SLUG}`" in result.stderr
+    assert "agent is busy" in result.stderr
+    assert f"bedrock {'cancel' if reason == 'AGENT_BUSY' else 'approve'} {SLUG}`" in result.stderr
     assert "follow_up" not in result.stderr
 
 
@@ -837,7 +834,7 @@ def test_what_is_busy_is_not_archived_and_the_error_says_how_to_do_it(
     fake.refuse("ArchiveConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
     result = program("archive", SLUG)
     assert result.exit_code == exits.FAILED
-    assert f"`bedrock cancel {SLUG}`" in result.stderr
+    assert f"bedrock {'cancel' if reason == 'AGENT_BUSY' else 'approve'} {SLUG}`" in result.stderr
     assert "follow_up" not in result.stderr
 
 
@@ -1138,14 +1135,13 @@ def test_a_conversation_without_a_summary_stays_and_says_why(program: Program, f
 
 def test_a_conversation_is_forked(program: Program, fake: FakeBedrock) -> None:
     fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
-    result = program("fork", "brave-otter", "--at", "c1:2", "--slug", "s", "--title", "T")
+    result = program("fork", "brave-otter", "--at", "c1:2")
     text = "brave-otter continues from there; files stay as they are: `bedrock chat -r brave-otter`\n"
     assert (result.exit_code, result.stdout) == (0, text)
     assert program("fork", "brave-otter", "--back", "2").exit_code == program("fork", "brave-otter").exit_code == 0
     asked = [each for each in fake.asked(v1.ForkConversationRequest) if isinstance(each, v1.ForkConversationRequest)]
     cycles = [each.request_cycle.rpartition("/")[2] for each in asked]
     assert cycles == ["c1:2", "c1:1", ""]
-    assert (asked[0].slug, asked[0].title) == ("s", "T")
     assert program("fork", "brave-otter", "--at", "c1:2", "--back", "1").exit_code == 2
     result = program("fork", "brave-otter", "--back", "3")
     assert result.exit_code == 1
@@ -1180,7 +1176,7 @@ def test_rules_are_made_listed_and_revoked(program: Program, fake: FakeBedrock) 
     listed = [line.split() for line in program("rules", SLUG).stdout.splitlines()]
     assert ["(server)", "deny", "the", "tool", "patch"] in listed
     assert ["r1", "allow", "default", "commands", "that", "begin", "with", "make", "test"] in listed
-    assert "r1: allow commands that begin with make test (by default)" in program("show", SLUG).stdout
+    assert f"rules        2 (`bedrock rules {SLUG}` lists them)" in program("show", SLUG).stdout
     shown = json.loads(program("rules", SLUG, "--output", "json").stdout)
     assert [rule["action"] for rule in shown] == ["ACTION_DENY", "ACTION_ALLOW", "ACTION_DENY"]
     assert program("rules", SLUG, "--revoke", "r1").stdout == "revoked r1\n"

@@ -105,22 +105,12 @@ def test_a_silent_open_input_is_named_with_what_leaves_it_out(environ: dict[str,
         assert child.stdin
         assert child.stdout
         assert child.stderr
-        assert child.stderr.readline() == b"Reading standard input until it ends; --no-stdin skips it.\n"
+        assert child.stderr.readline() == b"Reading standard input until it ends; </dev/null skips it.\n"
         assert not fake.asked(v1.SendMessageRequest)
         child.stdin.write(b"with this")
         child.stdin.close()
         assert child.stdout.read() == b"Fine.\n"
     assert [sent.text for sent in fake.asked(v1.SendMessageRequest)] == ["Hi\n\nwith this"]
-
-
-def test_without_standard_input_only_the_words_are_sent(environ: dict[str, str], fake: FakeBedrock) -> None:
-    fake.answers.append(says("Fine."))
-    theirs, ours = os.pipe()
-    with open(theirs, "rb") as silent, open(ours, "wb"):
-        asked = [*PROGRAM, "ask", "-q", "--no-stdin", "Hi"]
-        done = subprocess.run(asked, env=environ, stdin=silent, capture_output=True, timeout=SECONDS, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (exits.OK, b"Fine.\n", b"")
-    assert [sent.text for sent in fake.asked(v1.SendMessageRequest)] == ["Hi"]
 
 
 def test_a_pipe_that_stays_silent_is_not_waited_for_beside_words(

@@ -173,7 +173,7 @@ def test_a_message_names_its_images_and_those_of_its_results(album: FakeBedrock,
     assert found == [[image(FIRST)], [image(SECOND)]]
 
 
-def test_all_images_are_saved_and_no_other_file_is_overwritten_unless_forced(
+def test_all_images_are_saved_and_no_other_file_is_overwritten(
     album: FakeBedrock, address: str, tmp_path: Path
 ) -> None:
     other, saved = tmp_path / f"{FIRST[:12]}.png", tmp_path / f"{SECOND[:12]}.png"
@@ -181,22 +181,18 @@ def test_all_images_are_saved_and_no_other_file_is_overwritten_unless_forced(
     for _ in range(2):  # what is saved already stays
         result = run(address, "download", SLUG, "-o", str(tmp_path))
         assert (result.exit_code, result.stdout) == (exits.USAGE, f"{saved}\n")
-        assert f"{other}: there is another file already\n--force overwrites." in result.stderr
+        assert f"{other}: there is another file already\nRemove it" in result.stderr
         assert (other.read_text(), saved.read_bytes()) == ("mine", b"\x89PNG")
-    assert run(address, "download", SLUG, "--force", "-o", str(tmp_path)).exit_code == 0
-    assert other.read_bytes() == b"\x89PNG"
     assert sorted(tmp_path.iterdir()) == sorted([other, saved])
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_a_link_is_not_written_through(album: FakeBedrock, address: str, tmp_path: Path, force: bool) -> None:
+def test_a_link_is_not_written_through(album: FakeBedrock, address: str, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     for identity in (FIRST, SECOND):
         (tmp_path / f"{identity[:12]}.png").symlink_to(elsewhere)
-    result = run(address, "download", SLUG, "-o", str(tmp_path), *["--force"] * force)
-    assert result.exit_code == (0 if force else exits.USAGE)
+    assert run(address, "download", SLUG, "-o", str(tmp_path)).exit_code == exits.USAGE
     assert not elsewhere.exists()
-    assert (tmp_path / f"{FIRST[:12]}.png").is_symlink() is not force
+    assert (tmp_path / f"{FIRST[:12]}.png").is_symlink()
 
 
 def test_one_image_is_saved_by_its_name(album: FakeBedrock, address: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ COMMANDS = [
     ("replay", NAME),
     ("log", NAME),
     ("export", NAME),
-    ("download", NAME, "--force"),
+    ("download", NAME),
 ]
 
 # How often a command is run, where what is answered is one of many.

@@ -218,8 +218,8 @@ def test_a_chat_declines_and_says_what_comes_too_late(address: str, fake: FakeBe
 # --- by command -----------------------------------------------------------------------------------------------------
 
 
-def program(address: str, *arguments: str) -> Result:
-    return CliRunner(env={"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}).invoke(bedrock, arguments)
+def program(address: str, *arguments: str, typed: str = "") -> Result:
+    return CliRunner(env={"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}).invoke(bedrock, arguments, typed)
 
 
 def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> None:
@@ -228,16 +228,16 @@ def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> N
     shown = program(address, "show", SLUG).stdout
     assert "the MCP server files asks you" in shown
     assert f"bedrock answer {SLUG}" in shown
-    assert "no terminal" in program(address, "answer", SLUG).stderr
-    unknown = program(address, "answer", SLUG, "--set", "tag=1").stderr
-    assert "no field 'tag'" in unknown
-    assert "Fields: branch, parts" in unknown
-    assert "not FIELD=VALUE" in program(address, "answer", SLUG, "--set", "branch").stderr
-    assert "type a whole number" in program(address, "answer", SLUG, "--set", "times=x").stderr
-    assert program(address, "answer", SLUG, "--set", "branch=a=b", "--set", "times=2").stdout == "answered\n"
+    ended = program(address, "answer", SLUG, typed="a\n")
+    assert (ended.exit_code, ended.stderr) == (1, "error: aborted\n")
+    filled_in = program(address, "answer", SLUG, typed="a=b\nx\n2\n\n\n\n\n")
+    assert "type a whole number" in filled_in.stdout
+    assert filled_in.stdout.endswith("\nanswered\n")
+    assert program(address, "answer", SLUG, typed="a\n/decline\n").stdout.endswith("\ndeclined\n")
     assert program(address, "answer", SLUG, "1", "--decline").stdout == "declined\n"
-    first, second = fake.asked(v1.AnswerQuestionRequest)
-    assert (dict(first.content), second.decline) == ({"branch": "a=b", "times": 2}, True)
+    first, second, third = fake.asked(v1.AnswerQuestionRequest)
+    assert dict(first.content) == {"branch": "a=b", "times": 2, "sure": False}
+    assert (second.decline, third.decline) == (True, True)
 
 
 def test_of_several_questions_one_is_named_and_an_address_is_said_to_be_visited(
@@ -246,13 +246,8 @@ def test_of_several_questions_one_is_named_and_an_address_is_said_to_be_visited(
     pending = [asked(FIELDS), asked(url="https://example.com/", number=2)]
     fake.conversation.state.tool_executing.questions.extend(pending)
     assert "Name one: 1, 2." in program(address, "answer", SLUG, "--decline").stderr
-    assert "an address and no form" in program(address, "answer", SLUG, "2", "--set", "a=b").stderr
-    assert program(address, "answer", SLUG, "2", "--visited").stdout == "answered\n"
+    assert program(address, "answer", SLUG, "2", typed="\n").stdout.endswith(
+        "Enter: I have opened it  /decline, until 12:30:05\nanswered\n"
+    )
     (request,) = fake.asked(v1.AnswerQuestionRequest)
     assert (request.name.endswith("/questions/2"), request.HasField("content")) == (True, False)
-
-
-@pytest.mark.parametrize("wrong", [("--decline", "--visited"), ("--decline", "--set", "a=b")])
-def test_an_answer_is_one_thing(address: str, fake: FakeBedrock, wrong: tuple[str, ...]) -> None:
-    assert program(address, "answer", SLUG, *wrong).exit_code == 2
-    assert not fake.requests

@@ -23,7 +23,6 @@ from bedrock.cli.display.questions import (
     rule_id,
     rule_line,
     rule_title,
-    value_of,
 )
 from bedrock.cli.stdio import read_line
 from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_listing, print_text
@@ -91,23 +90,15 @@ def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
 
 @on_conversation
 @click.argument("question", required=False)
-@option("--set values", "Fill in a field; can be repeated.", multiple=True, metavar="FIELD=VALUE")
-@option("--visited", "Confirm that you have opened the requested address.", is_flag=True)
 @option("--decline", "Refuse to answer.", is_flag=True)
-def answer(
-    conversation: Conversation, question: str | None, *, values: tuple[str, ...], visited: bool, decline: bool
-) -> None:
+def answer(conversation: Conversation, question: str | None, *, decline: bool) -> None:
     """Answer or decline a question of an MCP server. QUESTION is needed if it asks several.
 
-    At a terminal, the fields of its form are prompted for one by one (/decline refuses); --set fills them in without
-    prompts. The answer goes to the MCP server: give it no passwords or keys.
+    The fields of its form are prompted for one by one, and read from standard input, one line each; /decline refuses.
+    The answer goes to the MCP server: give it no passwords or keys.
     """
-    if decline and (values or visited):
-        raise click.UsageError("--decline excludes --set and --visited")
     asked = _open_question(conversation, question)
-    if asked.url and values:
-        raise exits.CommandError("this question has an address and no form", "Open it; then --visited.", exits.USAGE)
-    content = None if decline else _content(asked, values) if values or visited else _filled_in(asked)
+    content = None if decline else asyncio.run(fill_in(QuestionForm(asked)))
     if content is None:
         conversation.decline_question(asked)
     else:
@@ -147,29 +138,6 @@ def _chosen(
         several = f"{len(found)} {what}s are open in {now.slug}"
         raise exits.CommandError(several, f"Name one: {', '.join(named)}.", exits.USAGE)
     return list(found.values()) if wanted is None else [found[wanted]]
-
-
-def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
-    fields = (asked.requested_schema or {}).get("properties", {})
-    content: dict[str, Any] = {}
-    for given in values:
-        name, separator, text = given.partition("=")
-        if not separator or name not in fields:
-            wrong = f"no field '{name}'" if separator else "not FIELD=VALUE"
-            raise exits.CommandError(f"--set {given}: {wrong}", f"Fields: {', '.join(sorted(fields))}.", exits.USAGE)
-        try:
-            content[name] = value_of(fields[name], text)
-        except ValueError as error:
-            raise exits.CommandError(f"--set {given}: {error}", exit_code=exits.USAGE) from None
-    return content
-
-
-def _filled_in(asked: Question) -> dict[str, Any] | None:
-    """Ask for a form at the terminal; None for /decline. Raises CommandError without one."""
-    if not sys.stdin.isatty():
-        hint = "Fill in the form with --set FIELD=VALUE, or say --visited or --decline."
-        raise exits.CommandError("no terminal to ask on", hint, exits.USAGE)
-    return asyncio.run(fill_in(QuestionForm(asked)))
 
 
 async def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:

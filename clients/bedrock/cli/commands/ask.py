@@ -69,7 +69,6 @@ class Outcome:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
 )
-@option("--no-stdin", "Take the prompt from the arguments alone.", is_flag=True)
 @option("-q --quiet", "Show no progress on standard error.", is_flag=True)
 @option(
     "--output-schema schema",
@@ -85,7 +84,6 @@ def ask(
     output: str,
     approve: str,
     images: tuple[str, ...],
-    no_stdin: bool,
     quiet: bool,
     schema: str | None,
     generation: Generation | None,
@@ -100,11 +98,12 @@ def ask(
     """
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)
-    text = _prompt(prompt, no_stdin=no_stdin, quiet=quiet)
+    text = _prompt(prompt, quiet=quiet)
     attached = [_image(path) for path in images]
     output_schema = _schema(schema) if schema else None
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
+    ctx.meta[exits.NAME] = opening["resume"] or conversation.name.removeprefix("conversations/")
     is_new = not (opening["latest"] or opening["resume"])
     run: AsyncRun | None = None
 
@@ -133,8 +132,6 @@ def ask(
             with suppress(BedrockError):
                 conversation.delete()  # the conversation is empty: it was created for the rejected message alone
         raise
-    except BedrockError as error:
-        raise _failure(error, conversation) from None
     if schema and output == "text" and outcome.exit_code == exits.OK:
         print_json(outcome.value)
     else:
@@ -142,18 +139,9 @@ def ask(
     ctx.exit(outcome.exit_code)
 
 
-def _failure(error: BedrockError, conversation: Conversation) -> exits.CommandError:
-    """The CommandError that reports an error. In its hint, the conversation's slug replaces the word NAME."""
-    failure = exits.CommandError.of(error, exits.address_source(click.get_current_context()))
-    if "NAME" in failure.hint:
-        with suppress(BedrockError):
-            failure.hint = failure.hint.replace("NAME", conversation.get().slug)
-    return failure
-
-
-def _prompt(arguments: tuple[str, ...], *, no_stdin: bool = False, quiet: bool = False) -> str:
+def _prompt(arguments: tuple[str, ...], *, quiet: bool = False) -> str:
     given = " ".join(arguments)
-    wanted = not no_stdin and (_is_piped() or not (given or sys.stdin.isatty()))
+    wanted = _is_piped() or not (given or sys.stdin.isatty())
     piped = _input(beside_words=bool(given), quiet=quiet) if wanted else ""
     text = "\n\n".join(part for part in (given, piped) if part)
     if not text:
@@ -164,7 +152,7 @@ def _prompt(arguments: tuple[str, ...], *, no_stdin: bool = False, quiet: bool =
 
 def _input(*, beside_words: bool, quiet: bool) -> str:
     """The text of standard input; "" if it is silent for SILENCE_SECONDS and the prompt has words."""
-    leave_out = "; --no-stdin skips it" if beside_words else ""
+    leave_out = "; </dev/null skips it" if beside_words else ""
     try:
         if not quiet and _is_silent(NOTICE_SECONDS):
             exits.print_message(f"Reading standard input until it ends{leave_out}.")

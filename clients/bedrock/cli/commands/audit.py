@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from bedrock import Client, Conversation, NotFound, v1
+from bedrock import Client, Conversation, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, connect, on_conversation, option
 from bedrock.cli.display.labels import SHOWN, kind, short
@@ -134,20 +133,11 @@ def _time(value: str) -> datetime:
 @option("--since", "Only entries since then: 12h, 7d, or a date.", type=_time, metavar="TIME")
 @option("--until", "Only entries before this time.", type=_time, metavar="TIME")
 @option("--principal", "Only entries of this principal.", default="")
-@option("--conversation", "Only entries about this conversation, by its id.", type=CONVERSATION)
-@option("--refused outcome", "Only refused calls.", flag_value="refused")
-@option("--accepted outcome", "Only accepted calls.", flag_value="accepted")
+@option("--refused", "Only refused calls.", is_flag=True)
 @option("-f --follow", "Follow new entries until Ctrl-C.", is_flag=True)
 @click.pass_context
 def audit(
-    ctx: click.Context,
-    *,
-    since: datetime | None,
-    until: datetime | None,
-    principal: str,
-    conversation: str | None,
-    outcome: AuditOutcome | None,
-    follow: bool,
+    ctx: click.Context, *, since: datetime | None, until: datetime | None, principal: str, refused: bool, follow: bool
 ) -> None:
     """Print who did what, as lines of JSON.
 
@@ -155,14 +145,12 @@ def audit(
     text of conversations. Requires an operator's token.
     """
     client = connect(ctx)
-    conversation = conversation and _id_of(client, conversation)
     seen: dict[str, datetime] = {}
     found = False
     while True:
         latest = since
-        entries = client.audit(
-            since=since, until=until, principal=principal, conversation=conversation or "", outcome=outcome
-        )
+        outcome: AuditOutcome | None = "refused" if refused else None
+        entries = client.audit(since=since, until=until, principal=principal, outcome=outcome)
         for entry in entries:
             found = True
             line = json.dumps(entry.to_dict(), ensure_ascii=False)
@@ -172,21 +160,12 @@ def audit(
                 seen[line] = latest = entry.time
         if not follow:
             if not found:
-                of_deleted = " about it; one that was deleted has to be named by its id" if conversation else ""
-                print_text(f"No matching entries{of_deleted}.", err=True)
+                print_text("No matching entries.", err=True)
             return
         if latest is not None:
             since = latest - LATE
             seen = {line: at for line, at in seen.items() if at >= since}
         time.sleep(FOLLOW_SECONDS)
-
-
-def _id_of(client: Client, name: str) -> str:
-    """The id of a conversation, by which entries name it; `name` itself if there is none."""
-    try:
-        return client.conversation(name).get().name.removeprefix("conversations/")
-    except NotFound:
-        return name
 
 
 @on_conversation
@@ -198,37 +177,27 @@ def _id_of(client: Client, name: str) -> str:
     default=".",
     show_default="the current one",
 )
-@option("-f --force", "Overwrite files that exist.", is_flag=True)
-def download(conversation: Conversation, images: tuple[str, ...], directory: Path, force: bool) -> None:
+def download(conversation: Conversation, images: tuple[str, ...], directory: Path) -> None:
     """Save the images of a conversation.
 
     They are saved unmodified. IMAGE is the name that `bedrock show` prints after an image; without it, all are saved.
-    Existing files with other contents are not overwritten.
+    Existing files are not overwritten.
     """
     refused = []
     for identity, image in _chosen(_all(conversation), images).items():
         file = directory / f"{identity}.{kind(image)}"
         data = conversation.attachment(image.attachment)
-        if not _holds(file, data):
-            if os.path.lexists(file) and not force:
+        try:
+            with file.open("xb") as saved:
+                saved.write(data)
+        except FileExistsError:
+            if not _holds(file, data):
                 refused.append(str(file))
                 continue
-            _replace(file, data)
         print_text(str(file))
     if refused:
-        raise exits.CommandError(
-            f"{', '.join(refused)}: there is another file already", "--force overwrites.", exits.USAGE
-        )
-
-
-def _replace(file: Path, data: bytes) -> None:
-    """Write a file whole or not at all. A link is replaced, not followed."""
-    beside = file.with_name(f".bedrock-{os.getpid()}.part")
-    try:
-        beside.write_bytes(data)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
+        there = f"{', '.join(refused)}: there is another file already"
+        raise exits.CommandError(there, "Remove it, or choose another directory with -o.", exits.USAGE)
 
 
 def _holds(file: Path, data: bytes) -> bool:

@@ -26,7 +26,6 @@ from bedrock.cli import stdio as streams
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, connect, on_conversation, option
 from bedrock.cli.display import labels
 from bedrock.cli.display.follower import Drawing, LiveBlock, Outage, tail_room
-from bedrock.cli.display.questions import rule_id, rule_title
 from bedrock.cli.display.transcript import Fate, Transcript, fates_among
 from bedrock.cli.text.output import (
     JSON_OPTION,
@@ -41,10 +40,9 @@ from bedrock.cli.text.output import (
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, columns, one_line
 from bedrock.conversations import ConversationInfo, ConversationListEvent
-from bedrock.errors import NotFound
 from bedrock.messages import Message, Usage
 from bedrock.request_cycles import RequestCycle
-from bedrock.states import ApprovalRule, ConversationState
+from bedrock.states import ConversationState
 
 # The width in columns of the labels that precede facts about a conversation or a model.
 _LABEL = 12
@@ -137,10 +135,7 @@ def models(ctx: click.Context, name: str | None, output: str) -> None:
     If no server runs on this machine, one is started with the same settings.
     """
     if name is not None:
-        try:
-            print_json(arguments.connect_or_spawn(ctx).model(name).to_dict(), indent=2)
-        except NotFound as error:
-            raise exits.CommandError(f"there is no model '{name}'", "`bedrock models` lists them.") from error
+        print_json(arguments.connect_or_spawn(ctx).model(name).to_dict(), indent=2)
         return
     columns: dict[str, Callable[[Model], str]] = {
         "model": lambda model: model.name.removeprefix("models/"),
@@ -203,7 +198,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("MCP servers", _mcp_servers(conversation)),
         ("jobs", _jobs(conversation)),
         ("approval", conversation.approval_policy),
-        *(("rule", _rule(rule)) for rule in conversation.approval_rules),
+        ("rules", _rules(conversation)),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
         ("window", labels.assumed_window(usage, conversation.model)),
         ("each request", f"about {usage.fixed_tokens:,} tokens of system prompt and tools" * bool(usage.fixed_tokens)),
@@ -234,10 +229,9 @@ def _instructions(conversation: ConversationInfo) -> str:
     return one_line(told.text, 200) + (" (instead of the server's prompt)" if told.replace else "")
 
 
-def _rule(rule: ApprovalRule) -> str:
-    made = "" if rule.create_time is None else f", {rule.create_time:%Y-%m-%d %H:%M} UTC"
-    by = f" (by {rule.creator}{made})" if rule.creator else ""
-    return f"{rule_id(rule)}: {rule.action} {one_line(rule_title(rule), 200)}{by}"
+def _rules(conversation: ConversationInfo) -> str:
+    rules, name = len(conversation.approval_rules), conversation.slug or _id(conversation)
+    return f"{rules} (`bedrock rules {name}` lists them)" if rules else ""
 
 
 def _mcp_servers(conversation: ConversationInfo) -> str:

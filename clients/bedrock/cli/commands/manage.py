@@ -15,7 +15,6 @@ from bedrock.cli.arguments import on_conversation, option
 from bedrock.cli.display.labels import QUEUE_COLUMNS, cancel_lines, counted, in_words, mode_lines
 from bedrock.cli.text.output import JSON_OPTION, print_listing, print_text
 from bedrock.conversations import ConversationInfo
-from bedrock.errors import AgentBusy
 from bedrock.types import ApprovalPolicy, Mode
 
 
@@ -144,9 +143,7 @@ def update(
     "--at cycle", "The last run of the fork, as `bedrock cycles` lists it. [the last one]", metavar="RUN", default=""
 )
 @option("--back", "Omit this many of the latest runs.", metavar="N", type=click.IntRange(1))
-@option("--slug", "The slug of the fork.", default="")
-@option("--title", "The title of the fork. [that of the conversation]", default="")
-def fork(conversation: Conversation, *, cycle: str, back: int | None, slug: str, title: str) -> None:
+def fork(conversation: Conversation, *, cycle: str, back: int | None) -> None:
     """Fork a conversation: create another one with its history up to the end of a run.
 
     The fork has the same settings; the original is unchanged, and may be busy. Files are not restored; the queue and
@@ -154,9 +151,7 @@ def fork(conversation: Conversation, *, cycle: str, back: int | None, slug: str,
     """
     if cycle and back:
         raise click.UsageError("--at and --back exclude each other")
-    made = (
-        conversation.rewind(back, slug=slug, title=title) if back else conversation.fork(cycle, slug=slug, title=title)
-    )
+    made = conversation.rewind(back) if back else conversation.fork(cycle)
     its_slug = made.get().slug
     print_text(f"{its_slug} continues from there; files stay as they are: `bedrock chat -r {its_slug}`")
 
@@ -187,19 +182,14 @@ def archive(conversation: Conversation, undo: bool) -> None:
 
     Its background jobs end; a busy one is refused.
     """
-    try:
-        now = conversation.unarchive() if undo else conversation.archive()
-    except AgentBusy as error:
-        name = _name(conversation)
-        raise exits.CommandError(f"{name} is busy", f"Wait, or cancel the run: `bedrock cancel {name}`.") from error
+    now = conversation.unarchive() if undo else conversation.archive()
     print_text(f"{now.slug} is {'active' if undo else 'archived'}")
 
 
 @on_conversation
 @option("-y --yes", "Do not ask; required without a terminal.", is_flag=True)
 @option("-f --force", "Cancel the run first, and do not ask.", is_flag=True)
-@option("--etag", "Delete only if the etag in `bedrock show --output json` is still this one.", default="")
-def rm(conversation: Conversation, *, yes: bool, force: bool, etag: str) -> None:
+def rm(conversation: Conversation, *, yes: bool, force: bool) -> None:
     """Delete a conversation and all its data.
 
     Its background jobs end; files in its directory stay. Refused during a run or while a question is open, unless
@@ -211,12 +201,7 @@ def rm(conversation: Conversation, *, yes: bool, force: bool, etag: str) -> None
     slug = conversation.get().slug
     if not (yes or force):
         click.confirm(f"Delete {slug} permanently?", abort=True)
-    try:
-        warnings = conversation.delete(force=force, etag=etag)
-    except AgentBusy as error:
-        hint = f"`bedrock rm --force {slug}` cancels that and deletes the conversation."
-        raise exits.CommandError(f"{slug} is busy", hint) from error
-    for warning in warnings:
+    for warning in conversation.delete(force=force):
         print_text(f"warning: {warning}", err=True)
     print_text(f"deleted {slug}")
 

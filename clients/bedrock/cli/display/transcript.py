@@ -280,15 +280,20 @@ class Transcript:
         for line in self.agents.endings(self._paint):
             self._write(line)
 
-    def history(self, messages: Iterable[Message], fates: Sequence[Fate]) -> None:
+    def history(self, messages: Sequence[Message], fates: Sequence[Fate]) -> None:
         """Print stored messages, after each run what became of it and of its messages, and at the end what waits."""
-        messages = list(messages)
-        last = {message.request_cycle: message for message in messages if message.request_cycle}
+        last = {message.request_cycle: message for message in messages}
+        runs = {fate.name: fate for fate in fates if isinstance(fate, RequestCycle)}
+        undelivered = deque(fate for fate in fates if isinstance(fate, QueuedMessage))
         for message in messages:
             self.message(message)
-            if last.get(message.request_cycle) is message:
-                self._fates(fate for fate in fates if _run_of(fate) == message.request_cycle)
-        self._fates(fate for fate in fates if _run_of(fate) not in last)
+            run = runs.get(message.request_cycle) if last[message.request_cycle] is message else None
+            while run and undelivered and _decided(undelivered[0]) <= _decided(run):
+                self._write(fate_line(undelivered.popleft(), self._paint))
+            if run and run.stop_reason == "interrupted":
+                self._write(self._paint.careful(f"■ {labels.interruption(run.stop_detail)}"))
+        for entry in undelivered:
+            self._write(fate_line(entry, self._paint))
 
     def show(self, event: Event, fates: Sequence[Fate] = ()) -> None:
         """Print an event; many kinds print nothing. `fates` are printed among the messages of a snapshot."""
@@ -360,10 +365,6 @@ class Transcript:
     def ask_person(self, question: Question) -> None:
         for line in QuestionForm(question).lines(self._paint):
             self._write(line)
-
-    def _fates(self, fates: Iterable[Fate]) -> None:
-        for fate in fates:
-            self._write(fate_line(fate, self._paint))
 
     def _agent(self, message: Message) -> None:
         self._dim(self._reasoning.finish(message.reasoning if self._live else ""))
@@ -487,7 +488,7 @@ def _notice(event: Event, paint: Paint) -> SafeText | None:
 
 
 Fate: TypeAlias = QueuedMessage | RequestCycle
-"""A queued message with its outcome, or an interrupted run."""
+"""A queued message with its outcome, or a run."""
 
 NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -495,7 +496,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 async def fates_among(
     conversation: AsyncConversation, messages: Sequence[Message], until: datetime = NEVER
 ) -> list[Fate]:
-    """What to print among `messages`: what was not delivered, and interrupted runs, decided by `until`; what waits."""
+    """What to print among `messages`: their runs and undelivered messages, if ended by `until`, and what waits."""
     if not messages:
         return []
     found: list[Fate] = []
@@ -508,16 +509,14 @@ async def fates_among(
     async for cycle in conversation.cycles(view="rounds", newest_first=True):
         if not runs:
             break
-        if cycle.name in runs and cycle.stop_reason == "interrupted":
+        if cycle.name in runs:
             found.append(cycle)
         runs.discard(cycle.name)
     return [entry for entry in found if _decided(entry) <= until]
 
 
-def fate_line(entry: Fate, paint: Paint) -> SafeText:
-    """Describe the outcome of an undelivered message, or that it is still queued, or why a run was interrupted."""
-    if isinstance(entry, RequestCycle):
-        return paint.careful(f"■ {labels.interruption(entry.stop_detail)}")
+def fate_line(entry: QueuedMessage, paint: Paint) -> SafeText:
+    """Describe the outcome of an undelivered message, or that it is still queued."""
     match entry.fate:
         case "queued":
             text = f"waits ({entry.message.delivery.replace('_', '-')})"
@@ -529,10 +528,6 @@ def fate_line(entry: Fate, paint: Paint) -> SafeText:
 
 
 def _decided(entry: Fate) -> datetime:
-    """When the outcome was decided; the latest possible time if the message is still queued."""
+    """When a run ended or a message left the queue; the latest possible time if that has not happened."""
     decided = entry.end_time if isinstance(entry, RequestCycle) else entry.settle_time
     return decided or NEVER
-
-
-def _run_of(entry: Fate) -> str:
-    return entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle
