@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 from bedrock import Conversation
-from bedrock.errors import BedrockError, CycleRunning, NotForkable
+from bedrock.errors import BedrockError
 from bedrock.testing import PrivateServer
 
 from tests.support.chat import Chat
-from tests.support.fake_provider import calls, echoes, held, says
+from tests.support.fake_provider import calls, echoes, says
 from tests.support.patience import PATIENCE, within
-from tests.support.sandbox_reports import sandbox_report
 
-REPORT = sandbox_report()
 SHELL = ("bash", {"cmd": "echo hi"})
 
 
@@ -25,10 +23,6 @@ def assert_whole(fork: Conversation) -> None:
     """Verify and replay find nothing."""
     assert fork.verify() == []
     assert [step.difference for step in fork.replay() if step.difference] == []
-
-
-def texts(fork: Conversation) -> list[str]:
-    return [message.text for message in fork.messages() if message.role in ("user", "agent") and message.text]
 
 
 def test_the_requests_of_a_fork_begin_with_those_of_its_origin(open_chat: Callable[..., Chat]) -> None:
@@ -53,25 +47,6 @@ def test_the_requests_of_a_fork_begin_with_those_of_its_origin(open_chat: Callab
     assert chat.ask("Third.") == "Three."
     chat.assert_valid()
     assert_whole(fork)
-
-
-def test_rewinding_a_busy_conversation_leaves_it_alone(open_chat: Callable[..., Chat]) -> None:
-    chat = open_chat()
-    waits = held(says("Two."))
-    chat.part.then(says("One."), waits, says("Another two."))
-    with pytest.raises(NotForkable):
-        chat.conversation.fork()
-    chat.ask("First.")
-    run = chat.send("Second.")
-    exchange = chat.part.next_reached(waits)
-    live = chat.conversation.get().state.run
-    with pytest.raises(CycleRunning):
-        chat.conversation.fork(live)
-    fork = chat.conversation.rewind()
-    assert within(fork.send("Instead.").answer) == "Another two."
-    exchange.go.set()
-    assert within(run.answer) == "Two."
-    assert [text.split(" #")[0] for text in texts(fork)] == ["First.", "One.", "Instead.", "Another two."]
 
 
 @pytest.mark.one_server("it starts its own server")

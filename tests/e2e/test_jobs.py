@@ -1,7 +1,6 @@
 """Background jobs over a whole server, with real processes: what goes on, what ends, and what is told of it."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from bedrock import NotFound, v1
@@ -50,25 +49,6 @@ def test_jobs_go_on_until_they_are_ended_and_each_end_has_its_receipt(open_chat:
     assert sorted(each.tool_use_id for each in reaped) == sorted(started)
     assert all(each.pids and not each.leaked for each in reaped)
     assert chat.conversation.cancel(kill_jobs=True).no_op
-    chat.assert_valid()
-
-
-def lasting(folder: Path) -> tuple[str, Path]:
-    """A command that goes on until a file is there, which the test makes; and that file."""
-    end = folder / "end"
-    return f"until [ -e '{end}' ]; do sleep 0.02; done; exit 3", end
-
-
-def test_an_agent_that_waits_for_a_job_is_told_its_end_once(open_chat: OpenChat, tmp_path: Path) -> None:
-    command, end = lasting(tmp_path)
-    steps = {"cmd": command, "wait_seconds": 0}, {"cmd": f"touch '{end}'"}, {"wait": "b-1"}
-    chat = open_chat(calls(*(("bash", step) for step in steps)), says("Done."), mode="unrestricted")
-    assert chat.ask("Run it.") == "Done."
-    assert "exit code 3]" in str(chat.part.exchanges[-1].results), "whether it ended during the wait or before"
-    assert [message for message in chat.conversation.messages() if message.system_kind == "jobs_ended"] == []
-    chat.part.then(says("Yes."))
-    assert chat.ask("Sure?") == "Yes."
-    assert not [text for text in chat.part.exchanges[-1].texts if "have ended" in text]
     chat.assert_valid()
 
 

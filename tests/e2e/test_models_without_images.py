@@ -1,6 +1,5 @@
 """Models that take no images, or may not: nothing that was sent or read is left out without a word."""
 
-import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +10,8 @@ from bedrock.errors import ImageInvalid
 
 from tests.support import pictures
 from tests.support.chat import Chat
-from tests.support.fake_provider import Exchange, FakeProvider
+from tests.support.fake_provider import FakeProvider
 from tests.support.server_process import API_KEY, ServerProcess, Servers, bedrock
-
-INSTEAD = "[an image, image/png 30x20, that could not be sent to you]"
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +26,6 @@ def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory
     servers = Servers()
     yield servers(folder, "--config", str(config), BEDROCK_TITLES="false")
     servers.close()
-
-
-def seen(exchange: Exchange) -> tuple[int, int]:
-    """How many images the model was sent, and how many texts in place of one."""
-    body = json.dumps(exchange.body)
-    return body.count('"type": "base64"'), body.count(INSTEAD)
-
-
-def notices(chat: Chat) -> list[str]:
-    return [message.text for message in chat.conversation.messages() if message.role == "system"]
 
 
 def test_a_model_that_takes_no_images_gets_no_message_with_one(open_chat: Callable[..., Chat], client: Client) -> None:

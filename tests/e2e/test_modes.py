@@ -16,7 +16,6 @@ from tests.support.server_process import ServerProcess, Servers, provider
 from tests.support.watcher import Watcher
 
 REPORT = sandbox_report()
-UPGRADE = ("request_mode_upgrade", {"reason": "to write the file"})
 
 OpenChat = Callable[..., Chat]
 Watch = Callable[..., Watcher]

@@ -1,18 +1,17 @@
 """Every accepted message ends in exactly one fate, and anybody can ask which; and what waits for a person is found."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bedrock import Approval, Client, NotFound, Run, RunInterrupted
+from bedrock import RunInterrupted
 from bedrock.errors import UnknownOrDecided
 from bedrock.types import Fate
 
-from tests.support.chat import Chat, question
-from tests.support.fake_provider import FakeProvider, Play, calls, held, says, stalls
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, held, says, stalls
 from tests.support.patience import only, within
-from tests.support.server_process import ServerProcess, Servers, bedrock, provider
+from tests.support.server_process import Servers, provider
 
 OpenChat = Callable[..., Chat]
 ECHO = ("bash", {"cmd": "echo tool ran"})
@@ -65,16 +64,6 @@ def test_what_waits_is_listed_and_taken_back(open_chat: OpenChat) -> None:
     assert waiting(chat) == []
 
 
-def cancelled(chat: Chat) -> None:
-    chat.conversation.cancel()
-
-
-def _reason(run: Run) -> str:
-    with pytest.raises(RunInterrupted) as cut:
-        within(run.answer)
-    return cut.value.reason
-
-
 @pytest.mark.one_server("the server is killed and restarted")
 def test_fates_survive_a_kill_and_what_waits_gets_one(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
@@ -120,68 +109,3 @@ def test_fates_survive_a_kill_and_what_waits_gets_one(
 
 
 # --- the program --------------------------------------------------------------------------------------------------
-
-
-def test_the_program_lists_takes_back_and_shows_how_it_went(
-    open_chat: OpenChat, server: ServerProcess, tmp_path: Path
-) -> None:
-    def program(*arguments: str) -> str:
-        done = bedrock(tmp_path, *arguments, **server.way)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    answer = held(calls(ECHO, ("read_file", {"path": "no such file"}), text="Let me look."))
-    chat = open_chat(answer, says("Done."), says("Followed."))
-    slug = chat.conversation.get().slug
-    run = chat.send("Go.")
-    exchange = chat.part.next_reached(answer)
-    chat.send("Gently.", delivery="steer")
-    chat.send("Then this.", delivery="follow_up")
-    chat.send("Not this.", delivery="follow_up")
-    rows = [line.split("\t") for line in program("queue", slug).splitlines()]
-    assert [(row[1], row[3], row[4][:6]) for row in rows] == [
-        ("steer", "waits", "Gently"),
-        ("follow-up", "waits", "Then t"),
-        ("follow-up", "waits", "Not th"),
-    ]
-    assert program("withdraw", slug).startswith("withdrawn: Not this.")
-    exchange.go.set()
-    chat.settle()
-    assert within(run.wait)
-    settled = [line.split("\t")[3] for line in program("queue", slug, "--all").splitlines()]
-    assert settled == ["taken back", "delivered", "delivered"]
-
-    rows = [line.split("\t")[1:] for line in program("cycles", slug).splitlines()]
-    assert [(asked.partition(" #")[0], *rest) for asked, *rest in rows] == [
-        ("Go.", "2", "completed"),
-        ("Then this.", "1", "completed"),
-    ]
-
-
-def asking(open_chat: OpenChat, *plays: Play) -> tuple[Chat, Run, Approval]:
-    """A conversation that waits for a person."""
-    chat = open_chat(*plays, approval_policy="ask_writes")
-    run = chat.send("May you?")
-    return chat, run, question(run)
-
-
-def test_questions_of_all_conversations_are_found_and_their_runs_waited_for(
-    open_chat: OpenChat, client: Client
-) -> None:
-    talks = [asking(open_chat, calls(ECHO, ECHO), says("Done.")) for _ in range(2)]
-    for chat, run, asked in talks:
-        shown = list(chat.conversation.approvals())
-        assert [approval.name for approval in shown] == [question.name for question in chat.state.approvals]
-        assert shown[0].proto == chat.conversation.approval(asked.tool_use_id).proto == chat.state.approvals[0].proto
-        assert chat.conversation.wait_for_cycle(run.name, timeout=0).end_time is None
-    mine = {chat.conversation.get().name for chat, _, _ in talks}
-    found = [approval for approval in client.approvals() if approval.conversation in mine]
-    assert [approval.name for approval in found] == [q.name for chat, _, _ in talks for q in chat.state.approvals]
-    for approval in found:
-        client.conversation(approval.conversation).approve(approval)
-    for chat, run, _ in talks:
-        cycle = within(functools.partial(chat.conversation.wait_for_cycle, run.name))
-        assert (cycle.stop_reason, cycle.proto) == ("completed", chat.conversation.cycle(run.name).proto)
-        with pytest.raises(NotFound):
-            chat.conversation.approval(found[0].tool_use_id)
-    assert not [approval for approval in client.approvals() if approval.conversation in mine]

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bedrock import BedrockError, Client
+from bedrock import Client
 from bedrock.errors import QuotaExceeded, RunInterrupted
 
 from tests.e2e.test_principals import token
@@ -87,15 +87,3 @@ def test_what_is_spent_is_refused_told_and_kept_when_the_server_is_killed(
         seen = {(each.principal, each.quota) for each in operator.quotas()}
         assert {("", "concurrent_runs"), ("ada", "tokens_per_day"), ("bob", "calls_per_second")} <= seen
         operator.create(working_directory=str(tmp_path)).ask("hello")
-
-
-def test_a_stream_too_many_is_refused(start: Callable[[], ServerProcess], tmp_path: Path, opened: ExitStack) -> None:
-    server = start()
-    secret = token(tmp_path, "create", "ada")
-    ada = opened.enter_context(Client(server.address, token=secret, timeout=PATIENCE, reconnect_for=0))
-    talk = ada.create(working_directory=str(tmp_path))
-    with talk.events() as first:
-        next(iter(first))
-        with pytest.raises(BedrockError) as caught, talk.events() as second:
-            next(iter(second))
-    assert caught.value.metadata["quota"] == "streams"

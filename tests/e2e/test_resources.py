@@ -16,7 +16,6 @@ from tests.support.watcher import Watcher
 
 pytestmark = pytest.mark.one_server("it looks into the server's process")
 
-WITHIN = "env"
 CONVERSATIONS = 30
 AT_A_TIME = 6
 

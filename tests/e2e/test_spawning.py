@@ -84,23 +84,6 @@ def environ(server: ServerProcess) -> dict[str, str]:
     return {"BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
 
 
-def test_a_terminal_shows_the_tree_while_they_work_and_how_each_ended(demo: ServerProcess, tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("A project.\n")
-    with demo.client() as client:
-        conversation = client.create(tmp_path)
-        within(conversation.send("think").wait)
-        with Terminal("watch", conversation.get().slug, environ=environ(demo)) as terminal:
-            terminal.shows("That was reasoning")
-            conversation.spawn(["run sleep 2; ls", "Look: read README.md"])
-            terminal.shows("├ ◦ run sleep 2; ls · at work · ")
-            terminal.shows("└ ✓ Look: read README.md · done · ")
-            terminal.shows("  ✓ run sleep 2; ls · ")
-            terminal.shows("· what the sub-agents report")
-            terminal.shows("They say:")
-            terminal.keys("\x03")
-            assert terminal.ends() == 130
-
-
 def test_ctrl_c_in_a_chat_cancels_the_parent_and_all_its_sub_agents(demo: ServerProcess, tmp_path: Path) -> None:
     with demo.client() as client:
         conversation = client.create(tmp_path)

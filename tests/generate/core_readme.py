@@ -10,6 +10,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
+from actors.core import states
 from actors.core.content import Delivery, Usage
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind, Rejected
@@ -25,29 +26,16 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
-from actors.core.states import (
-    TERMINAL,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    BackgroundJob,
-    Cancelling,
-    Error,
-    Ledger,
-    QueuedInput,
-    State,
-    ToolExecuting,
-)
 from actors.core.summary import DIAGRAM_EDGES, EXTENSION_EDGES, ContextState
 from actors.core.transition import transition
 from tests.machine.columns import BASH_1, BASH_2, NOW, Column, agent, parent_columns, sub_agent_columns
 from tests.machine.rows import ROWS, Case
 
 TARGET = Path(__file__).parents[2] / "actors" / "core" / "README.md"
-STATES = tuple(one.__name__ for one in get_args(State))
+STATES = tuple(one.__name__ for one in get_args(states.State))
 EVENTS = tuple(one.__name__ for one in (*get_args(GridEvent), *get_args(Beside)))
 IGNORED, STAYS = "·", "stays"
-WAITING = QueuedInput("m8", "next", (), NOW)
+WAITING = states.QueuedInput("m8", "next", (), NOW)
 
 HEAD = """\
 # The pure core
@@ -84,22 +72,24 @@ def _variants() -> Iterator[Column]:
     for one in (*parent_columns(), *sub_agent_columns()):
         yield one
         match one.state:
-            case AwaitingContinuation():
+            case states.AwaitingContinuation():
                 tried = replace(one.state, attempt=one.context.limits.max_attempts)
                 yield replace_state(one, tried)
-                yield replace_state(one, replace(tried, before=Error(Ledger(), "no route", ErrorKind.NETWORK)))
-            case AwaitingLlm():
+                yield replace_state(
+                    one, replace(tried, before=states.Error(states.Ledger(), "no route", ErrorKind.NETWORK))
+                )
+            case states.AwaitingLlm():
                 yield replace_state(one, replace(one.state, error="three times the same"))
-            case AwaitingSubAgents() if one.state.tool_use_id:
+            case states.AwaitingSubAgents() if one.state.tool_use_id:
                 last = replace(one.state, pending=(agent(1),), remaining_tool_ids=("t2",), calls=(BASH_1, BASH_2))
                 yield replace_state(one, last)
-            case ToolExecuting() if one.state.deadline:
+            case states.ToolExecuting() if one.state.deadline:
                 yield replace_state(one, replace(one.state, remaining_tool_ids=()))
-            case Cancelling() if one.state.pending_agents:
+            case states.Cancelling() if one.state.pending_agents:
                 yield replace_state(one, replace(one.state, pending_agents=(agent(1), agent(2))))
             case _:
                 pass
-        if one.context.is_sub_agent or isinstance(one.state, TERMINAL):
+        if one.context.is_sub_agent or isinstance(one.state, states.TERMINAL):
             continue
         books = one.state.ledger
         full = (WAITING,) * one.context.limits.max_queue
@@ -108,7 +98,7 @@ def _variants() -> Iterator[Column]:
             yield replace_state(one, replace(one.state, ledger=queued))
 
 
-def replace_state(one: Column, state: State) -> Column:
+def replace_state(one: Column, state: states.State) -> Column:
     """The same column in another state."""
     return Column(one.name, state, one.context)
 
@@ -120,7 +110,7 @@ def _more(one: Column) -> Iterator[Case]:
     yield Case(state, context, InternalFault(NOW, "see the log"))
     yield Case(state, context, UsageReported(NOW, Usage(1), aside=True))
     yield Case(state, context, McpRestarted(NOW, ("files",)))
-    yield Case(state, context, JobChanged(NOW, BackgroundJob("b-1", "t1", "serve")))
+    yield Case(state, context, JobChanged(NOW, states.BackgroundJob("b-1", "t1", "serve")))
     yield Case(state, context, UserMessage(NOW, "m9", "hi", delivery=Delivery.STEER, expected_run="c:99"))
     yield Case(state, context, CancelTimeout(NOW, "c:99"))
     elsewhere = replace(context, mode=Mode.UNRESTRICTED, restriction_available=False)

@@ -2,110 +2,40 @@
 
 from msgspec.structs import replace
 
-from actors.core.content import (
-    Message,
-    MessageType,
-    SubAgentComplete,
-    SystemKind,
-    ToolCancelled,
-    ToolError,
-    ToolOutcome,
-    ToolResult,
-    ToolSuccess,
-)
-from actors.core.effects import (
-    AbortLlm,
-    AbortTool,
-    AnswerTool,
-    AwaitAnswer,
-    AwaitToolResult,
-    CancelSubAgents,
-    Effect,
-    ExecuteTool,
-    NotifyClient,
-    NotifyParent,
-    PersistMessage,
-    PersistMode,
-    PersistState,
-    RequestContinuation,
-    RequestLlm,
-    RetryOf,
-    ScheduleRetry,
-    SpawnSubAgent,
-    StartTimer,
-)
+from actors.core import content, effects, notifications, states
 from actors.core.errors import Rejected
-from actors.core.notifications import (
-    ApprovalRequested,
-    ApprovalResolved,
-    BackgroundJobChanged,
-    ClientToolCall,
-    ContextWarning,
-    ConversationUpdated,
-    MessageAdded,
-    ModeChanged,
-    Notification,
-    QuestionChanged,
-    QueueChanged,
-    Retrying,
-    RunStop,
-    StateChanged,
-    StreamDiscarded,
-    SubAgents,
-    TextDelta,
-    ToolTreeReaped,
-    UsageChanged,
-)
-from actors.core.states import (
-    AgentSucceeded,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    LlmPhase,
-    LlmRequesting,
-    State,
-    ToolExecuting,
-    ToolPhase,
-)
 from actors.core.transition import Step, run_chain
 from tests.machine.rows import Case
 
-_PHASES = {LlmPhase.CONNECTING: "c", LlmPhase.STREAMING: "s", LlmPhase.BACKOFF: "b"}
+_PHASES = {states.LlmPhase.CONNECTING: "c", states.LlmPhase.STREAMING: "s", states.LlmPhase.BACKOFF: "b"}
 
 
-def code(state: State) -> str:
+def code(state: states.State) -> str:
     """A state's short name in the grid."""
     match state:
-        case Idle():
+        case states.Idle():
             return "Idle"
-        case AwaitingLlm():
+        case states.AwaitingLlm():
             return "AwLlm"
-        case LlmRequesting():
+        case states.LlmRequesting():
             return f"LlmReq{state.attempt}{_PHASES[state.phase]}"
-        case AwaitingToolApproval():
+        case states.AwaitingToolApproval():
             return "Appr"
-        case ToolExecuting():
-            return "ToolExb" if state.phase is ToolPhase.BACKOFF else "ToolEx"
-        case AwaitingSubAgents():
+        case states.ToolExecuting():
+            return "ToolExb" if state.phase is states.ToolPhase.BACKOFF else "ToolEx"
+        case states.AwaitingSubAgents():
             return "AwSub"
-        case Cancelling():
+        case states.Cancelling():
             return "Cancel"
-        case Error():
+        case states.Error():
             return "Error"
-        case AwaitingContinuation():
+        case states.AwaitingContinuation():
             return f"AwCont{state.attempt}{_PHASES[state.phase]}"
-        case ContextExhausted():
+        case states.ContextExhausted():
             return "CtxEx"
-        case Completed():
+        case states.Completed():
             return "Compl"
-        case Failed():
+        case states.Failed():
             return "Failed"
 
 
@@ -122,10 +52,13 @@ def cell(case: Case) -> str:
     return "→" + "»".join(code(step.new_state) for step in steps)
 
 
-def unseen(before: State, step: Step) -> bool:
+def unseen(before: states.State, step: Step) -> bool:
     """Whether a step left the state as it was, but for the bookkeeping of what it said."""
     books = replace(step.new_state.ledger, seq=before.ledger.seq, pending_notices=before.ledger.pending_notices)
-    announced = any(isinstance(one, NotifyClient) and isinstance(one.data, StateChanged) for one in step.effects)
+    announced = any(
+        isinstance(one, effects.NotifyClient) and isinstance(one.data, notifications.StateChanged)
+        for one in step.effects
+    )
     return not announced and replace(step.new_state, ledger=books) == before
 
 
@@ -134,151 +67,157 @@ def number(identity: str) -> str:
     return identity.rsplit(":", 1)[-1].rsplit("-", 1)[-1].removeprefix("r")
 
 
-def effect_text(effect: Effect) -> str:
+def effect_text(effect: effects.Effect) -> str:
     """Return an effect as the lists of effects write it."""
     match effect:
-        case PersistMessage():
+        case effects.PersistMessage():
             return f"PersistMessage({_message(effect.message)})"
-        case PersistState():
+        case effects.PersistState():
             return "PersistState"
-        case PersistMode():
+        case effects.PersistMode():
             return f"PersistMode({effect.mode.value})"
-        case NotifyClient():
+        case effects.NotifyClient():
             return f"NotifyClient({_notification(effect.data)})"
-        case RequestLlm():
+        case effects.RequestLlm():
             return f"RequestLlm({number(effect.request_id)}, {effect.attempt})"
-        case RequestContinuation():
+        case effects.RequestContinuation():
             return (
                 f"RequestContinuation({', '.join([number(effect.request_id), str(effect.attempt), *effect.rejected])})"
             )
-        case AbortLlm():
+        case effects.AbortLlm():
             return f"AbortLlm({number(effect.request_id)})"
-        case ExecuteTool():
+        case effects.ExecuteTool():
             return f"ExecuteTool({effect.tool_use_id}, {effect.execution_id})"
-        case AwaitToolResult():
+        case effects.AwaitToolResult():
             return f"AwaitToolResult({effect.tool_use_id}, {effect.execution_id})"
-        case AwaitAnswer():
+        case effects.AwaitAnswer():
             return f"AwaitAnswer({effect.tool_use_id}, {effect.execution_id}, {effect.place})"
-        case AnswerTool():
+        case effects.AnswerTool():
             return f"AnswerTool({effect.tool_use_id}, {effect.execution_id}, {effect.place}, {effect.status.value})"
-        case AbortTool():
+        case effects.AbortTool():
             return f"AbortTool({effect.tool_use_id}, {effect.execution_id})"
-        case ScheduleRetry():
+        case effects.ScheduleRetry():
             what = (
                 f"llm, {number(effect.request_id)}"
-                if effect.of is RetryOf.LLM
+                if effect.of is effects.RetryOf.LLM
                 else f"tool, {effect.tool_use_id}, {effect.execution_id}"
             )
             return f"ScheduleRetry({what}, {effect.attempt}, {effect.delay_ms // 1_000})"
-        case SpawnSubAgent():
+        case effects.SpawnSubAgent():
             return f"SpawnSubAgent({number(effect.task.agent_id)})"
-        case CancelSubAgents():
+        case effects.CancelSubAgents():
             return f"CancelSubAgents({' '.join(map(number, effect.agent_ids))})"
-        case NotifyParent():
+        case effects.NotifyParent():
             result = effect.result
-            if isinstance(result, AgentSucceeded):
+            if isinstance(result, states.AgentSucceeded):
                 return "NotifyParent(result)"
             kind = getattr(result, "kind", "timed_out")
             return f"NotifyParent(failure, {kind}, {result.partial_result})"
-        case StartTimer():
+        case effects.StartTimer():
             return f"StartTimer(CancelTimeout, {number(effect.run_id)})"
 
 
-def _message(message: Message) -> str:
+def _message(message: content.Message) -> str:
     match message.type:
-        case MessageType.USER:
+        case content.MessageType.USER:
             return f"user {message.id}"
-        case MessageType.AGENT:
+        case content.MessageType.AGENT:
             return f"agent r{number(message.request_id)}"
-        case MessageType.ERROR:
+        case content.MessageType.ERROR:
             return f"error {message.error_kind}"
-        case MessageType.TOOL:
+        case content.MessageType.TOOL:
             (result,) = message.content
-            assert isinstance(result, ToolResult)
+            assert isinstance(result, content.ToolResult)
             return f'tool {result.tool_use_id} "{_result(result)}"'
-        case MessageType.SYSTEM:
+        case content.MessageType.SYSTEM:
             return f"system {'meta ' if message.meta else ''}{_system(message)}"
 
 
-def _result(result: ToolResult) -> str:
+def _result(result: content.ToolResult) -> str:
     match result:
-        case ToolSuccess():
+        case content.ToolSuccess():
             return "result"
-        case ToolCancelled():
+        case content.ToolCancelled():
             return result.output
-        case SubAgentComplete():
+        case content.SubAgentComplete():
             return "aggregate" if result.output.startswith("Task: ") else result.output
-        case ToolError():
-            if result.outcome is not ToolOutcome.ERROR:
+        case content.ToolError():
+            if result.outcome is not content.ToolOutcome.ERROR:
                 return result.output
             failed = result.output.startswith("Failed after ")
             return "error: failed after attempts" if failed else "error: tool aborted unexpectedly"
 
 
-def _system(message: Message) -> str:
+def _system(message: content.Message) -> str:
     match message.kind:
-        case SystemKind.INTERRUPTED:
+        case content.SystemKind.INTERRUPTED:
             return "interrupted"
-        case SystemKind.FORKED:
+        case content.SystemKind.FORKED:
             return "forked"
-        case SystemKind.MODE_RESTRICTED:
+        case content.SystemKind.MODE_RESTRICTED:
             return "mode restricted"
-        case SystemKind.MODE_WORKSPACE:
+        case content.SystemKind.MODE_WORKSPACE:
             return "mode workspace"
-        case SystemKind.MODE_UNRESTRICTED:
+        case content.SystemKind.MODE_UNRESTRICTED:
             return "mode unrestricted"
-        case SystemKind.ROUND_CAP:
+        case content.SystemKind.ROUND_CAP:
             return "round cap"
-        case SystemKind.BUDGET:
+        case content.SystemKind.BUDGET:
             return "budget reached"
-        case SystemKind.OUTPUT_NUDGE:
+        case content.SystemKind.OUTPUT_NUDGE:
             return "output does not fit"
-        case SystemKind.NUDGE:
+        case content.SystemKind.NUDGE:
             return "call submit_result"
-        case SystemKind.GRACE:
+        case content.SystemKind.GRACE:
             return "turn limit: submit now"
-        case SystemKind.SUMMARY:
+        case content.SystemKind.SUMMARY:
             return "continuation summary"
-        case SystemKind.SUMMARY_FALLBACK:
+        case content.SystemKind.SUMMARY_FALLBACK:
             return "continuation fallback"
-        case SystemKind.SUB_AGENT_RESULTS:
+        case content.SystemKind.SUB_AGENT_RESULTS:
             return f"sub_agent_results {number(message.run)}"
-        case SystemKind.MCP_RESTARTED:
+        case content.SystemKind.MCP_RESTARTED:
             return "mcp restarted"
-        case SystemKind.JOBS_ENDED:
+        case content.SystemKind.JOBS_ENDED:
             return "jobs ended"
-        case SystemKind.NONE | SystemKind.CONTINUE:
+        case content.SystemKind.NONE | content.SystemKind.CONTINUE:
             return "?"
 
 
-def _notification(data: Notification) -> str:
+def _notification(data: notifications.Notification) -> str:
     match data:
-        case StateChanged():
+        case notifications.StateChanged():
             return " ".join(["StateChanged", *([">".join(data.fsm_path)] if data.fsm_path else [])])
-        case TextDelta():
+        case notifications.TextDelta():
             return f"TextDelta {number(data.request_id)} {data.attempt}"
-        case StreamDiscarded():
+        case notifications.StreamDiscarded():
             return f"StreamDiscarded {number(data.request_id)} {data.attempt}"
-        case Retrying():
+        case notifications.Retrying():
             return f"Retrying {data.attempt}"
-        case QueueChanged():
+        case notifications.QueueChanged():
             name = {"steer": "steer", "follow_up": "followUp"}[data.delivery]
             return f"QueueChanged {name} {data.input.message_id}"
-        case ApprovalRequested():
+        case notifications.ApprovalRequested():
             return f"ApprovalRequested {data.call.id}"
-        case ApprovalResolved():
+        case notifications.ApprovalResolved():
             return f"ApprovalResolved {data.tool_use_id} {data.decision.value}"
-        case BackgroundJobChanged():
+        case notifications.BackgroundJobChanged():
             return f"BackgroundJobChanged {data.job.handle} {data.job.status.value}"
-        case QuestionChanged():
+        case notifications.QuestionChanged():
             return f"QuestionChanged {data.question.number} {data.status.value}"
-        case ClientToolCall():
+        case notifications.ClientToolCall():
             return f"ClientToolCall {data.call.id} {data.status.value}"
-        case SubAgents():
+        case notifications.SubAgents():
             return f"SubAgents {len(data.reports)} {len(data.pending)}"
-        case ModeChanged():
+        case notifications.ModeChanged():
             return f"ModeChanged {data.mode.value}"
-        case RunStop():
+        case notifications.RunStop():
             return f"RunStop {data.reason.value}{f', {data.detail}' if data.detail else ''}"
-        case UsageChanged() | ContextWarning() | MessageAdded() | ToolTreeReaped() | ConversationUpdated():
+        case (
+            notifications.UsageChanged()
+            | notifications.ContextWarning()
+            | notifications.MessageAdded()
+            | notifications.ToolTreeReaped()
+            | notifications.ConversationUpdated()
+        ):
             return type(data).__name__

@@ -4,101 +4,33 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from actors.core import events, states
 from actors.core.content import Delivery, SystemKind, Text, ToolError, ToolResult, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext, Generation, Mode
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.events import (
-    AgentsSpawned,
-    AnswerQuestion,
-    ApprovalResponse,
-    AskQuestion,
-    BeginLlm,
-    CancelTimeout,
-    Event,
-    FinishCancel,
-    InternalFault,
-    LlmAborted,
-    LlmError,
-    LlmResponse,
-    LlmStreamChunk,
-    LlmStreamStarted,
-    McpRestarted,
-    PromoteFollowUp,
-    QuestionOver,
-    Restart,
-    RetryTimeout,
-    SetMode,
-    SpawnSubAgents,
-    StartSubAgent,
-    SubAgentResult,
-    SubAgentTimeout,
-    SubmitToolResult,
-    ToolAborted,
-    ToolComplete,
-    ToolDeadline,
-    ToolRetryTimeout,
-    ToolTransient,
-    TriggerContinuation,
-    UsageReported,
-    UserCancel,
-    UserMessage,
-    WithdrawMessage,
-)
-from actors.core.states import (
-    AgentFailed,
-    AgentOutcome,
-    AgentReport,
-    AgentSucceeded,
-    AgentTimedOut,
-    ApprovalKind,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    CancelKind,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    Ledger,
-    LlmPhase,
-    LlmReason,
-    LlmRequesting,
-    Notice,
-    PendingAgent,
-    Question,
-    QueuedInput,
-    State,
-    ToolExecuting,
-    ToolPhase,
-)
 from tests.machine.columns import JOB_CHANGES, JOBS
 from tests.property.drive import CLIENT_TOOLS, SUB_AGENT_TOOLS, some_calls_of, some_subjects, some_tasks, submissions
 from tests.property.tape import Tape
 
-CONVERSATION = "c"
 REQUEST, RUN, SEQUENCE, EXECUTION = 7, 3, 20, 5
-FAILURE = LlmFailure(ErrorKind.NETWORK, "it failed")
 HOW = Generation(temperature=0.5)
-NOTICE = Notice(SystemKind.MODE_RESTRICTED, "mode", 1)
+NOTICE = states.Notice(SystemKind.MODE_RESTRICTED, "mode", 1)
 
 
 # --- states ---------------------------------------------------------------------------------------------------------
 
 
-def a_state(tape: Tape, context: ConvContext) -> State:
+def a_state(tape: Tape, context: ConvContext) -> states.State:
     """Any state that this kind of conversation can be in."""
     kinds = _SUB_AGENT_STATES if context.is_sub_agent else _STATES
     return tape.pick(kinds)(tape, context)
 
 
-def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
+def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> states.Ledger:
     """Counters, queues, notices; in sub-agents turns, nudges and perhaps the grace turn."""
     steers, follows = tape.pick((0, 1, 2)), tape.pick((0, 1, 2))
     sub_agent = context.is_sub_agent
-    return Ledger(
+    return states.Ledger(
         run=RUN,
         live=live,
         req=REQUEST,
@@ -106,8 +38,10 @@ def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
         seq=SEQUENCE,
         agents=4,
         rounds=tape.pick((1, 2, 3, 200)),
-        steers=() if sub_agent else tuple(QueuedInput(f"s{number}", "left", (), 1) for number in range(steers)),
-        follows=() if sub_agent else tuple(QueuedInput(f"f{number}", "then", (), 1) for number in range(follows)),
+        steers=() if sub_agent else tuple(states.QueuedInput(f"s{number}", "left", (), 1) for number in range(steers)),
+        follows=()
+        if sub_agent
+        else tuple(states.QueuedInput(f"f{number}", "then", (), 1) for number in range(follows)),
         pending_notices=() if sub_agent or tape.pick((True, False)) else (NOTICE,),
         warned=tape.pick((False, True)),
         turns=tape.number(4) if sub_agent else 0,
@@ -124,98 +58,108 @@ def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
     )
 
 
-def _idle(tape: Tape, context: ConvContext) -> State:
-    return Idle(a_ledger(tape, context, live=False))
+def _idle(tape: Tape, context: ConvContext) -> states.State:
+    return states.Idle(a_ledger(tape, context, live=False))
 
 
-def _awaiting_llm(tape: Tape, context: ConvContext) -> State:
-    return AwaitingLlm(a_ledger(tape, context), tape.pick(tuple(LlmReason)), tape.pick(("", "", "over and over")))
+def _awaiting_llm(tape: Tape, context: ConvContext) -> states.State:
+    return states.AwaitingLlm(
+        a_ledger(tape, context), tape.pick(tuple(states.LlmReason)), tape.pick(("", "", "over and over"))
+    )
 
 
-def _llm_requesting(tape: Tape, context: ConvContext) -> State:
+def _llm_requesting(tape: Tape, context: ConvContext) -> states.State:
     attempt = 1 + tape.number(context.limits.max_attempts - 1)
-    phases = tuple(LlmPhase) if attempt > 1 else (LlmPhase.CONNECTING, LlmPhase.STREAMING)
+    phases = tuple(states.LlmPhase) if attempt > 1 else (states.LlmPhase.CONNECTING, states.LlmPhase.STREAMING)
     phase = tape.pick(phases)
-    retry_at = 500 if phase is LlmPhase.BACKOFF else 0
+    retry_at = 500 if phase is states.LlmPhase.BACKOFF else 0
     through = SEQUENCE - tape.number(1)
     ledger = a_ledger(tape, context)
     continuations = tape.number(context.limits.max_continuations)
-    return LlmRequesting(ledger, f"c:r{REQUEST}", attempt, phase, through, retry_at, continuations, model="demo")
+    return states.LlmRequesting(ledger, f"c:r{REQUEST}", attempt, phase, through, retry_at, continuations, model="demo")
 
 
-def _awaiting_tool_approval(tape: Tape, context: ConvContext) -> State:
+def _awaiting_tool_approval(tape: Tape, context: ConvContext) -> states.State:
     calls = some_calls(tape, context)
     undecided = tuple(call.id for call in calls)[tape.number(len(calls) - 1) :]
-    kind = tape.pick(tuple(ApprovalKind))
-    return AwaitingToolApproval(a_ledger(tape, context), calls, undecided, kind, f"c:r{REQUEST}", 400)
+    kind = tape.pick(tuple(states.ApprovalKind))
+    return states.AwaitingToolApproval(a_ledger(tape, context), calls, undecided, kind, f"c:r{REQUEST}", 400)
 
 
-def _tool_executing(tape: Tape, context: ConvContext) -> State:
+def _tool_executing(tape: Tape, context: ConvContext) -> states.State:
     calls = some_calls(tape, context)
     done, current, remaining = _cut(tape, calls)
     if next(call for call in calls if call.id == current).name in CLIENT_TOOLS:
-        return ToolExecuting(a_ledger(tape, context), current, remaining, done, calls, EXECUTION, deadline=9_000)
+        return states.ToolExecuting(a_ledger(tape, context), current, remaining, done, calls, EXECUTION, deadline=9_000)
     attempt = 1 + tape.number(context.limits.max_attempts - 1)
-    phase = tape.pick((ToolPhase.RUNNING, ToolPhase.BACKOFF)) if attempt > 1 else ToolPhase.RUNNING
+    phase = tape.pick((states.ToolPhase.RUNNING, states.ToolPhase.BACKOFF)) if attempt > 1 else states.ToolPhase.RUNNING
     ledger = a_ledger(tape, context)
-    asks = tape.pick((0, 0, 1, 2)) if phase is ToolPhase.RUNNING and not context.is_sub_agent else 0
-    questions = tuple(Question(number, number, "files", "which?", 300, 9_000) for number in range(1, asks + 1))
-    return ToolExecuting(
+    asks = tape.pick((0, 0, 1, 2)) if phase is states.ToolPhase.RUNNING and not context.is_sub_agent else 0
+    questions = tuple(states.Question(number, number, "files", "which?", 300, 9_000) for number in range(1, asks + 1))
+    return states.ToolExecuting(
         ledger, current, remaining, done, calls, EXECUTION, attempt, phase, questions=questions, asked=asks
     )
 
 
-def _awaiting_sub_agents(tape: Tape, context: ConvContext) -> State:
-    ended = tuple(AgentReport("c-a4", 0, "task", AgentTimedOut("some")) for _ in range(tape.number(1)))
+def _awaiting_sub_agents(tape: Tape, context: ConvContext) -> states.State:
+    ended = tuple(states.AgentReport("c-a4", 0, "task", states.AgentTimedOut("some")) for _ in range(tape.number(1)))
     pending = some_agents(tape)
     if tape.pick((True, False)):
         calls = some_calls(tape, context)
         done, current, remaining = _cut(tape, calls)
-        return AwaitingSubAgents(a_ledger(tape, context), pending, ended, current, remaining, calls, done)
-    return AwaitingSubAgents(a_ledger(tape, context), pending, ended)
+        return states.AwaitingSubAgents(a_ledger(tape, context), pending, ended, current, remaining, calls, done)
+    return states.AwaitingSubAgents(a_ledger(tape, context), pending, ended)
 
 
-def _cancelling(tape: Tape, context: ConvContext) -> State:
+def _cancelling(tape: Tape, context: ConvContext) -> states.State:
     discard = tape.pick((False, True))
     if tape.pick((True, False)):
-        return Cancelling(a_ledger(tape, context), CancelKind.AGENTS, some_agents(tape), discard)
+        return states.Cancelling(a_ledger(tape, context), states.CancelKind.AGENTS, some_agents(tape), discard)
     ledger = a_ledger(tape, context, live=tape.pick((True, False)))
-    return Cancelling(ledger, CancelKind.LLM, (), discard, request_id=f"c:r{REQUEST}", attempt=1)
+    return states.Cancelling(ledger, states.CancelKind.LLM, (), discard, request_id=f"c:r{REQUEST}", attempt=1)
 
 
-def _error(tape: Tape, context: ConvContext) -> State:
-    return Error(a_ledger(tape, context, live=False), "it failed", ErrorKind.NETWORK)
+def _error(tape: Tape, context: ConvContext) -> states.State:
+    return states.Error(a_ledger(tape, context, live=False), "it failed", ErrorKind.NETWORK)
 
 
-def _awaiting_continuation(tape: Tape, context: ConvContext) -> State:
+def _awaiting_continuation(tape: Tape, context: ConvContext) -> states.State:
     attempt = 1 + tape.number(context.limits.max_attempts - 1)
-    phase = tape.pick(tuple(LlmPhase)) if attempt > 1 else tape.pick((LlmPhase.CONNECTING, LlmPhase.STREAMING))
+    phase = (
+        tape.pick(tuple(states.LlmPhase))
+        if attempt > 1
+        else tape.pick((states.LlmPhase.CONNECTING, states.LlmPhase.STREAMING))
+    )
     rejected = tape.pick(((), ("bash", "patch")))
     ledger = a_ledger(tape, context, live=tape.pick((True, False)))
-    before = None if ledger.live else tape.pick((None, Idle(), Error(Ledger(), "it failed", ErrorKind.NETWORK)))
-    return AwaitingContinuation(
+    before = (
+        None
+        if ledger.live
+        else tape.pick((None, states.Idle(), states.Error(states.Ledger(), "it failed", ErrorKind.NETWORK)))
+    )
+    return states.AwaitingContinuation(
         ledger, f"c:r{REQUEST}", attempt, phase, rejected, SEQUENCE, model="demo", before=before
     )
 
 
-def _context_exhausted(tape: Tape, context: ConvContext) -> State:
-    return ContextExhausted(_closed(tape, context), "what was done")
+def _context_exhausted(tape: Tape, context: ConvContext) -> states.State:
+    return states.ContextExhausted(_closed(tape, context), "what was done")
 
 
-def _closed(tape: Tape, context: ConvContext) -> Ledger:
+def _closed(tape: Tape, context: ConvContext) -> states.Ledger:
     """Of a state that ends everything: nothing waits any more."""
     return replace(a_ledger(tape, context, live=False), steers=(), follows=())
 
 
-def _completed(tape: Tape, context: ConvContext) -> State:
-    return Completed(_closed(tape, context), "done")
+def _completed(tape: Tape, context: ConvContext) -> states.State:
+    return states.Completed(_closed(tape, context), "done")
 
 
-def _failed(tape: Tape, context: ConvContext) -> State:
-    return Failed(_closed(tape, context), ErrorKind.NO_RESULT, "gave up", "half of it")
+def _failed(tape: Tape, context: ConvContext) -> states.State:
+    return states.Failed(_closed(tape, context), ErrorKind.NO_RESULT, "gave up", "half of it")
 
 
-Builder = Callable[[Tape, ConvContext], State]
+Builder = Callable[[Tape, ConvContext], states.State]
 _STATES: tuple[Builder, ...] = (
     _idle,
     _llm_requesting,
@@ -245,34 +189,34 @@ def _cut(tape: Tape, calls: tuple[ToolUse, ...]) -> tuple[tuple[ToolResult, ...]
     return tuple(ToolSuccess(done, "out") for done in ids[:at]), ids[at], ids[at + 1 :]
 
 
-def some_agents(tape: Tape) -> tuple[PendingAgent, ...]:
-    return tuple(PendingAgent(f"c-a{number}", number, "task", 9_000) for number in range(1, 2 + tape.number(2)))
+def some_agents(tape: Tape) -> tuple[states.PendingAgent, ...]:
+    return tuple(states.PendingAgent(f"c-a{number}", number, "task", 9_000) for number in range(1, 2 + tape.number(2)))
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-def a_command(tape: Tape) -> Event:
+def a_command(tape: Tape) -> events.Event:
     """Anything that may be asked for."""
     run = tape.pick(("", f"c:{RUN}", f"c:{RUN - 1}"))
-    commands: tuple[Event, ...] = (
-        UserMessage(
+    commands: tuple[events.Event, ...] = (
+        events.UserMessage(
             600, "new", "hello", (), tape.pick(tuple(Delivery)), run, tape.pick((None, HOW)), tape.pick(("", "{}"))
         ),
-        UserCancel(600, run, discard_queued=tape.pick((False, True))),
-        ApprovalResponse(600, tape.pick(("t-x-0", "t-x-1", "t-none")), tape.pick((True, False)), "because"),
-        TriggerContinuation(600),
-        SpawnSubAgents(600, "new", (*some_tasks(tape), *some_tasks(Tape(b"\1")))),
-        StartSubAgent(600, "new", "do it"),
-        SetMode(600, tape.pick(tuple(Mode)), tape.pick(((), ("t-x-0",), ("t-x-1", "t-none")))),
-        SubmitToolResult(600, tape.pick(("t-x-0", "t-x-1", "t-none")), ToolSuccess("t", "sent")),
-        AnswerQuestion(600, tape.pick((0, 1, 2)), tape.pick((True, False)), "{}"),
-        WithdrawMessage(600, tape.pick(("s0", "f0", "f1", "nobody"))),
+        events.UserCancel(600, run, discard_queued=tape.pick((False, True))),
+        events.ApprovalResponse(600, tape.pick(("t-x-0", "t-x-1", "t-none")), tape.pick((True, False)), "because"),
+        events.TriggerContinuation(600),
+        events.SpawnSubAgents(600, "new", (*some_tasks(tape), *some_tasks(Tape(b"\1")))),
+        events.StartSubAgent(600, "new", "do it"),
+        events.SetMode(600, tape.pick(tuple(Mode)), tape.pick(((), ("t-x-0",), ("t-x-1", "t-none")))),
+        events.SubmitToolResult(600, tape.pick(("t-x-0", "t-x-1", "t-none")), ToolSuccess("t", "sent")),
+        events.AnswerQuestion(600, tape.pick((0, 1, 2)), tape.pick((True, False)), "{}"),
+        events.WithdrawMessage(600, tape.pick(("s0", "f0", "f1", "nobody"))),
     )
     return tape.pick(commands)
 
 
-def an_outcome(tape: Tape, *, mine: bool) -> Event:
+def an_outcome(tape: Tape, *, mine: bool) -> events.Event:
     """Any outcome; with the identity that `a_state` waits for if `mine`, else with a part of it wrong."""
     request, execution, agent = _identities(tape, mine)
     wait, usage = tape.pick((None, 2_000, 60_001)), tape.pick((None, Usage(100), Usage(920)))
@@ -280,29 +224,31 @@ def an_outcome(tape: Tape, *, mine: bool) -> Event:
     calls = some_calls_of_any(tape)
     content = (*((Text(text),) if text else ()), *calls)
     result: ToolResult = ToolSuccess("t", "out") if ends else ToolError("t", "it failed")
-    ended: AgentOutcome = AgentSucceeded("found") if ends else AgentFailed(ErrorKind.UNKNOWN, "no", "half")
-    outcomes: tuple[Event, ...] = (
-        LlmResponse(
+    ended: states.AgentOutcome = (
+        states.AgentSucceeded("found") if ends else states.AgentFailed(ErrorKind.UNKNOWN, "no", "half")
+    )
+    outcomes: tuple[events.Event, ...] = (
+        events.LlmResponse(
             *(600, *request, content, ends, usage, cut, tape.pick((False, False, True)), some_subjects(content, tape)),
             output=tape.pick(("", "1")),
             output_problem=tape.pick(("", "it does not fit")),
         ),
-        LlmError(600, *request, LlmFailure(tape.pick(tuple(ErrorKind)), "it failed"), wait, usage),
-        LlmStreamStarted(600, *request),
-        LlmStreamChunk(600, *request, Text("some")),
-        LlmAborted(600, *request, usage),
-        RetryTimeout(600, *request),
-        ToolComplete(600, *execution, result),
-        ToolTransient(600, *execution, "no process", tape.pick((True, False))),
-        ToolAborted(600, *execution),
-        AgentsSpawned(600, *execution, some_tasks(tape)),
-        ToolRetryTimeout(600, *execution, tape.pick((2, 3))),
-        ToolDeadline(600, *execution),
-        AskQuestion(600, *execution, tape.pick((1, 3)), "files", "which?", 60_000),
-        QuestionOver(600, *execution, tape.pick((1, 2)), tape.pick((True, False))),
-        SubAgentResult(600, agent, ended),
-        SubAgentTimeout(600, agent),
-        CancelTimeout(600, f"c:{RUN}" if mine else tape.pick((f"c:{RUN - 1}", f"d:{RUN}"))),
+        events.LlmError(600, *request, LlmFailure(tape.pick(tuple(ErrorKind)), "it failed"), wait, usage),
+        events.LlmStreamStarted(600, *request),
+        events.LlmStreamChunk(600, *request, Text("some")),
+        events.LlmAborted(600, *request, usage),
+        events.RetryTimeout(600, *request),
+        events.ToolComplete(600, *execution, result),
+        events.ToolTransient(600, *execution, "no process", tape.pick((True, False))),
+        events.ToolAborted(600, *execution),
+        events.AgentsSpawned(600, *execution, some_tasks(tape)),
+        events.ToolRetryTimeout(600, *execution, tape.pick((2, 3))),
+        events.ToolDeadline(600, *execution),
+        events.AskQuestion(600, *execution, tape.pick((1, 3)), "files", "which?", 60_000),
+        events.QuestionOver(600, *execution, tape.pick((1, 2)), tape.pick((True, False))),
+        events.SubAgentResult(600, agent, ended),
+        events.SubAgentTimeout(600, agent),
+        events.CancelTimeout(600, f"c:{RUN}" if mine else tape.pick((f"c:{RUN - 1}", f"d:{RUN}"))),
     )
     return tape.pick(outcomes)
 
@@ -328,9 +274,9 @@ def some_calls_of_any(tape: Tape) -> tuple[ToolUse, ...]:
             return ()
 
 
-def an_event(tape: Tape) -> Event:
+def an_event(tape: Tape) -> events.Event:
     """Anything that can happen."""
-    settle: tuple[Event, ...] = (BeginLlm(600), FinishCancel(600), PromoteFollowUp(600))
+    settle: tuple[events.Event, ...] = (events.BeginLlm(600), events.FinishCancel(600), events.PromoteFollowUp(600))
     match tape.pick(("outcome", "command", "outcome", "stray", "settle", "restart", "usage", "fault", "mcp")):
         case "outcome":
             return an_outcome(tape, mine=True)
@@ -341,10 +287,10 @@ def an_event(tape: Tape) -> Event:
         case "settle":
             return tape.pick(settle)
         case "restart":
-            return Restart(600)
+            return events.Restart(600)
         case "mcp":
-            return tape.pick(JOB_CHANGES) if tape.pick((True, False)) else McpRestarted(600, ("files",))
+            return tape.pick(JOB_CHANGES) if tape.pick((True, False)) else events.McpRestarted(600, ("files",))
         case "usage":
-            return UsageReported(600, Usage(tape.pick((50, 5_000))), tape.pick((True, False)))
+            return events.UsageReported(600, Usage(tape.pick((50, 5_000))), tape.pick((True, False)))
         case _:
-            return InternalFault(600, "see the log")
+            return events.InternalFault(600, "see the log")

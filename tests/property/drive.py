@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from actors.core import events, states
 from actors.core.content import (
     Content,
     Delivery,
@@ -34,51 +35,6 @@ from actors.core.context import (
 )
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm, SpawnSubAgent
 from actors.core.errors import ErrorKind, LlmFailure, Reason
-from actors.core.events import (
-    AgentsSpawned,
-    AnswerQuestion,
-    ApprovalResponse,
-    AskQuestion,
-    Event,
-    InternalFault,
-    LlmAborted,
-    LlmError,
-    LlmResponse,
-    LlmStreamChunk,
-    LlmStreamStarted,
-    McpRestarted,
-    QuestionOver,
-    Restart,
-    SetMode,
-    SpawnSubAgents,
-    StartSubAgent,
-    SubAgentResult,
-    SubAgentTimeout,
-    SubmitToolResult,
-    ToolAborted,
-    ToolComplete,
-    ToolDeadline,
-    ToolTransient,
-    TriggerContinuation,
-    UsageReported,
-    UserCancel,
-    UserMessage,
-    WithdrawMessage,
-)
-from actors.core.states import (
-    AgentFailed,
-    AgentOutcome,
-    AgentSucceeded,
-    AgentTask,
-    AwaitingContinuation,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    Cancelling,
-    LlmPhase,
-    LlmRequesting,
-    ToolExecuting,
-    ToolPhase,
-)
 from actors.core.summary import run_id
 from tests.machine.columns import JOB_CHANGES
 from tests.property.laws import UNSAID
@@ -160,7 +116,7 @@ def a_budget(tape: Tape) -> Budget:
 # --- outcomes -------------------------------------------------------------------------------------------------------
 
 
-def an_answer(world: World, request: Request, tape: Tape) -> LlmResponse:
+def an_answer(world: World, request: Request, tape: Tape) -> events.LlmResponse:
     """A whole response of some kind; every text and every call of it is unlike all others."""
     tag = f"{request.request_id}.{request.attempt}"
     kind = tape.pick(_SUB_AGENT_ANSWERS if world.context.is_sub_agent else _ANSWERS)
@@ -177,12 +133,12 @@ def an_answer(world: World, request: Request, tape: Tape) -> LlmResponse:
     ends = kind in ("text", "empty", "refusal")
     cut = kind == "cut" or tape.one_in(16)
     output, problem = "", ""
-    if world.state.ledger.output_schema and not isinstance(world.state, AwaitingContinuation):
+    if world.state.ledger.output_schema and not isinstance(world.state, states.AwaitingContinuation):
         if kind == "tools" and tape.one_in(2):
             content = (ToolUse(f"o-{tag}", "submit_output", "{}"),)
         judged = (not cut and not tool_uses(content)) or [call.name for call in tool_uses(content)] == ["submit_output"]
         output, problem = tape.pick((("1", ""), ("", "it does not fit"))) if judged else ("", "")
-    return LlmResponse(
+    return events.LlmResponse(
         *(world.now, request.request_id, request.attempt, content, ends, usage),
         truncated=cut,
         refusal=kind == "refusal",
@@ -254,61 +210,64 @@ def submissions(tag: str, tape: Tape) -> tuple[Content, ...]:
     return (ToolUse(f"t-{tag}-0", name, raw), *more)
 
 
-def an_error(world: World, request: Request, tape: Tape) -> LlmError:
+def an_error(world: World, request: Request, tape: Tape) -> events.LlmError:
     kind = tape.pick(PROVIDER_ERRORS)
     wait = tape.pick((None, None, None, 5_000, 60_000, 60_001))
     usage = tape.pick((None, Usage(200, 0)))
-    return LlmError(world.now, request.request_id, request.attempt, LlmFailure(kind, "it failed"), wait, usage)
+    return events.LlmError(world.now, request.request_id, request.attempt, LlmFailure(kind, "it failed"), wait, usage)
 
 
-def of_request(world: World, request: Request, tape: Tape) -> Event:
+def of_request(world: World, request: Request, tape: Tape) -> events.Event:
     """The next thing that a request brings; begins the stream at most once."""
     at, identity = world.now, (request.request_id, request.attempt)
     kinds = ("answer", "answer", "answer", "chunk", "started", "error", "aborted")
     match tape.pick(kinds):
         case "chunk":
-            return LlmStreamChunk(at, *identity, Text(f"{UNSAID}{at}"), reasoning=tape.one_in(3))
+            return events.LlmStreamChunk(at, *identity, Text(f"{UNSAID}{at}"), reasoning=tape.one_in(3))
         case "started" if not _streaming(world):
-            return LlmStreamStarted(at, *identity)
+            return events.LlmStreamStarted(at, *identity)
         case "error":
             return an_error(world, request, tape)
         case "aborted":
-            return LlmAborted(at, *identity)
+            return events.LlmAborted(at, *identity)
         case _:
             return an_answer(world, request, tape)
 
 
 def _streaming(world: World) -> bool:
-    return isinstance(world.state, (LlmRequesting, AwaitingContinuation)) and world.state.phase is LlmPhase.STREAMING
+    return (
+        isinstance(world.state, (states.LlmRequesting, states.AwaitingContinuation))
+        and world.state.phase is states.LlmPhase.STREAMING
+    )
 
 
-def of_tool(world: World, tool: ExecuteTool, tape: Tape) -> Event:
+def of_tool(world: World, tool: ExecuteTool, tape: Tape) -> events.Event:
     """How a tool ends."""
     at, identity = world.now, (tool.tool_use_id, tool.execution_id)
     if tool.name == "spawn_sub_agent" and not world.context.is_sub_agent and tape.pick((True, True, True, False)):
-        return AgentsSpawned(at, *identity, some_tasks(tape))
+        return events.AgentsSpawned(at, *identity, some_tasks(tape))
     match tape.pick(("ok", "ok", "ok", "error", "transient", "unbegun", "aborted")):
         case "error":
-            return ToolComplete(at, *identity, ToolError(tool.tool_use_id, "it failed"))
+            return events.ToolComplete(at, *identity, ToolError(tool.tool_use_id, "it failed"))
         case "transient":
-            return ToolTransient(at, *identity, "no process")
+            return events.ToolTransient(at, *identity, "no process")
         case "unbegun":
-            return ToolTransient(at, *identity, "no process", begun=False)
+            return events.ToolTransient(at, *identity, "no process", begun=False)
         case "aborted":
-            return ToolAborted(at, *identity)
+            return events.ToolAborted(at, *identity)
         case _:
             result = ToolSuccess(tool.tool_use_id, f"out {at}")
-            return ToolComplete(at, *identity, result)
+            return events.ToolComplete(at, *identity, result)
 
 
-def of_client(world: World, call_id: str, tape: Tape) -> SubmitToolResult:
+def of_client(world: World, call_id: str, tape: Tape) -> events.SubmitToolResult:
     """A client's answer."""
     results: tuple[ToolSuccess | ToolError, ...] = (
         ToolSuccess(call_id, "sent", (PICTURE,)),
         ToolSuccess("", "sent"),
         ToolError(call_id, "out of stock"),
     )
-    return SubmitToolResult(world.now, call_id, tape.pick(results))
+    return events.SubmitToolResult(world.now, call_id, tape.pick(results))
 
 
 def client_answers(world: World, tape: Tape) -> None:
@@ -317,19 +276,21 @@ def client_answers(world: World, tape: Tape) -> None:
     call_id, execution_id = world.wait.tool_use_id, world.wait.execution_id
     answer = of_client(world, call_id, tape)
     if tape.one_in(4):
-        world.deliver(ToolDeadline(world.now, call_id, execution_id))
+        world.deliver(events.ToolDeadline(world.now, call_id, execution_id))
     else:
         check("an answer that is waited for counts", world.apply(answer) is True, answer)
     late = world.apply(replace(answer, at=world.now))
     check("I44 a late or second answer is refused", late is Reason.UNKNOWN_OR_DECIDED, answer, late)
 
 
-def a_question(world: World, tool: ExecuteTool, tape: Tape) -> AskQuestion:
+def a_question(world: World, tool: ExecuteTool, tape: Tape) -> events.AskQuestion:
     """The next question of the tool that runs."""
-    place = world.state.asked + 1 if isinstance(world.state, ToolExecuting) else 1
+    place = world.state.asked + 1 if isinstance(world.state, states.ToolExecuting) else 1
     form = tape.pick(("{}", ""))
     address = "" if form else "https://example.com/"
-    return AskQuestion(world.now, tool.tool_use_id, tool.execution_id, place, "files", "which?", 60_000, form, address)
+    return events.AskQuestion(
+        world.now, tool.tool_use_id, tool.execution_id, place, "files", "which?", 60_000, form, address
+    )
 
 
 def tool_goes_on(world: World, tool: ExecuteTool, tape: Tape) -> None:
@@ -348,34 +309,36 @@ def tool_goes_on(world: World, tool: ExecuteTool, tape: Tape) -> None:
 
 def person_answers(world: World, tool: ExecuteTool, tape: Tape) -> None:
     """A question is answered or declined, its time is over, or its tool drops it; then an answer is too late."""
-    assert isinstance(world.state, ToolExecuting)
+    assert isinstance(world.state, states.ToolExecuting)
     question = tape.pick(world.state.questions)
-    answer = AnswerQuestion(world.now, question.number, tape.pick((True, False)), "{}")
+    answer = events.AnswerQuestion(world.now, question.number, tape.pick((True, False)), "{}")
     if tape.one_in(3):
         identity = tool.tool_use_id, tool.execution_id, question.place
-        world.deliver(QuestionOver(world.now, *identity, timed_out=tape.pick((True, False))))
+        world.deliver(events.QuestionOver(world.now, *identity, timed_out=tape.pick((True, False))))
     else:
         check("an answer that is waited for counts", world.apply(answer) is True, answer)
     late = world.apply(replace(answer, at=world.now))
     check("I45 a late or second answer is refused", late is Reason.UNKNOWN_OR_DECIDED, answer, late)
 
 
-def some_tasks(tape: Tape) -> tuple[AgentTask, ...]:
+def some_tasks(tape: Tape) -> tuple[states.AgentTask, ...]:
     count = tape.pick((2, 1, 3, 0))
     turns = tape.pick((2, 1, 20))
-    return tuple(AgentTask("", f"task {index}", "/work", "demo", turns, 60_000 + index) for index in range(count))
+    return tuple(
+        states.AgentTask("", f"task {index}", "/work", "demo", turns, 60_000 + index) for index in range(count)
+    )
 
 
-def of_agent(world: World, agent_id: str, tape: Tape) -> Event:
+def of_agent(world: World, agent_id: str, tape: Tape) -> events.Event:
     """How a sub-agent ends, as its parent sees it."""
-    outcomes: tuple[AgentOutcome, ...] = (
-        AgentSucceeded(f"found {agent_id}"),
-        AgentFailed(ErrorKind.NO_RESULT, "gave up", "half of it"),
-        AgentFailed(ErrorKind.CANCELLED, "cancelled"),
+    outcomes: tuple[states.AgentOutcome, ...] = (
+        states.AgentSucceeded(f"found {agent_id}"),
+        states.AgentFailed(ErrorKind.NO_RESULT, "gave up", "half of it"),
+        states.AgentFailed(ErrorKind.CANCELLED, "cancelled"),
     )
     if tape.one_in(4):
-        return SubAgentTimeout(world.now, agent_id)
-    return SubAgentResult(world.now, agent_id, tape.pick(outcomes))
+        return events.SubAgentTimeout(world.now, agent_id)
+    return events.SubAgentResult(world.now, agent_id, tape.pick(outcomes))
 
 
 # --- what happens next ----------------------------------------------------------------------------------------------
@@ -387,7 +350,7 @@ def happen(world: World, tape: Tape) -> None:
         world.at -= tape.pick((7, 7, 500))
     if world.context.is_sub_agent:
         tape.pick(_IN_SUB_AGENTS)(world, tape)
-    elif isinstance(world.state, (AwaitingSubAgents, Cancelling)):
+    elif isinstance(world.state, (states.AwaitingSubAgents, states.Cancelling)):
         tape.pick(_WITH_SUB_AGENTS)(world, tape)
     else:
         tape.pick(_THINGS)(world, tape)
@@ -404,30 +367,30 @@ def progress(world: World, tape: Tape) -> None:
         client_answers(world, tape)
     elif world.agents:
         world.deliver(of_agent(world, tape.pick(sorted(world.agents)), tape))
-    elif isinstance(state, AwaitingToolApproval):
-        answer = ApprovalResponse(world.now, tape.pick(state.undecided), tape.pick((True, True, True, False)))
+    elif isinstance(state, states.AwaitingToolApproval):
+        answer = events.ApprovalResponse(world.now, tape.pick(state.undecided), tape.pick((True, True, True, False)))
         check("an answer to an open question counts", world.apply(answer) is True, answer)
     elif _backs_off(world) or (world.timers and not world.quiet):
         world.deliver(replace(_due(world), at=world.now))
     elif world.context.is_sub_agent:
-        world.apply(StartSubAgent(world.now, world.new_id("task"), "do it", tape.pick((0, 0, 2, 1, 30))))
+        world.apply(events.StartSubAgent(world.now, world.new_id("task"), "do it", tape.pick((0, 0, 2, 1, 30))))
     else:
         schema = tape.pick(("", "", "{}"))
         images = (PICTURE,) * tape.pick((0, 1))
-        world.apply(UserMessage(world.now, world.new_id("m"), "hello", images, output_schema=schema))
+        world.apply(events.UserMessage(world.now, world.new_id("m"), "hello", images, output_schema=schema))
 
 
 def _backs_off(world: World) -> bool:
     match world.state:
-        case LlmRequesting() | AwaitingContinuation():
-            return world.state.phase is LlmPhase.BACKOFF
-        case ToolExecuting():
-            return world.state.phase is ToolPhase.BACKOFF
+        case states.LlmRequesting() | states.AwaitingContinuation():
+            return world.state.phase is states.LlmPhase.BACKOFF
+        case states.ToolExecuting():
+            return world.state.phase is states.ToolPhase.BACKOFF
         case _:
             return False
 
 
-def _due(world: World) -> Event:
+def _due(world: World) -> events.Event:
     """The timer that was set last among those that can matter now."""
     kinds = ("RetryTimeout", "ToolRetryTimeout") if _backs_off(world) else ("CancelTimeout",)
     return next(timer for timer in reversed(world.timers) if type(timer).__name__ in kinds)
@@ -439,13 +402,13 @@ def message(world: World, tape: Tape) -> None:
     ledger = world.state.ledger
     expected = tape.pick(("", "", "", f"{world.context.conversation_id}:{ledger.run}"))
     schema = "{}" if delivery is Delivery.FOLLOW_UP and tape.one_in(4) else ""
-    world.apply(UserMessage(world.now, world.new_id("m"), "also", (), delivery, expected, output_schema=schema))
+    world.apply(events.UserMessage(world.now, world.new_id("m"), "also", (), delivery, expected, output_schema=schema))
 
 
 def cancel(world: World, tape: Tape) -> None:
     ledger, conversation = world.state.ledger, world.context.conversation_id
     run = tape.pick(("", run_id(conversation, ledger.run), run_id(conversation, max(ledger.run - 1, 0))))
-    world.apply(UserCancel(world.now, run, discard_queued=tape.pick((False, True))))
+    world.apply(events.UserCancel(world.now, run, discard_queued=tape.pick((False, True))))
 
 
 def stale(world: World, tape: Tape) -> None:
@@ -457,17 +420,17 @@ def stale(world: World, tape: Tape) -> None:
     elif world.dead:
         event = _late(world, tape)
         # Sub-agents that were asked to stop are waited for while Cancelling.
-        waited_for = isinstance(event, (SubAgentResult, SubAgentTimeout))
+        waited_for = isinstance(event, (events.SubAgentResult, events.SubAgentTimeout))
         check("I9 an aborted operation is over", world.apply(event) is False or waited_for, event)
 
 
-def _more_text(world: World, event: Event) -> bool:
+def _more_text(world: World, event: events.Event) -> bool:
     """A chunk of the answer that streams is text, however often it comes."""
     slot = (world.request.request_id, world.request.attempt) if world.request else None
-    return isinstance(event, LlmStreamChunk) and (event.request_id, event.attempt) == slot
+    return isinstance(event, events.LlmStreamChunk) and (event.request_id, event.attempt) == slot
 
 
-def _late(world: World, tape: Tape) -> Event:
+def _late(world: World, tape: Tape) -> events.Event:
     flight = tape.pick(world.dead)
     match flight:
         case RequestLlm() | RequestContinuation():
@@ -480,7 +443,7 @@ def _late(world: World, tape: Tape) -> Event:
 
 def stray(world: World, tape: Tape) -> None:
     """The outcome of what is in flight, but with one part of its identity wrong (I9)."""
-    event: Event | None = None
+    event: events.Event | None = None
     if world.request:
         event = of_request(world, world.request, tape)
         event = _wrong(event, tape, request_id=(f"{world.context.conversation_id}:r99", ""), attempt=(9, 0))
@@ -493,21 +456,23 @@ def stray(world: World, tape: Tape) -> None:
         identity = world.wait.tool_use_id, world.wait.execution_id
         event = of_tool(world, ExecuteTool(*identity, "bash", "{}"), tape)
         if tape.pick((True, False)):
-            event = _wrong(ToolDeadline(world.now, *identity), tape, tool_use_id=("t-none",), execution_id=(0, 99))
+            event = _wrong(
+                events.ToolDeadline(world.now, *identity), tape, tool_use_id=("t-none",), execution_id=(0, 99)
+            )
     elif world.agents:
         event = replace(of_agent(world, tape.pick(sorted(world.agents)), tape), agent_id="nobody")
-    elif isinstance(world.state, (LlmRequesting, AwaitingContinuation)) and tape.pick((True, False)):
+    elif isinstance(world.state, (states.LlmRequesting, states.AwaitingContinuation)) and tape.pick((True, False)):
         # In backoff: nothing can come of an attempt that has not begun.
         event = of_request(world, RequestLlm(world.state.request_id, world.state.attempt, "demo", 0), tape)
     elif world.timers:
         event = tape.pick(world.timers)
         fields = {"request_id": ("c:r99",), "attempt": (9,), "run_id": ("c:99",), "execution_id": (99,)}
         event = _wrong(event, tape, **{name: wrong for name, wrong in fields.items() if hasattr(event, name)})
-    if event and not isinstance(event, SubAgentTimeout):
+    if event and not isinstance(event, events.SubAgentTimeout):
         world.expect_ignored("I9 an outcome of something else is ignored", event)
 
 
-def _wrong(event: Event, tape: Tape, **fields: tuple[object, ...]) -> Event:
+def _wrong(event: events.Event, tape: Tape, **fields: tuple[object, ...]) -> events.Event:
     if not fields:
         return event
     name = tape.pick(tuple(fields))
@@ -524,9 +489,11 @@ def setting(world: World, tape: Tape) -> None:
     """The mode is changed by the machine; policies, budgets and the model beside it."""
     match tape.pick(("mode", "mode", "budget", "policy", "model", "rules", "quota")):
         case "mode":
-            running = world.state.current_tool_id if isinstance(world.state, ToolExecuting) else "t-none"
+            running = world.state.current_tool_id if isinstance(world.state, states.ToolExecuting) else "t-none"
             stop = tape.pick(((), (running,)))
-            world.apply(SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED, Mode.WORKSPACE)), stop))
+            world.apply(
+                events.SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED, Mode.WORKSPACE)), stop)
+            )
         case "budget":
             world.context = replace(world.context, budget=a_budget(tape))
         case "quota":
@@ -546,25 +513,33 @@ def command(world: World, tape: Tape) -> None:
     at = world.now
     queue = (*world.state.ledger.steers, *world.state.ledger.follows)
     waiting = queue[0].message_id if queue else "nobody"
-    commands: tuple[Event, ...] = (
-        TriggerContinuation(at),
-        SpawnSubAgents(at, world.new_id("m"), some_tasks(tape)),
-        WithdrawMessage(at, tape.pick((waiting, waiting, "nobody"))),
-        ApprovalResponse(at, tape.pick(("t-none", "")), approve=True),
-        StartSubAgent(at, world.new_id("m"), "again"),
+    commands: tuple[events.Event, ...] = (
+        events.TriggerContinuation(at),
+        events.SpawnSubAgents(at, world.new_id("m"), some_tasks(tape)),
+        events.WithdrawMessage(at, tape.pick((waiting, waiting, "nobody"))),
+        events.ApprovalResponse(at, tape.pick(("t-none", "")), approve=True),
+        events.StartSubAgent(at, world.new_id("m"), "again"),
         of_client(world, tape.pick(("t-none", "")), tape),
-        AnswerQuestion(at, tape.pick((0, 99)), accept=True),
+        events.AnswerQuestion(at, tape.pick((0, 99)), accept=True),
     )
     world.apply(tape.pick(commands))
 
 
 def disaster(world: World, tape: Tape) -> None:
     if tape.pick((False, False, True)):
-        fault = InternalFault(world.now, "see the log")
-        spent = UsageReported(world.now, Usage(tape.pick((10, 500))), tape.pick((True, False)))
-        started_again = McpRestarted(world.now, ("files",))
+        fault = events.InternalFault(world.now, "see the log")
+        spent = events.UsageReported(world.now, Usage(tape.pick((10, 500))), tape.pick((True, False)))
+        started_again = events.McpRestarted(world.now, ("files",))
         job = replace(tape.pick(JOB_CHANGES), at=world.now)
-        disasters: tuple[Event, ...] = (Restart(world.now), Restart(world.now), fault, spent, started_again, job, job)
+        disasters: tuple[events.Event, ...] = (
+            events.Restart(world.now),
+            events.Restart(world.now),
+            fault,
+            spent,
+            started_again,
+            job,
+            job,
+        )
         world.apply(tape.pick(disasters))
     else:
         progress(world, tape)

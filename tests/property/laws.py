@@ -13,17 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from actors.core.content import (
-    Message,
-    MessageType,
-    SystemKind,
-    Text,
-    ToolOutcome,
-    ToolUse,
-    is_tool_result,
-    text_of,
-    tool_uses,
-)
+from actors.core import content, states
 from actors.core.context import ConvContext, ToolTraits
 from actors.core.effects import (
     AwaitToolResult,
@@ -68,29 +58,6 @@ from actors.core.notifications import (
     TextDelta,
 )
 from actors.core.request_cycles import CycleDelivery, Projector, RequestCycle, events_of
-from actors.core.states import (
-    INACTIVE,
-    TERMINAL,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    CancelKind,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    Ledger,
-    LlmPhase,
-    LlmRequesting,
-    PastQuestion,
-    QuestionStatus,
-    State,
-    ToolExecuting,
-    ToolPhase,
-)
 from actors.core.steps.notices import KINDS
 from actors.core.summary import run_id, summarize
 from actors.core.transition import Step, context_after, transition
@@ -124,7 +91,7 @@ class Laws:
     def __init__(self, context: ConvContext) -> None:
         self.conversation = context.conversation_id
         self.sub_agent = context.is_sub_agent
-        self.history: list[Message] = []
+        self.history: list[content.Message] = []
         self.told: list[Notification] = []
         self.chain_check = ChainCheck()
         self.audit = InvariantChecker(context.conversation_id)
@@ -155,7 +122,7 @@ class Laws:
         self.cut_off = False
         """A run was cancelled or cut off by a restart, and the agent has not been told."""
 
-    def take_over(self, history: Sequence[Message], stops: Sequence[StoppedRun], ledger: Ledger) -> None:
+    def take_over(self, history: Sequence[content.Message], stops: Sequence[StoppedRun], ledger: states.Ledger) -> None:
         """Begin as a fork, with the history of another life."""
         self.audit.begin_mid_log()
         for message in history:
@@ -163,12 +130,12 @@ class Laws:
             check("I23 a fork begins with a valid chain", not found, found)
             self._use(f"message {message.id}")
             self.history.append(message)
-            if message.type is MessageType.USER:
+            if message.type is content.MessageType.USER:
                 if message.delivery != "steer":
                     self.roots[message.run] = message.id
                 self._fate(message.id, message.delivery)
                 self.accepted.add(message.id)
-            if message.type is MessageType.AGENT:
+            if message.type is content.MessageType.AGENT:
                 self.last_attempt[message.request_id] = message.attempt
                 self.view = _row(provider_view(self.history, message.through_sequence))
         ends = {stop.last_sequence: [s.stop for s in stops if s.last_sequence == stop.last_sequence] for stop in stops}
@@ -179,11 +146,11 @@ class Laws:
         self.mode_changed = any(message.kind in KINDS.values() for message in history) or bool(
             {*KINDS.values()} & waiting
         )
-        self.cut_off = SystemKind.INTERRUPTED in waiting
+        self.cut_off = content.SystemKind.INTERRUPTED in waiting
 
     # --- one transition
 
-    def step(self, before: State, step: Step) -> None:
+    def step(self, before: states.State, step: Step) -> None:
         """Check one transition and remember what it did."""
         after, effects = step.new_state, step.effects
         check_transition(before, step.context, step.event, after, effects)
@@ -200,14 +167,14 @@ class Laws:
         self._attempt(after)
         self._fan_in(after)
         self._round(after)
-        if isinstance(after, (LlmRequesting, AwaitingContinuation)):
-            if after.phase is LlmPhase.STREAMING:
+        if isinstance(after, (states.LlmRequesting, states.AwaitingContinuation)):
+            if after.phase is states.LlmPhase.STREAMING:
                 self.slots.setdefault((after.request_id, after.attempt), "open")
             check("I40 no notice waits during a request", not after.ledger.pending_notices, after)
-        if isinstance(after, Failed):
+        if isinstance(after, states.Failed):
             self._partial(after)
 
-    def ignored(self, before: State, context: ConvContext, event: Event) -> None:
+    def ignored(self, before: states.State, context: ConvContext, event: Event) -> None:
         """Check an event that changed nothing: it is not one of those that always count."""
         again = transition(before, context, event)
         check("I2 what is ignored changes nothing", (again.new_state, again.effects) == (before, ()), event, again)
@@ -215,14 +182,14 @@ class Laws:
         match event:
             case UsageReported():
                 check("C44 what was spent always counts", not event.usage.context_tokens, event)
-            case UserCancel() if not isinstance(before, INACTIVE):
+            case UserCancel() if not isinstance(before, states.INACTIVE):
                 live = run_id(self.conversation, ledger.run) if ledger.live else ""
-                again_or_late = isinstance(before, Cancelling) or event.run_id not in ("", live)
+                again_or_late = isinstance(before, states.Cancelling) or event.run_id not in ("", live)
                 check("I7 a cancel of what runs counts", again_or_late, event, before)
             case Restart() | InternalFault():
-                check("C33 an end counts while anything runs", isinstance(before, INACTIVE), event, before)
+                check("C33 an end counts while anything runs", isinstance(before, states.INACTIVE), event, before)
             case SetMode():
-                runs = isinstance(before, ToolExecuting) and before.phase is ToolPhase.RUNNING
+                runs = isinstance(before, states.ToolExecuting) and before.phase is states.ToolPhase.RUNNING
                 stopped = runs and getattr(before, "current_tool_id", "") in event.stop
                 check("C29 another mode counts", event.mode is context.mode and not stopped, event, context.mode)
             case StartSubAgent() | UserMessage():
@@ -263,19 +230,19 @@ class Laws:
             case _:
                 pass
 
-    def _message(self, message: Message, step: Step) -> None:
+    def _message(self, message: content.Message, step: Step) -> None:
         self._use(f"message {message.id}")
         check("I23 a valid chain", not (found := self.chain_check.feed(message)), found)
         self.history.append(message)
         match message.type:
-            case MessageType.AGENT:
+            case content.MessageType.AGENT:
                 self._answer(message, step)
-            case MessageType.USER:
+            case content.MessageType.USER:
                 self._user_message(message)
-            case MessageType.SYSTEM if message.kind is SystemKind.INTERRUPTED:
+            case content.MessageType.SYSTEM if message.kind is content.SystemKind.INTERRUPTED:
                 check("C48 only what was cut off is told", self.cut_off and not message.run, message)
                 self.cut_off = False
-            case MessageType.SYSTEM if message.kind is SystemKind.NUDGE:
+            case content.MessageType.SYSTEM if message.kind is content.SystemKind.NUDGE:
                 self.nudges += 1
                 check("I41 nudges in a row", self.nudges <= step.context.limits.max_nudges, self.nudges)
             case _:
@@ -284,23 +251,24 @@ class Laws:
             slot = (message.request_id, message.attempt)
             check("I43 a slot closes once", self.slots.get(slot, "open") == "open", slot)
             self.slots[slot] = "message"
-        check("I30 no discarded text is stored", UNSAID not in text_of(message.content), message)
+        check("I30 no discarded text is stored", UNSAID not in content.text_of(message.content), message)
 
-    def _answer(self, message: Message, step: Step) -> None:
+    def _answer(self, message: content.Message, step: Step) -> None:
         event = step.event
         assert isinstance(event, LlmResponse), f"I30 only an answer is stored as one: {event}"
-        given = [call.id for call in tool_uses(event.content)]
+        given = [call.id for call in content.tool_uses(event.content)]
         stored = tuple(
-            replace(block, id=given.pop(0)) if isinstance(block, ToolUse) else block for block in message.content
+            replace(block, id=given.pop(0)) if isinstance(block, content.ToolUse) else block
+            for block in message.content
         )
         whole = (event.content, event.request_id, event.attempt) == (stored, message.request_id, message.attempt)
         check("I30 an answer is stored whole, but for ids that are used twice", whole, event)
         self.view_answered = True
-        self.last_text = text_of(message.content).strip() or self.last_text
-        if tool_uses(message.content):
+        self.last_text = content.text_of(message.content).strip() or self.last_text
+        if content.tool_uses(message.content):
             self.nudges = 0
 
-    def _user_message(self, message: Message) -> None:
+    def _user_message(self, message: content.Message) -> None:
         if message.delivery == "steer":
             check("I27 a steer belongs to a run", message.run in self.roots, message)
         else:
@@ -331,10 +299,10 @@ class Laws:
         roles = [turn.role for turn in view]
         check("I24 roles alternate", roles == (["user", "assistant"] * len(view))[: len(view)] and len(view) % 2, roles)
         row = _row(view)
-        calls = [block.id for _, block in row if isinstance(block, ToolUse)]
+        calls = [block.id for _, block in row if isinstance(block, content.ToolUse)]
         check("I24 unique tool ids", len(calls) == len(set(calls)), calls)
         sent = self.view
-        if not self.view_answered and sent and sent[-1] == ("user", Text("Continue.")):
+        if not self.view_answered and sent and sent[-1] == ("user", content.Text("Continue.")):
             sent = sent[:-1]
         check("append-only", row[: len(sent)] == sent, sent, row)
         self.view, self.view_answered = row, False
@@ -351,7 +319,11 @@ class Laws:
     def _announced(self, context: ConvContext) -> None:
         if self.mode_changed and not self.sub_agent:
             notices = [message for message in self.history if message.kind in KINDS.values()]
-            named = re.search(r"\b(?:(?:un)?restricted|workspace)\b", text_of(notices[-1].content)) if notices else None
+            named = (
+                re.search(r"\b(?:(?:un)?restricted|workspace)\b", content.text_of(notices[-1].content))
+                if notices
+                else None
+            )
             check("I40 the model knows its mode", named and named[0] == context.mode.value, context.mode, notices[-1:])
             check("C48 its kind says it too", notices[-1].kind is KINDS[context.mode], context.mode, notices[-1:])
 
@@ -391,29 +363,31 @@ class Laws:
         check("I44 what ends had begun", self.awaited == replace(told, status=CallStatus.PENDING), told, self.awaited)
         self.awaited = None
         stored = [effect.message for effect in step.effects if isinstance(effect, PersistMessage)]
-        answers = [block for message in stored for block in message.content if is_tool_result(block)]
+        answers = [block for message in stored for block in message.content if content.is_tool_result(block)]
         (result,) = [block for block in answers if block.tool_use_id == told.call.id]
         expected = {
-            CallStatus.ANSWERED: (ToolOutcome.OK, ToolOutcome.ERROR),
-            CallStatus.TIMED_OUT: (ToolOutcome.TIMED_OUT,),
-            CallStatus.WITHDRAWN: (ToolOutcome.CANCELLED, ToolOutcome.ERROR),
+            CallStatus.ANSWERED: (content.ToolOutcome.OK, content.ToolOutcome.ERROR),
+            CallStatus.TIMED_OUT: (content.ToolOutcome.TIMED_OUT,),
+            CallStatus.WITHDRAWN: (content.ToolOutcome.CANCELLED, content.ToolOutcome.ERROR),
         }
         check("I44 the result says how", result.outcome in expected[told.status], told, result)
 
     def _question(self, told: QuestionChanged, step: Step) -> None:
         """A question is asked once, by the call that runs, and ends once, at the latest with its call."""
         number = told.question.number
-        if told.status is QuestionStatus.PENDING:
+        if told.status is states.QuestionStatus.PENDING:
             self._use(f"question {number}")
             check("C59 sub-agents ask nobody", not self.sub_agent, told)
             self.asked[number] = told
             return
         asked = self.asked.pop(number, None)
-        check("I45 what ends had been asked", asked == replace(told, status=QuestionStatus.PENDING), told, asked)
-        answered = told.status in (QuestionStatus.ANSWERED, QuestionStatus.DECLINED)
+        check("I45 what ends had been asked", asked == replace(told, status=states.QuestionStatus.PENDING), told, asked)
+        answered = told.status in (states.QuestionStatus.ANSWERED, states.QuestionStatus.DECLINED)
         check("I45 who ends it", answered == isinstance(step.event, AnswerQuestion), told, step.event)
         past = step.new_state.ledger.past_questions[-1:]
-        check("C60 how it ended is remembered", past == (PastQuestion(number, told.status),) or not answered, past)
+        check(
+            "C60 how it ended is remembered", past == (states.PastQuestion(number, told.status),) or not answered, past
+        )
 
     def _queue(self, told: QueueChanged) -> None:
         """Keep the order of follow-ups, and the fates of messages that do not run."""
@@ -425,15 +399,15 @@ class Laws:
         if told.fate in (Fate.RETURNED, Fate.WITHDRAWN):
             self._fate(message_id, told.fate.value)
 
-    def _attempt(self, after: State) -> None:
-        if isinstance(after, (LlmRequesting, AwaitingContinuation)):
+    def _attempt(self, after: states.State) -> None:
+        if isinstance(after, (states.LlmRequesting, states.AwaitingContinuation)):
             last = self.last_attempt.get(after.request_id, 1)
             check("I11 attempts do not go back", last <= after.attempt, after)
             check("I11 a new request begins at 1", after.request_id in self.last_attempt or after.attempt == 1, after)
             self.last_attempt[after.request_id] = after.attempt
 
-    def _fan_in(self, after: State) -> None:
-        if not isinstance(after, AwaitingSubAgents):
+    def _fan_in(self, after: states.State) -> None:
+        if not isinstance(after, states.AwaitingSubAgents):
             self.fan_in = ()
             return
         pending, done = after.pending_ids, tuple(report.agent_id for report in after.completed_results)
@@ -442,29 +416,29 @@ class Laws:
         check("I15 nobody comes or goes", everybody == (self.fan_in or everybody), everybody, self.fan_in)
         self.fan_in = everybody
 
-    def _round(self, after: State) -> None:
+    def _round(self, after: states.State) -> None:
         match after:
-            case ToolExecuting():
+            case states.ToolExecuting():
                 results, current, waiting = after.completed_results, after.current_tool_id, after.remaining_tool_ids
-            case AwaitingSubAgents() if after.tool_use_id:
+            case states.AwaitingSubAgents() if after.tool_use_id:
                 results, current, waiting = after.tool_results, after.tool_use_id, after.remaining_tool_ids
             case _:
                 return
         stored = []
         for message in reversed(self.history):
-            if message.type is MessageType.AGENT:
+            if message.type is content.MessageType.AGENT:
                 break
-            stored += [block for block in message.content if message.type is MessageType.TOOL]
+            stored += [block for block in message.content if message.type is content.MessageType.TOOL]
         check("I42 the round's results are those stored", list(results) == stored[::-1], results, stored)
         check("I16 the rest waits in order", self.chain_check.open_calls == (current, *waiting), after)
 
-    def _partial(self, after: Failed) -> None:
+    def _partial(self, after: states.Failed) -> None:
         expected = "" if after.kind is ErrorKind.SUB_AGENT_ERROR else self.last_text
         check("I41 the last text is kept", after.partial_result == expected, after, expected)
 
     # --- one commit
 
-    def chain(self, event: Event, before: State, steps: tuple[Step, ...]) -> None:
+    def chain(self, event: Event, before: states.State, steps: tuple[Step, ...]) -> None:
         """Check one commit, at whose end the machine rests."""
         after = steps[-1].new_state
         started = [effect for step in steps for effect in step.effects if isinstance(effect, IN_FLIGHT)]
@@ -482,18 +456,25 @@ class Laws:
         self._runs(after)
         if isinstance(event, UserCancel):
             self._cancel_settles(before, after)
-        streaming = isinstance(after, (LlmRequesting, AwaitingContinuation)) and after.phase is LlmPhase.STREAMING
+        streaming = (
+            isinstance(after, (states.LlmRequesting, states.AwaitingContinuation))
+            and after.phase is states.LlmPhase.STREAMING
+        )
         opened = [slot for slot, end in self.slots.items() if end == "open"]
         expected = [(after.request_id, after.attempt)] if streaming else []  # type: ignore[union-attr]
         check("I43 only what streams is open", opened == expected, opened, expected)
 
-    def _rests(self, after: State) -> None:
+    def _rests(self, after: states.State) -> None:
         ledger = after.ledger
-        check("I39 AwaitingLlm never rests", not isinstance(after, AwaitingLlm), after)
-        check("I39 no queue at rest", not (isinstance(after, (Idle, Error)) and ledger.follows), after)
-        if isinstance(after, Cancelling):
-            check("I39 only sub-agents are waited for", after.kind is CancelKind.AGENTS and after.pending_agents, after)
-        if isinstance(after, INACTIVE):
+        check("I39 AwaitingLlm never rests", not isinstance(after, states.AwaitingLlm), after)
+        check("I39 no queue at rest", not (isinstance(after, (states.Idle, states.Error)) and ledger.follows), after)
+        if isinstance(after, states.Cancelling):
+            check(
+                "I39 only sub-agents are waited for",
+                after.kind is states.CancelKind.AGENTS and after.pending_agents,
+                after,
+            )
+        if isinstance(after, states.INACTIVE):
             check("I25 no open run", not ledger.live, after)
             check("I25 no steers, no queue", not ledger.steers and not ledger.follows, after)
             check("I25 no open call", not self.chain_check.open_calls, self.chain_check.open_calls)
@@ -501,32 +482,37 @@ class Laws:
         check("C48 one notice per kind", len(notices) == len(set(notices)), notices)
         if self.sub_agent:
             elsewhere = (
-                Error, AwaitingToolApproval, AwaitingSubAgents, Cancelling, AwaitingContinuation, ContextExhausted,
-            )  # fmt: skip
+                states.Error,
+                states.AwaitingToolApproval,
+                states.AwaitingSubAgents,
+                states.Cancelling,
+                states.AwaitingContinuation,
+                states.ContextExhausted,
+            )
             check("I19 where sub-agents never rest", not isinstance(after, elsewhere), after)
-            check("I19 a started sub-agent is not idle", not (self.roots and isinstance(after, Idle)), after)
+            check("I19 a started sub-agent is not idle", not (self.roots and isinstance(after, states.Idle)), after)
         else:
-            check("sub-agents alone complete or fail", not isinstance(after, (Completed, Failed)), after)
+            check("sub-agents alone complete or fail", not isinstance(after, (states.Completed, states.Failed)), after)
 
-    def _fates(self, after: State) -> None:
+    def _fates(self, after: states.State) -> None:
         waiting = [one.message_id for one in (*after.ledger.steers, *after.ledger.follows)]
         lost = self.accepted - self.fates.keys()
         check("I27 nothing is lost", lost == set(waiting) and len(waiting) == len(lost), lost, waiting)
 
-    def _runs(self, after: State) -> None:
+    def _runs(self, after: states.State) -> None:
         ledger = after.ledger
         runs = {run_id(self.conversation, number) for number in range(1, ledger.run + 1)}
         live = {run_id(self.conversation, ledger.run)} if ledger.live else set()
         check("I26 each run ends once", self.stopped.keys() == runs - live, self.stopped.keys(), runs, live)
 
-    def _cancel_settles(self, before: State, after: State) -> None:
+    def _cancel_settles(self, before: states.State, after: states.State) -> None:
         if self.sub_agent:
-            check("I7 a sub-agent is terminal at once", isinstance(after, TERMINAL), after)
-        elif isinstance(before, (AwaitingSubAgents, Cancelling)):
-            check("I7 at most the sub-agents' last words", isinstance(after, Cancelling), after)
+            check("I7 a sub-agent is terminal at once", isinstance(after, states.TERMINAL), after)
+        elif isinstance(before, (states.AwaitingSubAgents, states.Cancelling)):
+            check("I7 at most the sub-agents' last words", isinstance(after, states.Cancelling), after)
         else:
-            next_run = isinstance(after, LlmRequesting) and after.ledger.run > before.ledger.run
-            check("I7 a cancel settles in its commit", isinstance(after, INACTIVE) or next_run, before, after)
+            next_run = isinstance(after, states.LlmRequesting) and after.ledger.run > before.ledger.run
+            check("I7 a cancel settles in its commit", isinstance(after, states.INACTIVE) or next_run, before, after)
 
     # --- a whole walk
 

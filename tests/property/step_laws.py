@@ -3,6 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
+from actors.core import events
 from actors.core.content import MessageType, ToolSuccess, ToolUse, distinct_calls, tool_uses
 from actors.core.context import Action, ApprovalRule, CallSubject, ConvContext, Mode, wider
 from actors.core.effects import (
@@ -18,19 +19,6 @@ from actors.core.effects import (
     RequestLlm,
     ScheduleRetry,
     SpawnSubAgent,
-)
-from actors.core.events import (
-    Event,
-    JobChanged,
-    LlmAborted,
-    LlmError,
-    LlmResponse,
-    Restart,
-    SetMode,
-    ToolComplete,
-    ToolTransient,
-    UsageReported,
-    UserCancel,
 )
 from actors.core.notifications import ContextWarning, MessageAdded, Notification, Retrying, RunStop
 from actors.core.states import (
@@ -55,7 +43,7 @@ from actors.core.states import (
 from actors.core.transition import context_after, transition
 
 _STATES: msgspec.json.Decoder[State] = msgspec.json.Decoder(State)
-_EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_EVENTS: msgspec.json.Decoder[events.Event] = msgspec.json.Decoder(events.Event)
 
 IN_FLIGHT = (RequestLlm, RequestContinuation, ExecuteTool, AwaitToolResult)
 
@@ -66,17 +54,17 @@ def check(law: str, holds: object, *about: object) -> None:
 
 
 def check_transition(
-    before: State, context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]
+    before: State, context: ConvContext, event: events.Event, after: State, effects: tuple[Effect, ...]
 ) -> None:
     """The laws that one transition shows by itself."""
     _same_again(before, context, event, after, effects)
     _persisted(before, after, effects)
     _one_operation(after, effects)
-    absorbs = isinstance(before, TERMINAL) and not isinstance(event, UsageReported | JobChanged)
+    absorbs = isinstance(before, TERMINAL) and not isinstance(event, events.UsageReported | events.JobChanged)
     check("I5 terminal states absorb", not absorbs or not effects, before, event)
-    if isinstance(event, UsageReported):
+    if isinstance(event, events.UsageReported):
         check("C44 what was spent changes sums only", after == _poorer(before, event), before, after, event)
-    if isinstance(event, JobChanged):
+    if isinstance(event, events.JobChanged):
         known = replace(before, ledger=replace(before.ledger, jobs=after.ledger.jobs))
         check("C46 a job that begins or ends changes what is known of jobs only", after == known, before, after)
     if any(isinstance(one, (RequestLlm, RequestContinuation)) and one.attempt == 1 for one in effects):
@@ -90,14 +78,14 @@ def check_transition(
     _bounded(context, before, after, effects)
     told = notifications(effects)
     _stops(before, event, after, effects, [one for one in told if isinstance(one, RunStop)])
-    if isinstance(event, UserCancel):
+    if isinstance(event, events.UserCancel):
         _cancelled_calls(before, event, effects)
     grown = before.ledger.warned < after.ledger.warned
     warnings = [one for one in told if isinstance(one, ContextWarning)]
     check("C49 one warning per crossing", len(warnings) == grown, before.ledger.warned, after.ledger.warned)
 
 
-def _poorer(state: State, event: UsageReported) -> State:
+def _poorer(state: State, event: events.UsageReported) -> State:
     total = "aside_usage" if event.aside else "total_usage"
     return replace(state, ledger=replace(state.ledger, **{total: getattr(state.ledger, total) + event.usage}))
 
@@ -113,7 +101,9 @@ def notifications(effects: tuple[Effect, ...]) -> list[Notification]:
     return told
 
 
-def _same_again(before: State, context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
+def _same_again(
+    before: State, context: ConvContext, event: events.Event, after: State, effects: tuple[Effect, ...]
+) -> None:
     stored = msgspec.json.encode(before)
     restored = _STATES.decode(stored)
     check("I22 a state survives JSON", restored == before, before, restored)
@@ -165,12 +155,12 @@ def names(state: State, effect: RequestLlm | RequestContinuation | ExecuteTool |
             return False
 
 
-def _delays(context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
+def _delays(context: ConvContext, event: events.Event, after: State, effects: tuple[Effect, ...]) -> None:
     limits = context.limits
     for effect in effects:
         if not isinstance(effect, ScheduleRetry):
             continue
-        asked = (event.retry_after_ms or 0) if isinstance(event, LlmError) else 0
+        asked = (event.retry_after_ms or 0) if isinstance(event, events.LlmError) else 0
         expected = max(limits.retry_base_ms * 2 ** (effect.attempt - 2), asked)
         check("I12 the delay", effect.delay_ms == expected <= limits.max_retry_after_ms, effect, asked)
         check("I11 attempts", 2 <= effect.attempt <= limits.max_attempts, effect)
@@ -180,7 +170,7 @@ def _delays(context: ConvContext, event: Event, after: State, effects: tuple[Eff
         check("I12 the state shows the wait", waits, effect, after)
 
 
-def _waits_are_told(context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
+def _waits_are_told(context: ConvContext, event: events.Event, after: State, effects: tuple[Effect, ...]) -> None:
     """Who watches hears of each wait for another attempt: of what, which one, why, and until when."""
     waits = [effect for effect in effects if isinstance(effect, ScheduleRetry)]
     told = [one for one in notifications(effects) if isinstance(one, Retrying)]
@@ -192,7 +182,7 @@ def _waits_are_told(context: ConvContext, event: Event, after: State, effects: t
         named = ("", getattr(after, "current_tool_id", "")) if tool else (getattr(after, "request_id", ""), "")
         check("C9 of what", (one.request_id, one.tool_use_id) == named != ("", ""), one, after)
         check("C9 the timer is of the same", (wait.request_id, wait.tool_use_id) == named, wait, after)
-        cause = event.error if isinstance(event, LlmError) else None
+        cause = event.error if isinstance(event, events.LlmError) else None
         check("C9 why", cause in (None, one.error), one, event)
 
 
@@ -215,7 +205,7 @@ def _counters_grow(before: State, after: State) -> None:
         check("I18 counters only grow", getattr(before.ledger, counter) <= getattr(after.ledger, counter), counter)
 
 
-def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[Effect, ...]) -> None:
+def _may_run(before: State, context: ConvContext, event: events.Event, effects: tuple[Effect, ...]) -> None:
     """What starts, starts again, or gets more rights, may do so."""
     call: ToolUse | None = None
     if isinstance(before, ToolExecuting):
@@ -223,18 +213,18 @@ def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[E
     safe = {traits.name for traits in context.tools if traits.retry_safe}
     for effect in effects:
         match effect:
-            case ExecuteTool() if isinstance(event, LlmResponse):
+            case ExecuteTool() if isinstance(event, events.LlmResponse):
                 check("REQ-BED-019 nothing runs in a full context", not _full(context, event), event)
                 check("C25 nothing runs that was cut off", not event.truncated, event)
                 check("C15 an upgrade asks first", effect.name != "request_mode_upgrade", effect)
                 _fits_the_rules(context, event, effect)
             case ExecuteTool() if isinstance(before, ToolExecuting):
                 check("A5 what needs approval never runs in a sub-agent", effect.tool_use_id not in before.refused_ids)
-            case ScheduleRetry() if isinstance(event, ToolTransient):
+            case ScheduleRetry() if isinstance(event, events.ToolTransient):
                 again = not event.begun or (call and call.name in safe)
                 check("C14 what can change something never starts twice", again, call, event)
-            case PersistMode() if not isinstance(event, SetMode):
-                upgrade = isinstance(event, ToolComplete) and isinstance(event.result, ToolSuccess)
+            case PersistMode() if not isinstance(event, events.SetMode):
+                upgrade = isinstance(event, events.ToolComplete) and isinstance(event.result, ToolSuccess)
                 named = call and call.name == "request_mode_upgrade"
                 check("C15 only an approved upgrade gives rights", upgrade and named, event)
                 check("C32 sub-agents get no rights", not context.is_sub_agent, event)
@@ -245,7 +235,7 @@ def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[E
                 pass
 
 
-def _fits_the_rules(context: ConvContext, event: LlmResponse, effect: ExecuteTool | AwaitToolResult) -> None:
+def _fits_the_rules(context: ConvContext, event: events.LlmResponse, effect: ExecuteTool | AwaitToolResult) -> None:
     """What runs at once is not named by a rule that denies or asks, nor might it be."""
     calls = tool_uses(distinct_calls(event.content, event.request_id))
     subjects = event.subjects if len(event.subjects) == len(calls) else [None] * len(calls)
@@ -272,7 +262,7 @@ def _named(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> bo
     return True if about == surely else None if about in maybe else False
 
 
-def _may_be_asked(context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
+def _may_be_asked(context: ConvContext, event: events.Event, after: State, effects: tuple[Effect, ...]) -> None:
     """A client is asked only for what it offers, in this mode, with an input that fits; ours is not left to clients."""
     traits = {one.name: one for one in context.tools}
     mode = context_after(context, effects).mode
@@ -287,18 +277,18 @@ def _may_be_asked(context: ConvContext, event: Event, after: State, effects: tup
         call = next(call for call in after.calls if call.id == effect.tool_use_id)
         tool = traits[call.name]
         check("C52 only clients' tools are waited for", tool.client, call)
-        if isinstance(event, LlmResponse):
+        if isinstance(event, events.LlmResponse):
             _fits_the_rules(context, event, effect)
         check("C52 the deadline", effect.deadline == event.at + tool.timeout_ms, effect, event)
         check("C54 nothing that changes anything in Restricted", mode is not Mode.RESTRICTED or not tool.writes, call)
         check("C54 the input fits", not call.bad_input, call)
-        asked = not tool.always_asks or not isinstance(event, LlmResponse)
+        asked = not tool.always_asks or not isinstance(event, events.LlmResponse)
         check("C15 what always asks does so", asked, call, event)
-        full = isinstance(event, LlmResponse) and _full(context, event)
+        full = isinstance(event, events.LlmResponse) and _full(context, event)
         check("REQ-BED-019 nothing runs in a full context", not full, event)
 
 
-def _full(context: ConvContext, event: LlmResponse) -> bool:
+def _full(context: ConvContext, event: events.LlmResponse) -> bool:
     used = event.usage.context_tokens if event.usage else 0
     return event.context_full or 0 < 0.9 * context.usable_window <= used
 
@@ -321,11 +311,13 @@ def _bounded(context: ConvContext, before: State, after: State, effects: tuple[E
         check("C44 the conversation's budget in money", not 0 < budget.conversation_cost_micros <= cost, after)
 
 
-def _stops(before: State, event: Event, after: State, effects: tuple[Effect, ...], stops: list[RunStop]) -> None:
+def _stops(before: State, event: events.Event, after: State, effects: tuple[Effect, ...], stops: list[RunStop]) -> None:
     """A run says how it ended; the first run-stop is that of the run that was open."""
     for stop in stops[1:]:
         check("C18 a follow-up that did not run", (stop.reason, stop.detail) == ("interrupted", "not_run"), stop)
-    if isinstance(before, AwaitingContinuation) and isinstance(event, (LlmResponse, LlmError, LlmAborted)):
+    if isinstance(before, AwaitingContinuation) and isinstance(
+        event, (events.LlmResponse, events.LlmError, events.LlmAborted)
+    ):
         _summary_failed(before, after, effects)
     elif isinstance(after, Error) and not isinstance(before, Error):
         errors = [effect.message for effect in effects if isinstance(effect, PersistMessage)]
@@ -333,7 +325,7 @@ def _stops(before: State, event: Event, after: State, effects: tuple[Effect, ...
         check("C13 an error is a message too", said == [after.error_kind], after, said)
     if isinstance(after, Error) and not isinstance(before, Error) and before.ledger.live:
         check("C33 a failed run", stops and (stops[0].reason, stops[0].detail) == ("error", after.error_kind), stops)
-    interrupts = isinstance(event, (UserCancel, Restart)) or (
+    interrupts = isinstance(event, (events.UserCancel, events.Restart)) or (
         isinstance(before, Cancelling) and isinstance(after, Idle)
     )
     if interrupts and before.ledger.live and stops:
@@ -353,16 +345,16 @@ def _summary_failed(before: AwaitingContinuation, after: State, effects: tuple[E
         check("C34 the reason is a message", kinds == [MessageType.ERROR], kinds)
 
 
-def _output(before: State, event: Event, stop: RunStop) -> None:
+def _output(before: State, event: events.Event, stop: RunStop) -> None:
     """A run that completes has the value of its last answer if it has a schema; no other run has one."""
-    told = event.output if isinstance(event, LlmResponse) else ""
+    told = event.output if isinstance(event, events.LlmResponse) else ""
     expected = before.ledger.output if isinstance(before, AwaitingContinuation) else told
     wanted = bool(before.ledger.output_schema) and stop.reason == "completed"
     check("C57 the output is the last answer's", stop.output == (expected if wanted else ""), stop, event)
     check("C57 a completed run has its output", stop.output or not wanted or stop.detail == "context_exhausted", stop)
 
 
-def _cancelled_calls(before: State, event: UserCancel, effects: tuple[Effect, ...]) -> None:
+def _cancelled_calls(before: State, event: events.UserCancel, effects: tuple[Effect, ...]) -> None:
     """I6, for every state with open calls, whatever ran."""
     match before:
         case ToolExecuting():

@@ -221,7 +221,6 @@ def test_no_rule_allows_what_another_denies(bash: Bash, text: str) -> None:
         assert set(calls) <= {("make", "all")}, (text, calls)
 
 
-WRAPPING = ("linux32", "ssh-agent", "/lib64/ld-linux-x86-64.so.2", "env", "A=1", "timeout", "5", "./x")
 OPERANDS = ("origin", "a.txt", "./evil", "push", "run", "x=y", "@file", "+x", "a b", "", "-", "--", "git", "rm")
 
 

@@ -7,33 +7,13 @@ from collections import Counter
 from typing import ClassVar, Self
 
 import pytest
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis import stateful
 from msgspec.structs import replace
 
+from actors.core import events
 from actors.core.content import Delivery, ToolUse
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import SpawnSubAgent
-from actors.core.events import (
-    AgentsSpawned,
-    ApprovalResponse,
-    CancelTimeout,
-    Event,
-    LlmResponse,
-    Restart,
-    SetMode,
-    StartSubAgent,
-    SubAgentResult,
-    SubAgentTimeout,
-    UserCancel,
-    UserMessage,
-)
 from actors.core.states import TERMINAL, AwaitingSubAgents, AwaitingToolApproval, Cancelling, Idle
 from tests.property.drive import a_context, happen, progress, some_calls_of, some_tasks
 from tests.property.profiles import everything_was_seen, profile
@@ -52,7 +32,7 @@ class Parent(World):
     def __init__(self, context: ConvContext, limits: Tape, seen: Counter[str]) -> None:
         super().__init__(context, seen)
         self.children: dict[str, World] = {}
-        self.mail: list[tuple[World, Event]] = []
+        self.mail: list[tuple[World, events.Event]] = []
         self._limits = limits
 
     def fork(self) -> Self:
@@ -66,23 +46,23 @@ class Parent(World):
         agent_id = effect.task.agent_id
         child = World(a_context(self._limits, agent_id, sub_agent=True), self.seen)
         self.children[agent_id] = child
-        self.mail.append((child, StartSubAgent(0, f"{agent_id}-task", effect.task.task)))
+        self.mail.append((child, events.StartSubAgent(0, f"{agent_id}-task", effect.task.task)))
 
     def cancel_agents(self, agent_ids: tuple[str, ...]) -> None:
         super().cancel_agents(agent_ids)
-        self.mail += [(self.children[agent_id], UserCancel(0)) for agent_id in agent_ids]
+        self.mail += [(self.children[agent_id], events.UserCancel(0)) for agent_id in agent_ids]
 
 
-class Family(RuleBasedStateMachine):
+class Family(stateful.RuleBasedStateMachine):
     """Everything that can happen to a conversation and its sub-agents."""
 
     seen: ClassVar[Counter[str]] = Counter()
 
-    @initialize(tape=DETAILS)
+    @stateful.initialize(tape=DETAILS)
     def begin(self, tape: Tape) -> None:
         self.parent = Parent(a_context(tape), tape, self.seen)
         self.told: set[str] = set()
-        self.parent.apply(UserMessage(self.parent.now, "first", "hello"))
+        self.parent.apply(events.UserMessage(self.parent.now, "first", "hello"))
 
     @property
     def worlds(self) -> list[World]:
@@ -94,38 +74,38 @@ class Family(RuleBasedStateMachine):
 
     # --- what happens inside of one of them
 
-    @rule(who=DETAILS, tape=DETAILS)
+    @stateful.rule(who=DETAILS, tape=DETAILS)
     def something_is_done(self, who: Tape, tape: Tape) -> None:
         world = who.pick(self.worlds)
         if not (isinstance(world, Parent) and world.agents) and not (world.context.is_sub_agent and _unborn(world)):
             progress(world, tape)
 
-    @precondition(lambda self: self.at_work)
-    @rule(who=DETAILS, tape=tapes(32, 32))
+    @stateful.precondition(lambda self: self.at_work)
+    @stateful.rule(who=DETAILS, tape=tapes(32, 32))
     def a_sub_agent_works(self, who: Tape, tape: Tape) -> None:
         child = who.pick(self.at_work)
         for _ in range(4):
             if not child.terminal:
                 progress(child, tape)
 
-    @precondition(lambda self: any(child.request for child in self.at_work))
-    @rule(who=DETAILS)
+    @stateful.precondition(lambda self: any(child.request for child in self.at_work))
+    @stateful.rule(who=DETAILS)
     def a_sub_agent_submits(self, who: Tape) -> None:
         """The way there by chance is long too."""
         child = who.pick([child for child in self.at_work if child.request])
         request = child.request
         assert request
         call = ToolUse(f"t-{request.request_id}-r", "submit_result", '{"result":"done"}')
-        child.deliver(LlmResponse(child.now, request.request_id, request.attempt, (call,), False))
+        child.deliver(events.LlmResponse(child.now, request.request_id, request.attempt, (call,), False))
 
-    @rule(who=DETAILS, tape=DETAILS)
+    @stateful.rule(who=DETAILS, tape=DETAILS)
     def anything_happens(self, who: Tape, tape: Tape) -> None:
         world = who.pick(self.worlds)
         if not (isinstance(world, Parent) and world.agents):
             happen(world, tape)
 
-    @precondition(lambda self: not self.parent.agents and self.parent.request)
-    @rule(tape=DETAILS)
+    @stateful.precondition(lambda self: not self.parent.agents and self.parent.request)
+    @stateful.rule(tape=DETAILS)
     def sub_agents_are_wanted(self, tape: Tape) -> None:
         """The way there by chance is long; this shortens it."""
         parent, request = self.parent, self.parent.request
@@ -134,79 +114,81 @@ class Family(RuleBasedStateMachine):
             ToolUse(f"t-{request.request_id}-s", "spawn_sub_agent", "{}"),
             *some_calls_of(parent.context, request.request_id, tape),
         )
-        parent.deliver(LlmResponse(parent.now, request.request_id, request.attempt, calls[: tape.pick((1, 3))], True))
+        parent.deliver(
+            events.LlmResponse(parent.now, request.request_id, request.attempt, calls[: tape.pick((1, 3))], True)
+        )
         while isinstance(parent.state, AwaitingToolApproval):
-            parent.apply(ApprovalResponse(parent.now, parent.state.undecided[0], approve=True))
+            parent.apply(events.ApprovalResponse(parent.now, parent.state.undecided[0], approve=True))
         if parent.tool:
             tasks = (*some_tasks(tape), *some_tasks(Tape(b"\1")))
-            parent.deliver(AgentsSpawned(parent.now, parent.tool.tool_use_id, parent.tool.execution_id, tasks))
+            parent.deliver(events.AgentsSpawned(parent.now, parent.tool.tool_use_id, parent.tool.execution_id, tasks))
 
-    @rule(delivery=DETAILS)
+    @stateful.rule(delivery=DETAILS)
     def a_person_speaks(self, delivery: Tape) -> None:
         now = self.parent.now
-        self.parent.apply(UserMessage(now, f"m-{now}", "and?", (), delivery.pick(tuple(Delivery))))
+        self.parent.apply(events.UserMessage(now, f"m-{now}", "and?", (), delivery.pick(tuple(Delivery))))
 
-    @rule(tape=DETAILS)
+    @stateful.rule(tape=DETAILS)
     def a_person_cancels(self, tape: Tape) -> None:
-        self.parent.apply(UserCancel(self.parent.now, discard_queued=tape.pick((False, True))))
+        self.parent.apply(events.UserCancel(self.parent.now, discard_queued=tape.pick((False, True))))
 
-    @rule(tape=DETAILS)
+    @stateful.rule(tape=DETAILS)
     def the_mode_is_set(self, tape: Tape) -> None:
-        self.parent.apply(SetMode(self.parent.now, tape.pick(tuple(Mode))))
+        self.parent.apply(events.SetMode(self.parent.now, tape.pick(tuple(Mode))))
 
-    @rule(tape=DETAILS)
+    @stateful.rule(tape=DETAILS)
     def a_timer_fires(self, tape: Tape) -> None:
         world = tape.pick(self.worlds)
         if world.timers:
             world.apply(replace(tape.pick(world.timers), at=world.now))
 
-    @rule(tape=DETAILS)
+    @stateful.rule(tape=DETAILS)
     def the_server_restarts(self, tape: Tape) -> None:
         """Seldom. What was on its way is lost, and nothing goes on by itself."""
         if not tape.one_in(4):
             return
         self.parent.mail.clear()
         for world in self.worlds if tape.pick((True, False)) else self.worlds[::-1]:
-            world.apply(Restart(world.now))
+            world.apply(events.Restart(world.now))
             check("C35 a restart brings rest", world.quiet and not world.request and not world.tool, world.state)
 
     # --- what passes between them
 
-    @precondition(lambda self: self.parent.mail)
-    @rule(which=DETAILS)
+    @stateful.precondition(lambda self: self.parent.mail)
+    @stateful.rule(which=DETAILS)
     def mail_arrives(self, which: Tape) -> None:
         """In any order."""
         self._deliver(which.number(len(self.parent.mail) - 1))
 
-    @precondition(lambda self: self.parent.mail)
-    @rule(which=DETAILS)
+    @stateful.precondition(lambda self: self.parent.mail)
+    @stateful.rule(which=DETAILS)
     def an_answer_is_lost(self, which: Tape) -> None:
         target, event = self.parent.mail[which.number(len(self.parent.mail) - 1)]
-        if isinstance(event, SubAgentResult):
+        if isinstance(event, events.SubAgentResult):
             self.parent.mail.remove((target, event))
 
-    @precondition(lambda self: self.parent.mail)
-    @rule(which=DETAILS)
+    @stateful.precondition(lambda self: self.parent.mail)
+    @stateful.rule(which=DETAILS)
     def mail_arrives_twice(self, which: Tape) -> None:
         target, event = self.parent.mail[which.number(len(self.parent.mail) - 1)]
         self._deliver(self.parent.mail.index((target, event)))
-        if isinstance(event, SubAgentResult):
+        if isinstance(event, events.SubAgentResult):
             target.expect_ignored("I10 a sub-agent ends once", replace(event, at=target.now))
 
     def _deliver(self, index: int) -> None:
         target, event = self.parent.mail.pop(index)
-        waited_for = isinstance(event, SubAgentResult) and event.agent_id in self.parent.agents
+        waited_for = isinstance(event, events.SubAgentResult) and event.agent_id in self.parent.agents
         applied = target.apply(replace(event, at=target.now))
         check("I15 a result that is waited for counts", applied is True or not waited_for, event, target.state)
 
     # --- what must hold
 
-    @rule(discard=DETAILS)
+    @stateful.rule(discard=DETAILS)
     def a_cancel_would_settle(self, discard: Tape) -> None:
         if not self.parent.terminal:
             self.parent.cancel_and_go_on(discard=discard.pick((False, True)))
 
-    @invariant()
+    @stateful.invariant()
     def the_end_of_a_child_is_reported(self) -> None:
         for agent_id, child in self.parent.children.items():
             check(
@@ -216,12 +198,12 @@ class Family(RuleBasedStateMachine):
             )
             if child.reports and agent_id not in self.told:
                 self.told.add(agent_id)
-                self.parent.mail.append((self.parent, SubAgentResult(0, agent_id, child.reports[0].result)))
+                self.parent.mail.append((self.parent, events.SubAgentResult(0, agent_id, child.reports[0].result)))
 
-    @invariant()
+    @stateful.invariant()
     def a_child_that_is_waited_for_can_still_end(self) -> None:
         for agent_id in self.parent.agents:
-            deadline = SubAgentTimeout(0, agent_id)
+            deadline = events.SubAgentTimeout(0, agent_id)
             check("C31 every sub-agent has a deadline", deadline in self.parent.timers, agent_id)
 
     def teardown(self) -> None:
@@ -242,9 +224,11 @@ class Family(RuleBasedStateMachine):
         """Lost answers are made up for by timers."""
         state, parent = self.parent.state, self.parent
         if isinstance(state, Cancelling):
-            timer: Event = next(timer for timer in reversed(parent.timers) if isinstance(timer, CancelTimeout))
+            timer: events.Event = next(
+                timer for timer in reversed(parent.timers) if isinstance(timer, events.CancelTimeout)
+            )
         elif isinstance(state, AwaitingSubAgents):
-            timer = SubAgentTimeout(0, state.pending_ids[0])
+            timer = events.SubAgentTimeout(0, state.pending_ids[0])
         else:
             return False
         return parent.apply(replace(timer, at=parent.now)) is True
@@ -262,7 +246,7 @@ def _can_go_on(world: World) -> bool:
 
 def test_a_conversation_and_its_sub_agents_keep_every_law_whatever_the_world_does() -> None:
     Family.seen.clear()
-    run_state_machine_as_test(Family, settings=profile(150, steps=50))
+    stateful.run_state_machine_as_test(Family, settings=profile(150, steps=50))
     expected = set("AwaitingSubAgents Cancelling Completed Failed SubAgents CancelSubAgents NotifyParent".split())
     expected |= {"run-stop interrupted cancel_timeout", "run-stop interrupted restart"}
     assert everything_was_seen(expected, Family.seen), f"never reached: {expected - Family.seen.keys()}"

@@ -6,23 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.core import states
 from actors.core.content import Delivery, MessageType, ToolUse
 from actors.core.context import ConvContext
 from actors.core.effects import PersistMessage
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Event, UserCancel, UserMessage
-from actors.core.states import (
-    INACTIVE,
-    TERMINAL,
-    AwaitingLlm,
-    CancelKind,
-    Cancelling,
-    Error,
-    Idle,
-    Ledger,
-    State,
-    ToolExecuting,
-)
 from actors.core.transition import TransitionResult, run_chain, transition
 from tests.property.arbitrary import a_state, an_event, an_outcome
 from tests.property.drive import a_context
@@ -51,7 +40,7 @@ def law(holds: Callable[[Tape], None]) -> Callable[[], None]:
     return profile(CI_EXAMPLES // TOGETHER)(given(st.binary(min_size=length, max_size=length))(test))
 
 
-def verdict(state: State, context: ConvContext, event: Event) -> TransitionResult | Reason:
+def verdict(state: states.State, context: ConvContext, event: Event) -> TransitionResult | Reason:
     try:
         return transition(state, context, event)
     except Rejected as refusal:
@@ -70,7 +59,7 @@ def test_cancellation_produces_synthetic_results_for_all_pending_tools(tape: Tap
     context = a_context(tape, sub_agent=tape.one_in(3))
     current, *remaining = (f"t-{number}-{tape.number(255)}" for number in range(1 + tape.number(12)))
     calls = tuple(ToolUse(call_id, "bash", "{}") for call_id in (current, *remaining))
-    state = ToolExecuting(Ledger(run=1, live=True, seq=4), current, tuple(remaining), (), calls, 1)
+    state = states.ToolExecuting(states.Ledger(run=1, live=True, seq=4), current, tuple(remaining), (), calls, 1)
 
     result = transition(state, context, UserCancel(5))
 
@@ -81,7 +70,7 @@ def test_cancellation_produces_synthetic_results_for_all_pending_tools(tape: Tap
     texts = [getattr(block, "output", None) for block in blocks]
     assert texts == ["Cancelled by user"] + ["Skipped due to cancellation"] * len(remaining)
     assert {effect.msg_type for effect in persisted} == {MessageType.TOOL}
-    assert isinstance(result.new_state, TERMINAL if context.is_sub_agent else Idle)
+    assert isinstance(result.new_state, states.TERMINAL if context.is_sub_agent else states.Idle)
 
 
 @law
@@ -94,7 +83,7 @@ def test_every_event_in_every_state_gets_a_lawful_verdict(tape: Tape) -> None:
         return
     check_transition(state, context, event, result.new_state, result.effects)
     if isinstance(event, UserMessage) and event.delivery is Delivery.REJECT:
-        assert isinstance(state, Idle | Error), f"I14: {event} was taken in {state}"
+        assert isinstance(state, states.Idle | states.Error), f"I14: {event} was taken in {state}"
 
 
 @law
@@ -108,10 +97,10 @@ def test_every_chain_ends_where_the_machine_may_rest(tape: Tape) -> None:
     assert len(steps) <= 3 + 2 * (len(state.ledger.follows) + 1)
     if steps:
         after = steps[-1].new_state
-        assert not isinstance(after, AwaitingLlm)
-        assert not (isinstance(after, Cancelling) and after.kind is CancelKind.LLM)
-        assert not (isinstance(after, Idle | Error) and after.ledger.follows)
-        assert after.ledger.live <= (not isinstance(after, INACTIVE))
+        assert not isinstance(after, states.AwaitingLlm)
+        assert not (isinstance(after, states.Cancelling) and after.kind is states.CancelKind.LLM)
+        assert not (isinstance(after, states.Idle | states.Error) and after.ledger.follows)
+        assert after.ledger.live <= (not isinstance(after, states.INACTIVE))
 
 
 @law
@@ -127,8 +116,8 @@ def test_a_message_is_accepted_while_no_run_is_in_progress_and_refused_by_defaul
     state = a_state(tape, context)
     for delivery in Delivery:
         message = UserMessage(600, f"m-{delivery}", "hello", (), delivery)
-        if isinstance(state, Idle | Error):
-            assert isinstance(transition(state, context, message).new_state, AwaitingLlm)
-        elif delivery is Delivery.REJECT or isinstance(state, TERMINAL):
+        if isinstance(state, states.Idle | states.Error):
+            assert isinstance(transition(state, context, message).new_state, states.AwaitingLlm)
+        elif delivery is Delivery.REJECT or isinstance(state, states.TERMINAL):
             with pytest.raises(Rejected):
                 transition(state, context, message)

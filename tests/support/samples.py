@@ -2,141 +2,111 @@
 
 from msgspec.structs import replace
 
-from actors.core.content import (
-    Image,
-    Message,
-    MessageType,
-    Reasoning,
-    SubAgentComplete,
-    SystemKind,
-    Text,
-    ToolCancelled,
-    ToolError,
-    ToolOutcome,
-    ToolSuccess,
-    ToolUse,
-    Usage,
-)
+from actors.core import content, states
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Limits, ToolGroup
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.states import (
-    AgentFailed,
-    AgentReport,
-    AgentSucceeded,
-    AgentTimedOut,
-    ApprovalKind,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    CancelKind,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    Ledger,
-    LlmPhase,
-    LlmReason,
-    LlmRequesting,
-    PendingAgent,
-    QueuedInput,
-    State,
-    ToolExecuting,
-    ToolPhase,
-)
 from actors.ports import ConversationRecord
 from server.wire.messages import ConversionContext
 from tests.support.commit_builder import record_of
 
 FACTS = ConversionContext({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())
 
-LEDGER = Ledger(
+LEDGER = states.Ledger(
     run=3, live=True, req=7, xid=4, seq=9, agents=2, used_tokens=800, warned=True,
-    total_usage=Usage(1, 2, 3, 4, 5), aside_usage=Usage(9),
-    steers=(QueuedInput("m-steer", "left ✓", (Image("hash", "image/png", 2, 3),), 1_700),),
-    follows=(QueuedInput("m-follow", "then", (), 1_600),),
+    total_usage=content.Usage(1, 2, 3, 4, 5), aside_usage=content.Usage(9),
+    steers=(states.QueuedInput("m-steer", "left ✓", (content.Image("hash", "image/png", 2, 3),), 1_700),),
+    follows=(states.QueuedInput("m-follow", "then", (), 1_600),),
 )  # fmt: skip
-BASH = ToolUse("call-1", "bash", '{"command": "ls"}')
-READ = ToolUse("call-2", "read_file", '{"path": "a"}')
-UPGRADE = ToolUse("call-3", "request_mode_upgrade", '{"reason": "to write"}')
+BASH = content.ToolUse("call-1", "bash", '{"command": "ls"}')
+READ = content.ToolUse("call-2", "read_file", '{"path": "a"}')
+UPGRADE = content.ToolUse("call-3", "request_mode_upgrade", '{"reason": "to write"}')
 TIMEOUT = LlmFailure(ErrorKind.NETWORK, "no answer")
 
-STATES: dict[str, State] = {
-    "idle": Idle(Ledger(run=3)),
-    "awaiting_llm": AwaitingLlm(LEDGER, LlmReason.USER_MESSAGE),
-    "llm_requesting": LlmRequesting(LEDGER, "c:r5", 2, LlmPhase.BACKOFF, 4, retry_at=5_500, last_error=TIMEOUT),
-    "awaiting_tool_approval": AwaitingToolApproval(
-        LEDGER, (BASH, READ, UPGRADE), ("call-1", "call-3"), ApprovalKind.TOOL, "c:r5", since=4_321
+STATES: dict[str, states.State] = {
+    "idle": states.Idle(states.Ledger(run=3)),
+    "awaiting_llm": states.AwaitingLlm(LEDGER, states.LlmReason.USER_MESSAGE),
+    "llm_requesting": states.LlmRequesting(
+        LEDGER, "c:r5", 2, states.LlmPhase.BACKOFF, 4, retry_at=5_500, last_error=TIMEOUT
     ),
-    "tool_executing": ToolExecuting(
-        LEDGER, "call-1", ("call-2",), (), (BASH, READ), 7, attempt=2, phase=ToolPhase.BACKOFF, retry_at=6_000
+    "awaiting_tool_approval": states.AwaitingToolApproval(
+        LEDGER, (BASH, READ, UPGRADE), ("call-1", "call-3"), states.ApprovalKind.TOOL, "c:r5", since=4_321
     ),
-    "awaiting_sub_agents": AwaitingSubAgents(
+    "tool_executing": states.ToolExecuting(
+        LEDGER, "call-1", ("call-2",), (), (BASH, READ), 7, attempt=2, phase=states.ToolPhase.BACKOFF, retry_at=6_000
+    ),
+    "awaiting_sub_agents": states.AwaitingSubAgents(
         LEDGER,
-        (PendingAgent("agent-2", 1, "\n  look\nclosely", 9_000),),
-        (AgentReport("agent-1", 0, "first", AgentSucceeded("done")),),
+        (states.PendingAgent("agent-2", 1, "\n  look\nclosely", 9_000),),
+        (states.AgentReport("agent-1", 0, "first", states.AgentSucceeded("done")),),
     ),
-    "cancelling": Cancelling(LEDGER, CancelKind.AGENTS, (PendingAgent("agent-2", 1, "look", 99),), True),
-    "error": Error(Ledger(run=3), "try again", ErrorKind.NETWORK),
-    "awaiting_continuation": AwaitingContinuation(LEDGER, "c:r6", 1, LlmPhase.STREAMING, ("bash",), 9),
-    "context_exhausted": ContextExhausted(Ledger(run=3), "what happened so far"),
-    "completed": Completed(Ledger(run=3), "the result"),
-    "failed": Failed(Ledger(run=3), ErrorKind.TURN_LIMIT, "no turns left", "so far"),
+    "cancelling": states.Cancelling(
+        LEDGER, states.CancelKind.AGENTS, (states.PendingAgent("agent-2", 1, "look", 99),), True
+    ),
+    "error": states.Error(states.Ledger(run=3), "try again", ErrorKind.NETWORK),
+    "awaiting_continuation": states.AwaitingContinuation(LEDGER, "c:r6", 1, states.LlmPhase.STREAMING, ("bash",), 9),
+    "context_exhausted": states.ContextExhausted(states.Ledger(run=3), "what happened so far"),
+    "completed": states.Completed(states.Ledger(run=3), "the result"),
+    "failed": states.Failed(states.Ledger(run=3), ErrorKind.TURN_LIMIT, "no turns left", "so far"),
 }
 
-MESSAGE = Message(
+MESSAGE = content.Message(
     id="m-7",
     sequence=7,
-    type=MessageType.AGENT,
+    type=content.MessageType.AGENT,
     content=(
-        Reasoning("because", protocol="anthropic"),
-        Reasoning("", raw="{}"),
-        Text("let me look"),
+        content.Reasoning("because", protocol="anthropic"),
+        content.Reasoning("", raw="{}"),
+        content.Text("let me look"),
         BASH,
-        ToolUse("call-9", "bash", "{broken", own=Reasoning("", "openai-chat", "m", '{"extra_content":{}}', "google")),
+        content.ToolUse(
+            "call-9", "bash", "{broken", own=content.Reasoning("", "openai-chat", "m", '{"extra_content":{}}', "google")
+        ),
     ),
     created_at=1_234,
     run="c:3",
     request_id="c:r5",
     attempt=1,
-    usage=Usage(10, 20, 30, 40, 50),
+    usage=content.Usage(10, 20, 30, 40, 50),
 )
-RESULTS = Message(
+RESULTS = content.Message(
     id="m-8",
     sequence=8,
-    type=MessageType.TOOL,
+    type=content.MessageType.TOOL,
     content=(
-        ToolSuccess("call-1", "a\nb", (Image("hash", "image/png", 2, 3),), '{"diff": "+a"}', 1_500),
-        ToolError("call-2", "no", ToolOutcome.DENIED, display="[1]"),
-        ToolCancelled("call-3", "Skipped", ToolOutcome.SKIPPED),
-        SubAgentComplete("call-4", "ok"),
+        content.ToolSuccess("call-1", "a\nb", (content.Image("hash", "image/png", 2, 3),), '{"diff": "+a"}', 1_500),
+        content.ToolError("call-2", "no", content.ToolOutcome.DENIED, display="[1]"),
+        content.ToolCancelled("call-3", "Skipped", content.ToolOutcome.SKIPPED),
+        content.SubAgentComplete("call-4", "ok"),
     ),
     created_at=1_235,
 )
-NOTICE = Message(
+NOTICE = content.Message(
     id="m-9",
     sequence=9,
-    type=MessageType.SYSTEM,
-    content=(Text("mode"),),
+    type=content.MessageType.SYSTEM,
+    content=(content.Text("mode"),),
     created_at=1,
-    kind=SystemKind.MODE_RESTRICTED,
+    kind=content.SystemKind.MODE_RESTRICTED,
     meta=True,
 )
-FAILURE = Message(
-    id="m-10", sequence=10, type=MessageType.ERROR, content=(Text("oh"),), created_at=1, error_kind="rate_limit"
+FAILURE = content.Message(
+    id="m-10",
+    sequence=10,
+    type=content.MessageType.ERROR,
+    content=(content.Text("oh"),),
+    created_at=1,
+    error_kind="rate_limit",
 )
-QUEUED = QueuedInput("m-11", "and then", (Image("hash", "image/png", 2, 3),), 777)
+QUEUED = states.QueuedInput("m-11", "and then", (content.Image("hash", "image/png", 2, 3),), 777)
 
 REPORTS = (
-    AgentReport("agent-1", 0, "first", AgentSucceeded("done")),
-    AgentReport("", 1, "second", AgentFailed(ErrorKind.NO_RESULT, "silent", "half")),
-    AgentReport("agent-3", 2, "third", AgentTimedOut("most")),
+    states.AgentReport("agent-1", 0, "first", states.AgentSucceeded("done")),
+    states.AgentReport("", 1, "second", states.AgentFailed(ErrorKind.NO_RESULT, "silent", "half")),
+    states.AgentReport("agent-3", 2, "third", states.AgentTimedOut("most")),
 )
 
 
-def record(state: State | None = None, **fields: object) -> ConversationRecord:
+def record(state: states.State | None = None, **fields: object) -> ConversationRecord:
     """A conversation with something in every field."""
     made = record_of(
         "c", slug="calm-cove", state=state or STATES["idle"], state_updated_at=1_500, created_at=1_000,

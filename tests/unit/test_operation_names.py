@@ -27,8 +27,6 @@ OF_THE_SERVER = {"SetGeneratedTitle"}
 """Commands that no client sends."""
 OF_SEVERAL_METHODS = {"ResolveApproval": {"approve", "deny"}}
 """Operations that the client divides."""
-UNIONS = {"Conversation", "Creating"}
-"""Several commands together."""
 COMMANDS = CHANGING - SHARED.keys() | OF_THE_SERVER
 
 

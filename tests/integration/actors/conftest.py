@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pykka import ActorRegistry
 
+from actors import messages, ports
 from actors.conversation.supervisor import Supervisor
 from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.context import ApprovalPolicy, Limits, ReasoningEffort, ToolGroup, ToolTraits
@@ -20,31 +21,6 @@ from actors.core.notifications import Durable
 from actors.core.states import State
 from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
-from actors.messages import (
-    CancelConversationCommand,
-    CancelConversationResult,
-    CreateConversationCommand,
-    SendMessageCommand,
-    SendMessageResult,
-)
-from actors.ports import (
-    CancelToken,
-    Commit,
-    ConversationRecord,
-    InvalidToolInputError,
-    ModelAbortedError,
-    ModelAnswer,
-    ModelFailedError,
-    ModelInfo,
-    ModelRequest,
-    ModelSink,
-    Store,
-    StoredEvent,
-    StoreUnavailableError,
-    ToolContext,
-    ToolOutput,
-    ToolSpec,
-)
 from actors.runtime.services import SystemClock
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.support.catalogs import OneModelCatalog
@@ -69,16 +45,16 @@ class Calendar(SystemClock):
 class Exchange:
     """One model request that a test answers by hand."""
 
-    request: ModelRequest
-    sink: ModelSink
-    cancel: CancelToken
+    request: ports.ModelRequest
+    sink: ports.ModelSink
+    cancel: ports.CancelToken
     counted: Usage | None = None
     """What an abort tells of the cost."""
-    _answer: queue.SimpleQueue[ModelAnswer | Exception] = field(default_factory=queue.SimpleQueue)
+    _answer: queue.SimpleQueue[ports.ModelAnswer | Exception] = field(default_factory=queue.SimpleQueue)
 
     def say(self, *content: Content | str, **answer: Any) -> None:
         blocks = tuple(Text(block) if isinstance(block, str) else block for block in content)
-        self._answer.put(ModelAnswer(blocks, answer.pop("end_turn", True), **answer))
+        self._answer.put(ports.ModelAnswer(blocks, answer.pop("end_turn", True), **answer))
 
     def call(self, *calls: ToolUse, text: str = "") -> None:
         self.say(*((Text(text),) if text else ()), *calls, end_turn=False)
@@ -86,13 +62,13 @@ class Exchange:
     def fail(
         self, kind: ErrorKind, text: str = "staged", retry_after_ms: int | None = None, usage: Usage | None = None
     ) -> None:
-        self._answer.put(ModelFailedError(LlmFailure(kind, text), retry_after_ms, usage))
+        self._answer.put(ports.ModelFailedError(LlmFailure(kind, text), retry_after_ms, usage))
 
     def crash(self) -> None:
         self._answer.put(ZeroDivisionError("a bug in an adapter"))
 
-    def wait(self) -> ModelAnswer:
-        self.cancel.on_cancel(lambda: self._answer.put(ModelAbortedError(self.counted)))
+    def wait(self) -> ports.ModelAnswer:
+        self.cancel.on_cancel(lambda: self._answer.put(ports.ModelAbortedError(self.counted)))
         answer = self._answer.get(timeout=PATIENCE * 3)
         if isinstance(answer, Exception):
             raise answer
@@ -102,7 +78,7 @@ class Exchange:
 class ScriptedModel:
     """A model whose requests wait in `exchanges` until the test answers them."""
 
-    info = ModelInfo(
+    info = ports.ModelInfo(
         "scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000, images=True,
         reasoning_efforts=(ReasoningEffort.LOW, ReasoningEffort.HIGH), answer_limit=8_000,
     )  # fmt: skip
@@ -111,7 +87,9 @@ class ScriptedModel:
         self.exchanges: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
         self.asked = 0
 
-    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(
+        self, request: ports.ModelRequest, sink: ports.ModelSink, cancel: ports.CancelToken
+    ) -> ports.ModelAnswer:
         self.asked += 1
         exchange = Exchange(request, sink, cancel)
         self.exchanges.put(exchange)
@@ -123,12 +101,12 @@ class ToolRun:
     """One running tool that a test ends by hand; a cancel ends it after `reap`."""
 
     arguments: Mapping[str, Any]
-    context: ToolContext
-    finish: queue.SimpleQueue[ToolOutput | Exception] = field(default_factory=queue.SimpleQueue)
+    context: ports.ToolContext
+    finish: queue.SimpleQueue[ports.ToolOutput | Exception] = field(default_factory=queue.SimpleQueue)
     reap: threading.Event = field(default_factory=threading.Event)
 
-    def wait(self) -> ToolOutput:
-        self.context.cancel.on_cancel(lambda: self.finish.put(ToolOutput("cut off", is_error=True)))
+    def wait(self) -> ports.ToolOutput:
+        self.context.cancel.on_cancel(lambda: self.finish.put(ports.ToolOutput("cut off", is_error=True)))
         output = self.finish.get(timeout=PATIENCE * 3)
         if self.context.cancel.cancelled:
             assert self.reap.wait(PATIENCE)
@@ -143,12 +121,12 @@ class ScriptedTool:
 
     def __init__(self, name: str, **traits: Any) -> None:
         group = traits.pop("group", ToolGroup.OTHER)
-        self.spec = ToolSpec(f"{name} for tests", {"type": "object"}, ToolTraits(name, group, **traits))
+        self.spec = ports.ToolSpec(f"{name} for tests", {"type": "object"}, ToolTraits(name, group, **traits))
         self.runs: queue.SimpleQueue[ToolRun] = queue.SimpleQueue()
         self.started = 0
         self.running = 0
 
-    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    def run(self, arguments: Mapping[str, Any], context: ports.ToolContext) -> ports.ToolOutput:
         self.started += 1
         self.running += 1
         assert self.running == 1, "two tools at once"
@@ -169,7 +147,7 @@ class Box(NothingKept):
             "look": ScriptedTool("look", retry_safe=True, group=ToolGroup.READ),
         }
 
-    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+    def specs(self, *, sub_agent: bool) -> tuple[ports.ToolSpec, ...]:
         return tuple(tool.spec for tool in self.tools.values())
 
     def get(self, name: str) -> ScriptedTool | None:
@@ -177,7 +155,7 @@ class Box(NothingKept):
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         if name not in self.tools:
-            raise InvalidToolInputError(f"there is no tool {name}")
+            raise ports.InvalidToolInputError(f"there is no tool {name}")
         return {"raw": raw}
 
 
@@ -231,7 +209,7 @@ class Hold:
 class ShakyStore:
     """A store that fails while a test wants it to: before a commit, or after it, as if it had failed."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ports.Store) -> None:
         self.inner = store
         self.down = False
         self.deaf = False
@@ -243,18 +221,18 @@ class ShakyStore:
     def __getattr__(self, name: str) -> Any:
         if self.deaf:
             self.refusals.release()
-            raise StoreUnavailableError("the disk is gone")
+            raise ports.StoreUnavailableError("the disk is gone")
         return getattr(self.inner, name)
 
-    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+    def commit(self, *parts: ports.Commit, urgent: bool = False) -> None:
         if self.down or self.deaf:
             self.refusals.release()
-            raise StoreUnavailableError("the disk is full")
+            raise ports.StoreUnavailableError("the disk is full")
         self.inner.commit(*parts, urgent=urgent)
         if self.lies:
             self.lies -= 1
             self.refusals.release()
-            raise StoreUnavailableError("was it written?")
+            raise ports.StoreUnavailableError("was it written?")
 
 
 class World:
@@ -262,7 +240,7 @@ class World:
 
     def __init__(self, store: Any, **settings: Any) -> None:
         self.store = store
-        self.truth: Store = store.inner if isinstance(store, ShakyStore) else store
+        self.truth: ports.Store = store.inner if isinstance(store, ShakyStore) else store
         """What is really stored, whatever the actors get to see."""
         self.model = settings.pop("model", None) or ScriptedModel()
         self.small: Any = settings.pop("small", None)
@@ -287,7 +265,7 @@ class World:
 
     def create(self, **fields: Any) -> Talk:
         fields.setdefault("approval_policy", ApprovalPolicy.AUTO)
-        record = self.supervisor.create(CreateConversationCommand("tester", "/tmp", **fields)).result(PATIENCE)
+        record = self.supervisor.create(messages.CreateConversationCommand("tester", "/tmp", **fields)).result(PATIENCE)
         return Talk(self, record.id)
 
 
@@ -307,14 +285,14 @@ class Talk:
     def ask(self, request: Any) -> Any:
         return self.world.supervisor.ask(self.id, request).result(PATIENCE)
 
-    def send(self, text: str, **fields: Any) -> SendMessageResult:
-        answer = self.ask(SendMessageCommand(text, **fields))
-        assert isinstance(answer, SendMessageResult)
+    def send(self, text: str, **fields: Any) -> messages.SendMessageResult:
+        answer = self.ask(messages.SendMessageCommand(text, **fields))
+        assert isinstance(answer, messages.SendMessageResult)
         return answer
 
-    def cancel(self, **fields: Any) -> CancelConversationResult:
-        answer = self.ask(CancelConversationCommand(**fields))
-        assert isinstance(answer, CancelConversationResult)
+    def cancel(self, **fields: Any) -> messages.CancelConversationResult:
+        answer = self.ask(messages.CancelConversationCommand(**fields))
+        assert isinstance(answer, messages.CancelConversationResult)
         return answer
 
     def exchange(self) -> Exchange:
@@ -326,7 +304,7 @@ class Talk:
         return self.world.box.tools[name].runs.get(timeout=PATIENCE)
 
     @property
-    def record(self) -> ConversationRecord:
+    def record(self) -> ports.ConversationRecord:
         record = self.world.truth.load(self.id)
         assert record is not None
         return record
@@ -335,7 +313,7 @@ class Talk:
     def state(self) -> State:
         return self.record.state
 
-    def events(self, after: int = 0) -> tuple[StoredEvent, ...]:
+    def events(self, after: int = 0) -> tuple[ports.StoredEvent, ...]:
         return self.world.truth.events(self.id, after=after, limit=100_000)
 
     def found(self, kind: type[Durable], after: int = 0) -> list[Any]:

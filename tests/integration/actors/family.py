@@ -6,37 +6,26 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from actors import ports
 from actors.adapters.tools.sub_agent_tools import ERROR_SPEC, RESULT_SPEC, SpawnSubAgentTool
 from actors.core.content import SubAgentComplete, Text, ToolUse, Usage
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.ports import (
-    CancelToken,
-    ModelAbortedError,
-    ModelAnswer,
-    ModelFailedError,
-    ModelInfo,
-    ModelRequest,
-    ModelSink,
-    ToolContext,
-    ToolOutput,
-    ToolSpec,
-)
 from tests.support.patience import PATIENCE, eventually
 from tests.support.toolboxes import NothingKept
 
 WINDOW = 190_000
 
 
-def call(request: ModelRequest, name: str, **arguments: Any) -> ModelAnswer:
+def call(request: ports.ModelRequest, name: str, **arguments: Any) -> ports.ModelAnswer:
     """The one call of an answer. Its id is new, whatever the request has been answered before."""
     return answer(request, ToolUse(f"{request.request_id.replace(':', '-')}", name, json.dumps(arguments)))
 
 
-def answer(request: ModelRequest, *content: Any, tokens: int = 100) -> ModelAnswer:
+def answer(request: ports.ModelRequest, *content: Any, tokens: int = 100) -> ports.ModelAnswer:
     blocks = tuple(Text(block) if isinstance(block, str) else block for block in content)
     ended = all(isinstance(block, Text) for block in blocks)
-    return ModelAnswer(blocks, ended, Usage(input_tokens=tokens - 10, output_tokens=10, cost_micros=tokens))
+    return ports.ModelAnswer(blocks, ended, Usage(input_tokens=tokens - 10, output_tokens=10, cost_micros=tokens))
 
 
 class Gates(dict[str, threading.Event]):
@@ -49,10 +38,10 @@ class Gates(dict[str, threading.Event]):
 class FamilyModel:
     """Sub-agents do what the first word of their task says, with the rest of it; a parent's message holds its tasks."""
 
-    info = ModelInfo("scripted", "Scripted", "tests", "demo", 200_000, 8_000, WINDOW)
+    info = ports.ModelInfo("scripted", "Scripted", "tests", "demo", 200_000, 8_000, WINDOW)
 
     def __init__(self) -> None:
-        self.requests: list[ModelRequest] = []
+        self.requests: list[ports.ModelRequest] = []
         self.running: set[str] = set()
         """Conversations that a request of is under way."""
         self.gates = Gates()
@@ -71,9 +60,11 @@ class FamilyModel:
         with self.news:
             assert self.news.wait_for(lambda: self.asked(conversation_id) >= times, PATIENCE)
 
-    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(
+        self, request: ports.ModelRequest, sink: ports.ModelSink, cancel: ports.CancelToken
+    ) -> ports.ModelAnswer:
         if cancel.cancelled:  # as every adapter does before it asks anybody
-            raise ModelAbortedError
+            raise ports.ModelAbortedError
         with self.news:
             self.requests.append(request)
             self.running.add(request.conversation_id)
@@ -88,15 +79,15 @@ class FamilyModel:
             with self.news:
                 self.running.discard(request.conversation_id)
 
-    def _parent(self, request: ModelRequest) -> ModelAnswer:
+    def _parent(self, request: ports.ModelRequest) -> ports.ModelAnswer:
         last = request.turns[-1].content[-1]
         if isinstance(last, Text) and last.text.startswith("["):
             return call(request, "spawn_sub_agent", tasks=json.loads(last.text))
         return answer(request, "All is told.")
 
     def _sub_agent(
-        self, request: ModelRequest, word: str, rest: str, sink: ModelSink, cancel: CancelToken
-    ) -> ModelAnswer:
+        self, request: ports.ModelRequest, word: str, rest: str, sink: ports.ModelSink, cancel: ports.CancelToken
+    ) -> ports.ModelAnswer:
         match word:
             case "submit":
                 return call(request, "submit_result", result=rest)
@@ -109,7 +100,7 @@ class FamilyModel:
                 sink.flush()
                 self.hanging.set()
                 assert cancel.wait(PATIENCE * 2)
-                raise ModelAbortedError
+                raise ports.ModelAbortedError
             case "talk":
                 return answer(request, f"I think: {rest}")
             case "use":  # a tool in every turn, without an end
@@ -121,20 +112,22 @@ class FamilyModel:
                 is_last = "this is your last turn" in said
                 return self._sub_agent(request, *(("submit", rest) if is_last else ("use", "look")), sink, cancel)
             case "overloaded":
-                raise ModelFailedError(LlmFailure(ErrorKind.RATE_LIMIT, "too many requests"), retry_after_ms=50_000)
+                raise ports.ModelFailedError(
+                    LlmFailure(ErrorKind.RATE_LIMIT, "too many requests"), retry_after_ms=50_000
+                )
             case "refused":
-                raise ModelFailedError(LlmFailure(ErrorKind.AUTH, "the key is wrong"))
+                raise ports.ModelFailedError(LlmFailure(ErrorKind.AUTH, "the key is wrong"))
             case "fill":
                 return answer(request, "I read it all.", *call(request, "look").content, tokens=WINDOW)
             case _:
                 raise AssertionError(f"no such task: {word}")
 
-    def _wait(self, request: ModelRequest, rest: str, cancel: CancelToken) -> ModelAnswer:
+    def _wait(self, request: ports.ModelRequest, rest: str, cancel: ports.CancelToken) -> ports.ModelAnswer:
         gate = self.gates[rest]
         cancel.on_cancel(gate.set)
         assert gate.wait(PATIENCE)
         if cancel.cancelled:
-            raise ModelAbortedError
+            raise ports.ModelAbortedError
         return call(request, "submit_result", result=rest)
 
 
@@ -146,21 +139,21 @@ class FamilyBox(NothingKept):
         self.ended = threading.Semaphore(0)
         self.forgotten: list[str] = []
         self.files: dict[str, str] = {}
-        self._runs: dict[str, Callable[[Mapping[str, Any], ToolContext], ToolOutput]] = {
-            "look": lambda arguments, context: ToolOutput("seen"),
+        self._runs: dict[str, Callable[[Mapping[str, Any], ports.ToolContext], ports.ToolOutput]] = {
+            "look": lambda arguments, context: ports.ToolOutput("seen"),
             "linger": self._linger,
             "read_file": self._read,
         }
 
-    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+    def specs(self, *, sub_agent: bool) -> tuple[ports.ToolSpec, ...]:
         traits = [ToolTraits(name, ToolGroup.OTHER, retry_safe=True) for name in self._runs]
-        standard = tuple(ToolSpec(each.name, {}, each) for each in traits)
+        standard = tuple(ports.ToolSpec(each.name, {}, each) for each in traits)
         return (*standard, RESULT_SPEC, ERROR_SPEC) if sub_agent else (*standard, SpawnSubAgentTool().spec)
 
     def get(self, name: str) -> Any:
         if name == "spawn_sub_agent":
             return SpawnSubAgentTool()
-        return SimpleNamespace(spec=ToolSpec(name, {}, ToolTraits(name, ToolGroup.OTHER)), run=self._runs[name])
+        return SimpleNamespace(spec=ports.ToolSpec(name, {}, ToolTraits(name, ToolGroup.OTHER)), run=self._runs[name])
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         parsed: Mapping[str, Any] = json.loads(raw)
@@ -169,17 +162,17 @@ class FamilyBox(NothingKept):
     def forget(self, conversation_id: str) -> None:
         self.forgotten.append(conversation_id)
 
-    def _linger(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    def _linger(self, arguments: Mapping[str, Any], context: ports.ToolContext) -> ports.ToolOutput:
         self.lingering.release()
         assert context.cancel.wait(PATIENCE * 2)
         self.ended.release()
-        return ToolOutput("cut off", is_error=True)
+        return ports.ToolOutput("cut off", is_error=True)
 
-    def _read(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    def _read(self, arguments: Mapping[str, Any], context: ports.ToolContext) -> ports.ToolOutput:
         text = self.files.get(arguments["path"])
         if text is None:
-            return ToolOutput(f"Cannot read {arguments['path']}: no such file.", is_error=True)
-        return ToolOutput(text)
+            return ports.ToolOutput(f"Cannot read {arguments['path']}: no such file.", is_error=True)
+        return ports.ToolOutput(text)
 
 
 def tasks(*texts: str, **more: Any) -> str:

@@ -9,22 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors import messages
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import ToolUse
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, ClientTool, Origin, Profile
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved, ConversationUpdated
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle
-from actors.messages import (
-    ContinueConversationCommand,
-    CreateApprovalRuleCommand,
-    DeleteApprovalRuleCommand,
-    ForkConversationCommand,
-    InvalidFieldError,
-    ResolveApprovalCommand,
-    TriggerContinuationCommand,
-    UnknownApprovalRuleError,
-)
 from actors.ports import ToolOutput
 from tests.integration.actors.conftest import Talk
 from tests.integration.actors.family import child, tasks
@@ -48,7 +39,7 @@ def bash(call_id: str, command: str) -> ToolUse:
 
 
 def make(talk: Talk, action: Action, **subject: str) -> ApprovalRule:
-    rule = talk.ask(CreateApprovalRuleCommand(replace(ApprovalRule("", action), **subject), "ann"))
+    rule = talk.ask(messages.CreateApprovalRuleCommand(replace(ApprovalRule("", action), **subject), "ann"))
     assert isinstance(rule, ApprovalRule)
     return rule
 
@@ -76,7 +67,7 @@ def test_an_answer_with_a_rule_decides_the_next_calls_too(world: World) -> None:
     exactly, prefix = question.suggestions
     assert (exactly.command, prefix.command_prefix) == ("make test", "make test")
 
-    record = talk.ask(ResolveApprovalCommand("t1", True, prefix, principal="ann"))
+    record = talk.ask(messages.ResolveApprovalCommand("t1", True, prefix, principal="ann"))
     (rule,) = record.approval_rules
     assert (rule.command_prefix, rule.action, rule.creator, rule.origin) == (
         "make test",
@@ -90,7 +81,9 @@ def test_an_answer_with_a_rule_decides_the_next_calls_too(world: World) -> None:
     talk.exchange().call(bash("t2", "make test && make 'test' all"))
     runs(talk)
     (question,) = asked(talk, bash("t3", "make test; git push"))
-    talk.ask(ResolveApprovalCommand("t3", False, replace(question.suggestions[2], action=ALLOW), "not yet", "bob"))
+    talk.ask(
+        messages.ResolveApprovalCommand("t3", False, replace(question.suggestions[2], action=ALLOW), "not yet", "bob")
+    )
     talk.exchange().call(bash("t4", "git push origin"))
     talk.exchange().say("I see")
     talk.rest(Idle)
@@ -109,7 +102,7 @@ def test_an_answer_with_a_rule_decides_the_next_calls_too(world: World) -> None:
 
 def test_rules_judge_a_call_by_the_name_that_is_meant_and_its_result_says_what_was_corrected(world: World) -> None:
     talk = world.create()
-    talk.ask(CreateApprovalRuleCommand(ApprovalRule("", DENY, command_prefix="git push"), "ann"))
+    talk.ask(messages.CreateApprovalRuleCommand(ApprovalRule("", DENY, command_prefix="git push"), "ann"))
     talk.send("go")
     for call_id, command in (("t1", "git push origin"), ("t2", "git status")):
         talk.exchange().call(replace(bash(call_id, command), name="functions.bash"))
@@ -130,8 +123,8 @@ def test_an_answer_whose_rule_cannot_be_made_leaves_the_question_open(world: Wor
     talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
     talk.send("go")
     asked(talk, bash("t1", "bash x"))
-    with pytest.raises(InvalidFieldError) as refusal:
-        talk.ask(ResolveApprovalCommand("t1", True, ApprovalRule("", ALLOW, command_prefix="bash")))
+    with pytest.raises(messages.InvalidFieldError) as refusal:
+        talk.ask(messages.ResolveApprovalCommand("t1", True, ApprovalRule("", ALLOW, command_prefix="bash")))
 
     assert refusal.value.field == "rule.command_prefix"
     assert isinstance(talk.state, AwaitingToolApproval)
@@ -144,7 +137,7 @@ def test_a_call_that_cannot_run_is_refused_before_a_person_is_asked_about_it(wor
     wrong = ToolUse("t1", "loook", "{}")
     (question,) = asked(talk, wrong, bash("t2", "make"))
     assert question.call.id == "t2"
-    talk.ask(ResolveApprovalCommand("t2", True))
+    talk.ask(messages.ResolveApprovalCommand("t2", True))
     runs(talk)
     talk.exchange().call(replace(wrong, id="t3"))
     talk.exchange().say("I see")
@@ -157,9 +150,9 @@ def test_an_answer_that_comes_too_late_makes_no_rule(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
     talk.send("go")
     (question,) = asked(talk, bash("t1", "make test"))
-    talk.ask(ResolveApprovalCommand("t1", False))
+    talk.ask(messages.ResolveApprovalCommand("t1", False))
     with pytest.raises(Rejected) as refusal:
-        talk.ask(ResolveApprovalCommand("t1", True, question.suggestions[1], principal="ann"))
+        talk.ask(messages.ResolveApprovalCommand("t1", True, question.suggestions[1], principal="ann"))
     assert refusal.value.reason is Reason.NOT_AWAITING_APPROVAL
     assert talk.record.approval_rules == ()
     talk.exchange().say("I see")
@@ -171,7 +164,7 @@ def test_a_rule_for_a_tool_that_does_not_exist_is_refused_with_what_may_have_bee
     talk = world.create(profile=Profile(client_tools=(declared,)))
     meanings = {"loook": "did you mean 'look'?", "findorder": "did you mean 'find_order'?", "?": "there are: "}
     for wrong, meant in meanings.items():
-        with pytest.raises(InvalidFieldError, match=re.escape(meant)) as refusal:
+        with pytest.raises(messages.InvalidFieldError, match=re.escape(meant)) as refusal:
             make(talk, DENY, tool=wrong)
         assert refusal.value.field == "tool"
     for known in ("look", "find_order", "mcp__new__any"):
@@ -180,7 +173,7 @@ def test_a_rule_for_a_tool_that_does_not_exist_is_refused_with_what_may_have_bee
 
 def test_rules_are_made_once_replaced_and_revoked(world: World, caplog: pytest.LogCaptureFixture) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
-    command = CreateApprovalRuleCommand(ApprovalRule("", ALLOW, command_prefix=" make "), "ann", "id", "h")
+    command = messages.CreateApprovalRuleCommand(ApprovalRule("", ALLOW, command_prefix=" make "), "ann", "id", "h")
     first = talk.ask(command)
     assert talk.ask(command) == first == make(talk, ALLOW, command_prefix="make")
     instead = make(talk, DENY, command_prefix="make")
@@ -188,10 +181,10 @@ def test_rules_are_made_once_replaced_and_revoked(world: World, caplog: pytest.L
     assert talk.record.approval_rules == (instead, other)
     assert len({first.id, instead.id, other.id}) == 3
 
-    talk.ask(DeleteApprovalRuleCommand(instead.id, "bob"))
+    talk.ask(messages.DeleteApprovalRuleCommand(instead.id, "bob"))
     assert talk.record.approval_rules == (other,)
-    with pytest.raises(UnknownApprovalRuleError):
-        talk.ask(DeleteApprovalRuleCommand(instead.id, "bob"))
+    with pytest.raises(messages.UnknownApprovalRuleError):
+        talk.ask(messages.DeleteApprovalRuleCommand(instead.id, "bob"))
     assert "fault" not in caplog.text
     talk.check()
 
@@ -210,7 +203,7 @@ def test_rules_are_made_once_replaced_and_revoked(world: World, caplog: pytest.L
 )
 def test_what_no_rule_can_allow_is_refused_by_name(world: World, field: str, subject: str) -> None:
     talk = world.create()
-    with pytest.raises(InvalidFieldError) as refusal:
+    with pytest.raises(messages.InvalidFieldError) as refusal:
         make(talk, ALLOW, **{field: subject})
     assert refusal.value.field == field
 
@@ -219,7 +212,7 @@ def test_a_conversation_has_a_bounded_number_of_rules(world: World) -> None:
     talk = world.create()
     for number in range(100):
         make(talk, DENY, command=f"make {number}")
-    with pytest.raises(InvalidFieldError, match="at most 100"):
+    with pytest.raises(messages.InvalidFieldError, match="at most 100"):
         make(talk, DENY, command="make more")
     make(talk, ASK, command="make 7")
 
@@ -230,11 +223,11 @@ def test_forks_and_successors_keep_the_rules_and_go_their_own_ways(world: World)
     talk.send("hello")
     talk.exchange().say("hi")
     talk.rest(Idle)
-    fork = Talk(world, world.supervisor.create(ForkConversationCommand("tester", talk.id)).result(PATIENCE).id)
-    talk.ask(TriggerContinuationCommand())
+    fork = Talk(world, world.supervisor.create(messages.ForkConversationCommand("tester", talk.id)).result(PATIENCE).id)
+    talk.ask(messages.TriggerContinuationCommand())
     talk.exchange().say("nothing")
     talk.rest(ContextExhausted)
-    successor = Talk(world, talk.ask(ContinueConversationCommand()).id)
+    successor = Talk(world, talk.ask(messages.ContinueConversationCommand()).id)
 
     for heir in (fork, successor):
         assert heir.record.approval_rules == (rule,)
@@ -243,7 +236,7 @@ def test_forks_and_successors_keep_the_rules_and_go_their_own_ways(world: World)
         heir.exchange().say("no")
         ended(heir)
         more = make(heir, ALLOW, tool="look")
-        heir.ask(DeleteApprovalRuleCommand(rule.id, "ann"))
+        heir.ask(messages.DeleteApprovalRuleCommand(rule.id, "ann"))
         assert heir.record.approval_rules == (more,)
     assert talk.record.approval_rules == (rule,)
 

@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 
+from actors import messages
 from actors.core.content import ToolOutcome, ToolResult, ToolSuccess, ToolUse, is_tool_result
 from actors.core.context import ClientTool, Mode, Profile, ToolGroup
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import CallStatus, ClientToolCall, ConversationUpdated, MessageAdded
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages import (
-    ForkConversationCommand,
-    InvalidFieldError,
-    SetModeCommand,
-    SubmitToolResultCommand,
-    SubmitToolResultResult,
-    UpdateConversationCommand,
-)
 from tests.integration.actors.test_modes import Cell
 from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store
@@ -36,8 +29,10 @@ CALL = ToolUse("t1", "find_order", '{"id": 7}')
 SHIPPING = ToolUse("t1", "ship_order", '{"id": 7}')
 
 
-def submit(talk: Any, call_id: str = "t1", output: str = "shipped", **fields: Any) -> SubmitToolResultResult:
-    answer: SubmitToolResultResult = talk.ask(SubmitToolResultCommand(call_id, ToolSuccess(call_id, output), **fields))
+def submit(talk: Any, call_id: str = "t1", output: str = "shipped", **fields: Any) -> messages.SubmitToolResultResult:
+    answer: messages.SubmitToolResultResult = talk.ask(
+        messages.SubmitToolResultCommand(call_id, ToolSuccess(call_id, output), **fields)
+    )
     return answer
 
 
@@ -143,7 +138,7 @@ def test_restricted_mode_offers_those_that_read_and_stop_running_withdraws_the_o
     talk.send("go")
     exchange = talk.exchange()
     assert [spec.name for spec in exchange.request.tools if spec.traits.client] == ["find_order"]
-    talk.ask(SetModeCommand(Mode.UNRESTRICTED))
+    talk.ask(messages.SetModeCommand(Mode.UNRESTRICTED))
     exchange.call(ToolUse("t0", "find_order", '{"id": 1}'))
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
     submit(talk, "t0")
@@ -151,9 +146,9 @@ def test_restricted_mode_offers_those_that_read_and_stop_running_withdraws_the_o
     assert [spec.name for spec in second.request.tools if spec.traits.client] == ["find_order"], "frozen for the run"
     second.call(SHIPPING)
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
-    assert talk.ask(SetModeCommand(Mode.RESTRICTED)).surviving_calls == ()
+    assert talk.ask(messages.SetModeCommand(Mode.RESTRICTED)).surviving_calls == ()
 
-    answer = talk.ask(SetModeCommand(Mode.RESTRICTED, stop_running=True))
+    answer = talk.ask(messages.SetModeCommand(Mode.RESTRICTED, stop_running=True))
 
     assert answer.stopped_calls == ("t1",)
     assert statuses(talk)[-1] is CallStatus.WITHDRAWN
@@ -175,9 +170,9 @@ def test_what_the_mode_does_not_offer_is_refused_if_asked_and_nothing_is_changed
     talk = cell.create(profile=Profile(client_tools=(FIND,)), refuse_unoffered_tools=True)
     before = talk.record
     with not_offered:
-        talk.ask(UpdateConversationCommand(title="new", client_tools=(SHIP,), refuse_unoffered_tools=True))
+        talk.ask(messages.UpdateConversationCommand(title="new", client_tools=(SHIP,), refuse_unoffered_tools=True))
     assert talk.record == before
-    talk.ask(UpdateConversationCommand(client_tools=(SHIP,)))
+    talk.ask(messages.UpdateConversationCommand(client_tools=(SHIP,)))
     assert talk.record.profile.client_tools == (SHIP,)
     assert cell.create(profile=both, mode=Mode.UNRESTRICTED, refuse_unoffered_tools=True).record.profile == both
 
@@ -185,12 +180,12 @@ def test_what_the_mode_does_not_offer_is_refused_if_asked_and_nothing_is_changed
 def test_they_change_at_rest_only_and_the_next_run_offers_the_new_ones(world: World) -> None:
     talk = asking(world)
     with pytest.raises(Rejected, check=lambda error: error.reason is Reason.AGENT_BUSY):
-        talk.ask(UpdateConversationCommand(client_tools=(SHIP,)))
+        talk.ask(messages.UpdateConversationCommand(client_tools=(SHIP,)))
     submit(talk)
     talk.exchange().say("done")
     talk.rest(Idle)
 
-    record = talk.ask(UpdateConversationCommand(client_tools=(SHIP,)))
+    record = talk.ask(messages.UpdateConversationCommand(client_tools=(SHIP,)))
 
     assert record.profile.client_tools == (SHIP,)
     assert [told.fields for told in talk.found(ConversationUpdated)][-1] == ("client_tools",)
@@ -219,10 +214,10 @@ def test_they_change_at_rest_only_and_the_next_run_offers_the_new_ones(world: Wo
 def test_what_cannot_be_offered_is_refused_at_creation_and_at_rest(
     world: World, tools: tuple[ClientTool, ...], field: str
 ) -> None:
-    with pytest.raises(InvalidFieldError, check=lambda error: error.field == field):
+    with pytest.raises(messages.InvalidFieldError, check=lambda error: error.field == field):
         world.create(profile=Profile(client_tools=tools))
-    with pytest.raises(InvalidFieldError, check=lambda error: error.field == field):
-        world.create().ask(UpdateConversationCommand(client_tools=tools))
+    with pytest.raises(messages.InvalidFieldError, check=lambda error: error.field == field):
+        world.create().ask(messages.UpdateConversationCommand(client_tools=tools))
 
 
 def test_after_a_restart_the_call_is_interrupted_like_any_tool(make_world: Callable[..., World]) -> None:
@@ -283,6 +278,6 @@ def test_a_fork_keeps_the_tools_of_clients(world: World) -> None:
     talk.exchange().say("done")
     talk.rest(Idle)
 
-    forked = world.supervisor.create(ForkConversationCommand("tester", talk.id)).result(PATIENCE)
+    forked = world.supervisor.create(messages.ForkConversationCommand("tester", talk.id)).result(PATIENCE)
 
     assert forked.profile.client_tools == (FIND, SHIP)

@@ -5,19 +5,13 @@ from typing import Any
 
 import pytest
 
+from actors import messages
 from actors.conversation import creation
 from actors.core.content import ToolUse, Usage, content_tokens, is_tool_result, text_of
 from actors.core.context import Profile
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
 from actors.core.states import ContextExhausted, Idle
-from actors.messages import (
-    ContinueConversationCommand,
-    CreateConversationCommand,
-    TriggerContinuationCommand,
-    UpdateConversationCommand,
-    etag_of,
-)
 from actors.ports import ToolOutput
 from actors.ports.store import Selection
 from tests.integration.actors.conftest import Talk
@@ -31,7 +25,7 @@ BASH = ToolUse("t1", "bash", "{}")
 
 
 def create_in(world: World, directory: Path, **fields: Any) -> Talk:
-    command = CreateConversationCommand("tester", str(directory), **fields)
+    command = messages.CreateConversationCommand("tester", str(directory), **fields)
     return Talk(world, world.supervisor.create(command).result(PATIENCE).id)
 
 
@@ -121,7 +115,7 @@ def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor
     assert fates == [("then the tests", Fate.DISCARDED), ("then the docs", Fate.DISCARDED)]
     assert [stop.detail for stop in talk.found(RunStop)] == ["context_exhausted", "not_run", "not_run"]
 
-    successor = talk.ask(ContinueConversationCommand(include_summary=True))
+    successor = talk.ask(messages.ContinueConversationCommand(include_summary=True))
 
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
     assert successor.state.ledger.follows == ()
@@ -136,7 +130,7 @@ def test_the_successor_of_a_conversation_in_which_nothing_waited_begins_with_the
     talk.exchange().say("the summary")
     talk.rest(ContextExhausted)
 
-    successor = talk.ask(ContinueConversationCommand(include_summary=True))
+    successor = talk.ask(messages.ContinueConversationCommand(include_summary=True))
 
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
     assert seed.content[0].text.endswith("which was summarised:\n\nthe summary")
@@ -153,7 +147,7 @@ def test_instructions_that_cannot_be_read_are_said_before_the_first_message(worl
     begin = [text_of(message.content) for message in world.truth.history(talk.id, 2)]
     assert begin == [warning, "go on"]
 
-    successor = talk.ask(ContinueConversationCommand(include_summary=True))
+    successor = talk.ask(messages.ContinueConversationCommand(include_summary=True))
 
     first, seed = world.truth.messages(successor.id, after=0, limit=10)
     assert text_of(first.content) == warning
@@ -181,7 +175,7 @@ def test_messages_that_are_too_long_fill_neither_the_summary_nor_the_successor(w
     summary.say("the summary")
     talk.rest(ContextExhausted)
 
-    successor = talk.ask(ContinueConversationCommand(include_summary=True))
+    successor = talk.ask(messages.ContinueConversationCommand(include_summary=True))
 
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
     assert content_tokens(seed.content) < window // 4
@@ -220,7 +214,7 @@ def test_a_conversation_that_continues_by_itself_has_its_successor_once_it_is_ex
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
     assert "the summary\n\n" in seed.content[0].text
     assert seed.content[0].text.endswith("comes back to them:\n\n- then the tests")
-    assert talk.ask(ContinueConversationCommand(include_summary=True)).id == successor.id
+    assert talk.ask(messages.ContinueConversationCommand(include_summary=True)).id == successor.id
     goes_on = Talk(world, successor.id)
     goes_on.send("the tests, then")
     goes_on.exchange().say("done")
@@ -239,9 +233,9 @@ def test_a_fallback_has_a_successor_too(world: World) -> None:
 def test_continuing_by_itself_is_turned_on_and_off(world: World) -> None:
     talk = world.create()
     for wanted in (True, False):
-        before = etag_of(talk.record)
-        assert talk.ask(UpdateConversationCommand(auto_continue=wanted)).profile.auto_continue is wanted
-        assert etag_of(talk.record) != before
+        before = messages.etag_of(talk.record)
+        assert talk.ask(messages.UpdateConversationCommand(auto_continue=wanted)).profile.auto_continue is wanted
+        assert messages.etag_of(talk.record) != before
         assert talk.found(ConversationUpdated)[-1].fields == ("auto_continue",)
     summarised(talk).say("the summary")
     talk.rest(ContextExhausted)
@@ -263,12 +257,12 @@ def test_a_server_that_is_killed_at_the_end_of_a_context_leaves_exactly_one_succ
         lives_on = Talk(after, talk.id)
         if not stored:
             lives_on.rest(Idle)
-            lives_on.ask(TriggerContinuationCommand())
+            lives_on.ask(messages.TriggerContinuationCommand())
             lives_on.exchange().say("the summary")
         lives_on.rest(ContextExhausted)
         hold.release()
         (successor,) = successors(lives_on)
-        assert lives_on.ask(ContinueConversationCommand()).id == lives_on.record.continued_by == successor.id
+        assert lives_on.ask(messages.ContinueConversationCommand()).id == lives_on.record.continued_by == successor.id
     finally:
         after.close()
 
@@ -282,7 +276,7 @@ def test_a_store_that_fails_at_the_end_of_a_context_leaves_exactly_one_successor
     assert shaky.store.refusals.acquire(timeout=PATIENCE)
     shaky.store.down = False
     talk.rest(ContextExhausted)
-    assert talk.ask(ContinueConversationCommand()).id == talk.record.continued_by
+    assert talk.ask(messages.ContinueConversationCommand()).id == talk.record.continued_by
     assert [each.id for each in successors(talk)] == [talk.record.continued_by]
 
 
@@ -303,4 +297,4 @@ def test_a_successor_that_cannot_be_created_is_left_to_a_command(world: World, m
         summary.say("the summary")
         talk.rest(ContextExhausted)
     assert successors(talk) == []
-    assert talk.ask(ContinueConversationCommand()).continued_from == talk.id
+    assert talk.ask(messages.ContinueConversationCommand()).continued_from == talk.id

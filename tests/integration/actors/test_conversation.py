@@ -8,23 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors import ports
+from actors.core import notifications
 from actors.core.content import MessageType, ToolError, ToolOutcome, ToolUse, text_of
 from actors.core.context import ApprovalPolicy, Budget
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.notifications import (
-    ApprovalDecision,
-    ApprovalRequested,
-    ApprovalResolved,
-    Fate,
-    MessageAdded,
-    QueueChanged,
-    RunStop,
-    StateChanged,
-    StopReason,
-    StreamDiscarded,
-    TextDelta,
-    ToolTreeReaped,
-)
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.core.summary import run_id
 from actors.events.hub import EventHub
@@ -45,16 +33,6 @@ from actors.messages import (
     UnknownConversationError,
     UpdateConversationCommand,
     etag_of,
-)
-from actors.ports import (
-    CancelToken,
-    ModelAbortedError,
-    ModelAnswer,
-    ModelRequest,
-    ModelSink,
-    ToolOutput,
-    ToolTransientError,
-    date_of,
 )
 from actors.ports.sandbox import ALL_PERMISSIONS
 from tests.integration.actors.conftest import Calendar, ScriptedModel
@@ -77,16 +55,16 @@ def test_a_full_conversation_runs_its_tools_serially_and_in_order(world: World) 
     assert sent.disposition == "direct"
     assert sent.revision == 0
     talk.exchange().call(BASH, LOOK, text="I will look.")
-    talk.tool("bash").finish.put(ToolOutput("a.txt"))
-    talk.tool("look").finish.put(ToolOutput("nothing", is_error=True))
+    talk.tool("bash").finish.put(ports.ToolOutput("a.txt"))
+    talk.tool("look").finish.put(ports.ToolOutput("nothing", is_error=True))
     last = talk.exchange()
     results = [block for block in last.request.turns[-1].content if hasattr(block, "tool_use_id")]
     assert [(r.tool_use_id, r.output) for r in results] == [("t1", "a.txt"), ("t2", "nothing")]
     last.say("There is a.txt.")
     talk.rest(Idle)
     assert talk.texts() == ["list the files", "I will look.", "", "", "a.txt", "nothing", "There is a.txt."]
-    stops = talk.found(RunStop)
-    assert [(stop.run, stop.reason) for stop in stops] == [(sent.run, StopReason.COMPLETED)]
+    stops = talk.found(notifications.RunStop)
+    assert [(stop.run, stop.reason) for stop in stops] == [(sent.run, notifications.StopReason.COMPLETED)]
 
 
 def test_text_streams_before_the_message_and_never_after_it(world: World) -> None:
@@ -110,13 +88,15 @@ def test_text_streams_before_the_message_and_never_after_it(world: World) -> Non
 class Torrent(ScriptedModel):
     """Streams without end, until it is cancelled, and a little beyond."""
 
-    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(
+        self, request: ports.ModelRequest, sink: ports.ModelSink, cancel: ports.CancelToken
+    ) -> ports.ModelAnswer:
         while not cancel.cancelled:
             sink.text("on and ")
             sink.flush()
         sink.text("on")
         sink.flush()
-        raise ModelAbortedError
+        raise ports.ModelAbortedError
 
 
 class CountingHub(EventHub):
@@ -124,7 +104,7 @@ class CountingHub(EventHub):
 
     taken = 0
 
-    def text_delta(self, conversation_id: str, revision: int, *deltas: TextDelta) -> bool:
+    def text_delta(self, conversation_id: str, revision: int, *deltas: notifications.TextDelta) -> bool:
         taken = super().text_delta(conversation_id, revision, *deltas)
         self.taken += taken
         return taken
@@ -143,7 +123,7 @@ def test_no_text_follows_a_cancel(make_world: Callable[..., World]) -> None:
         assert not cancelled.result(PATIENCE).no_op
         assert hub.taken == taken, number
     talk.rest(Idle)
-    assert len(talk.found(StreamDiscarded)) == 400
+    assert len(talk.found(notifications.StreamDiscarded)) == 400
 
 
 def _collect(watch: Any, talk: Any, seen: list[str]) -> str:
@@ -182,10 +162,10 @@ def test_steers_reach_the_model_at_the_next_boundary_and_follow_ups_start_the_ne
     assert third.request.turns[-1].content[-1].text == "and then"
     third.say("answer three")
     talk.rest(Idle)
-    fates = [(change.input.text, change.fate) for change in talk.found(QueueChanged)]
-    assert fates.count(("steer me", Fate.DELIVERED)) == 1
-    assert fates.count(("and then", Fate.DELIVERED)) == 1
-    assert len(talk.found(RunStop)) == 2
+    fates = [(change.input.text, change.fate) for change in talk.found(notifications.QueueChanged)]
+    assert fates.count(("steer me", notifications.Fate.DELIVERED)) == 1
+    assert fates.count(("and then", notifications.Fate.DELIVERED)) == 1
+    assert len(talk.found(notifications.RunStop)) == 2
 
 
 @pytest.mark.parametrize("approve", [True, False])
@@ -194,17 +174,19 @@ def test_writes_wait_for_an_answer_under_ask_writes(world: World, approve: bool)
     talk.send("go")
     talk.exchange().call(BASH)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
-    assert [asked.call for asked in talk.found(ApprovalRequested)] == [BASH]
+    assert [asked.call for asked in talk.found(notifications.ApprovalRequested)] == [BASH]
     with refused(Reason.UNKNOWN_OR_DECIDED):
         talk.ask(ResolveApprovalCommand("nope", True))
     talk.ask(ResolveApprovalCommand("t1", approve, note="because"))
     if approve:
-        talk.tool().finish.put(ToolOutput("ok"))
+        talk.tool().finish.put(ports.ToolOutput("ok"))
     talk.exchange().say("fine")
     talk.rest(Idle)
-    decision = ApprovalDecision.APPROVE if approve else ApprovalDecision.DENY
-    assert [answer.decision for answer in talk.found(ApprovalResolved)] == [decision]
-    outcome = next(b for m in talk.found(MessageAdded) for b in m.message.content if hasattr(b, "outcome")).outcome
+    decision = notifications.ApprovalDecision.APPROVE if approve else notifications.ApprovalDecision.DENY
+    assert [answer.decision for answer in talk.found(notifications.ApprovalResolved)] == [decision]
+    outcome = next(
+        b for m in talk.found(notifications.MessageAdded) for b in m.message.content if hasattr(b, "outcome")
+    ).outcome
     assert outcome is (ToolOutcome.OK if approve else ToolOutcome.DENIED)
     assert world.box.tools["bash"].started == int(approve)
 
@@ -231,9 +213,9 @@ def test_a_safe_tool_is_retried_and_an_unsafe_one_is_not(world: World) -> None:
     talk = world.create()
     talk.send("go")
     talk.exchange().call(LOOK, BASH)
-    talk.tool("look").finish.put(ToolTransientError("no process", begun=True))
-    talk.tool("look").finish.put(ToolOutput("seen"))
-    talk.tool("bash").finish.put(ToolTransientError("lost", begun=True))
+    talk.tool("look").finish.put(ports.ToolTransientError("no process", begun=True))
+    talk.tool("look").finish.put(ports.ToolOutput("seen"))
+    talk.tool("bash").finish.put(ports.ToolTransientError("lost", begun=True))
     talk.exchange().say("ok")
     talk.rest(Idle)
     assert (world.box.tools["look"].started, world.box.tools["bash"].started) == (2, 1)
@@ -253,8 +235,8 @@ def test_cancel_of_a_model_request_is_idle_at_once_and_keeps_no_text(world: Worl
     assert exchange.cancel.cancelled
     talk.rest(Idle)
     assert talk.texts() == ["long story"]
-    assert len(talk.found(StreamDiscarded)) == 1
-    kinds = [change.state.kind for change in talk.found(StateChanged)]
+    assert len(talk.found(notifications.StreamDiscarded)) == 1
+    kinds = [change.state.kind for change in talk.found(notifications.StateChanged)]
     assert kinds[-2:] == ["cancelling", "idle"]
 
 
@@ -267,16 +249,16 @@ def test_cancel_of_a_tool_is_idle_before_the_tree_is_dead_and_holds_the_next_too
     assert answer.tool_use_ids == ("t1", "t2")
     talk.rest(Idle)
     assert talk.texts()[-2:] == ["Cancelled by user", "Skipped due to cancellation"]
-    assert talk.found(ToolTreeReaped) == []
+    assert talk.found(notifications.ToolTreeReaped) == []
     talk.send("next")
     talk.exchange().call(ToolUse("t5", "bash", "{}"))
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
     assert world.box.tools["bash"].started == 1
     slow.reap.set()
-    talk.tool().finish.put(ToolOutput("after"))
+    talk.tool().finish.put(ports.ToolOutput("after"))
     talk.exchange().say("done")
     talk.rest(Idle)
-    receipt = talk.found(ToolTreeReaped)[0]
+    receipt = talk.found(notifications.ToolTreeReaped)[0]
     assert (receipt.tool_use_id, receipt.pids, receipt.leaked) == ("t1", (4711,), False)
 
 
@@ -289,10 +271,10 @@ def test_a_process_tree_that_survives_is_reported_as_leaked_and_blocks_nothing_f
     world.box.tools["bash"].running = 0
     talk.send("next")
     talk.exchange().call(ToolUse("t5", "look", "{}"))
-    talk.tool("look").finish.put(ToolOutput("after"))
+    talk.tool("look").finish.put(ports.ToolOutput("after"))
     talk.exchange().say("done")
     talk.rest(Idle)
-    assert talk.found(ToolTreeReaped)[0].leaked
+    assert talk.found(notifications.ToolTreeReaped)[0].leaked
     stuck.reap.set()
 
 
@@ -318,10 +300,10 @@ def test_cancel_returns_steers_and_drops_follow_ups_only_on_request(world: World
     talk.send("later", delivery="follow_up")
     answer = talk.cancel(discard_queued=True)
     fates = {change.input.text: change.fate for change in answer.settled}
-    assert fates == {"steer": Fate.RETURNED, "later": Fate.DISCARDED}
+    assert fates == {"steer": notifications.Fate.RETURNED, "later": notifications.Fate.DISCARDED}
     assert answer.settled_at == talk.record.updated_at
     talk.rest(Idle)
-    assert len(talk.found(RunStop)) == 2
+    assert len(talk.found(notifications.RunStop)) == 2
 
 
 def test_cancel_overtakes_a_backlog(world: World) -> None:
@@ -552,6 +534,6 @@ def test_the_model_is_told_of_a_new_day_and_the_prompt_stays(make_world: Callabl
         talk.exchange().say("Done.")
         talk.rest(Idle)
     told = [message for message in world.truth.history(talk.id, 100) if message.type is MessageType.SYSTEM]
-    assert [text_of(message.content) for message in told] == [f"The date is now {date_of(clock.now_ms())} (UTC)."]
+    assert [text_of(message.content) for message in told] == [f"The date is now {ports.date_of(clock.now_ms())} (UTC)."]
     assert told[0].sequence == 5
     assert differences(world.truth, talk.record) == []

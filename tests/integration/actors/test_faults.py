@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from actors import messages, ports
 from actors.core.content import MessageType, Text, ToolError, ToolUse
 from actors.core.context import Limits, ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure, Rejected
@@ -21,26 +22,6 @@ from actors.core.events import InternalFault
 from actors.core.history import violations
 from actors.core.notifications import MessageAdded, RunStop, StreamDiscarded
 from actors.core.states import INACTIVE, ContextExhausted, Error, Idle, LlmPhase, LlmRequesting
-from actors.messages import (
-    CancelConversationCommand,
-    CreateConversationCommand,
-    SendMessageCommand,
-    TriggerContinuationCommand,
-    UnknownConversationError,
-)
-from actors.ports import (
-    CancelToken,
-    ModelAbortedError,
-    ModelAnswer,
-    ModelFailedError,
-    ModelInfo,
-    ModelRequest,
-    ModelSink,
-    ToolContext,
-    ToolOutput,
-    ToolSpec,
-    ToolTransientError,
-)
 from tests.integration.actors.conftest import ShakyStore
 from tests.support.patience import PATIENCE
 from tests.support.stores import new_store
@@ -62,34 +43,36 @@ def crash() -> None:
 class Obliging:
     """A model that does what the last message says."""
 
-    info = ModelInfo("scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000)
+    info = ports.ModelInfo("scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000)
 
     def __init__(self) -> None:
         self.hangs = threading.Event()
 
-    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def respond(
+        self, request: ports.ModelRequest, sink: ports.ModelSink, cancel: ports.CancelToken
+    ) -> ports.ModelAnswer:
         last = request.turns[-1].content[-1]
         word = last.text if isinstance(last, Text) and request.tools else "answer"
         name = request.request_id.replace(":", "-")
         match word:
             case "use tools":
                 calls = ToolUse(f"{name}-1", "look", "{}"), ToolUse(f"{name}-2", "bash", "{}")
-                return ModelAnswer((Text("I will look."), *calls), end_turn=False)
+                return ports.ModelAnswer((Text("I will look."), *calls), end_turn=False)
             case "use a slow tool":
-                return ModelAnswer((ToolUse(f"{name}-1", "slow", "{}"),), end_turn=False)
+                return ports.ModelAnswer((ToolUse(f"{name}-1", "slow", "{}"),), end_turn=False)
             case "stumble" if request.attempt == 1:
-                raise ModelFailedError(LlmFailure(ErrorKind.SERVER_ERROR, "overloaded"))
+                raise ports.ModelFailedError(LlmFailure(ErrorKind.SERVER_ERROR, "overloaded"))
             case "hang":
                 sink.text("Once upon")
                 sink.flush()
                 self.hangs.set()
                 assert cancel.wait(PATIENCE)
-                raise ModelAbortedError
+                raise ports.ModelAbortedError
             case _:
                 sink.started()
                 sink.text("fine")
                 sink.flush()
-                return ModelAnswer((Text("fine"),), end_turn=True)
+                return ports.ModelAnswer((Text("fine"),), end_turn=True)
 
 
 class Tools(NothingKept):
@@ -100,10 +83,10 @@ class Tools(NothingKept):
         self.looks = 0
         self.started: Counter[str] = Counter()
 
-    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+    def specs(self, *, sub_agent: bool) -> tuple[ports.ToolSpec, ...]:
         names = ("look", "bash", "slow")
         traits = [ToolTraits(name, ToolGroup.OTHER, retry_safe=name == "look") for name in names]
-        return tuple(ToolSpec(each.name, {}, each) for each in traits)
+        return tuple(ports.ToolSpec(each.name, {}, each) for each in traits)
 
     def get(self, name: str) -> Any:
         return FunctionTool(getattr(self, f"run_{name}"))
@@ -111,21 +94,21 @@ class Tools(NothingKept):
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         return {}
 
-    def run_look(self, context: ToolContext) -> ToolOutput:
+    def run_look(self, context: ports.ToolContext) -> ports.ToolOutput:
         self.looks += 1
         if self.looks % 2:
-            raise ToolTransientError("no process", begun=False)
-        return ToolOutput("seen")
+            raise ports.ToolTransientError("no process", begun=False)
+        return ports.ToolOutput("seen")
 
-    def run_bash(self, context: ToolContext) -> ToolOutput:
+    def run_bash(self, context: ports.ToolContext) -> ports.ToolOutput:
         self.started["bash"] += 1
-        return ToolOutput("done")
+        return ports.ToolOutput("done")
 
-    def run_slow(self, context: ToolContext) -> ToolOutput:
+    def run_slow(self, context: ports.ToolContext) -> ports.ToolOutput:
         self.slow.set()
         assert context.cancel.wait(PATIENCE)
         context.reaped((4711,))
-        return ToolOutput("cut off", is_error=True)
+        return ports.ToolOutput("cut off", is_error=True)
 
 
 class Life:
@@ -137,27 +120,29 @@ class Life:
 
     def try_to(self, request: Any) -> None:
         """Ask; a refusal or a fault is an answer, silence is not."""
-        with contextlib.suppress(Rejected, UnknownConversationError, Crash):
+        with contextlib.suppress(Rejected, messages.UnknownConversationError, Crash):
             self.world.supervisor.ask(self.id, request).result(PATIENCE)
 
     def live(self) -> None:
         """From the beginning to the end: passes every fault point."""
         try:
-            self.id = self.world.supervisor.create(CreateConversationCommand("tester", "/tmp")).result(PATIENCE).id
+            self.id = (
+                self.world.supervisor.create(messages.CreateConversationCommand("tester", "/tmp")).result(PATIENCE).id
+            )
         except (Crash, Rejected):
             return
         self.say("use tools")
         self.say("stumble")
         self.say("hang", self.world.model.hangs)
         self.say("use a slow tool", self.world.box.slow)
-        self.try_to(TriggerContinuationCommand())
+        self.try_to(messages.TriggerContinuationCommand())
         self.rest()
 
     def say(self, text: str, then_cancel: threading.Event | None = None) -> None:
-        self.try_to(SendMessageCommand(text))
+        self.try_to(messages.SendMessageCommand(text))
         if then_cancel is not None:
             self.wait(lambda: then_cancel.is_set() or self.resting)
-            self.try_to(CancelConversationCommand())
+            self.try_to(messages.CancelConversationCommand())
         self.rest()
 
     @property
@@ -196,7 +181,7 @@ class Life:
     def still_works(self) -> None:
         if isinstance(self.record.state, ContextExhausted):
             return
-        self.world.supervisor.ask(self.id, SendMessageCommand("hello")).result(PATIENCE)
+        self.world.supervisor.ask(self.id, messages.SendMessageCommand("hello")).result(PATIENCE)
         self.wait(lambda: self.resting and self.texts()[-1] == "fine")
         self.check()
 
@@ -389,5 +374,5 @@ def test_a_conversation_deleted_behind_its_back_lets_go(world: World) -> None:
     exchange.say("to nobody")
     with world.supervisor._changed:
         assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
-    with pytest.raises(UnknownConversationError):
+    with pytest.raises(messages.UnknownConversationError):
         talk.send("hello?")

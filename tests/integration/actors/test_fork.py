@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors import messages
 from actors.conversation.forking import forked_conversation
 from actors.core.content import Image, Message, MessageType, SystemKind, Text, ToolUse, Usage, text_of
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, ClientTool, FollowUpPolicy, Mode, Profile
@@ -14,17 +15,6 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history.chain import first_notices
 from actors.core.notifications import StopReason
 from actors.core.states import ContextExhausted, Error, Idle
-from actors.messages import (
-    ArchiveConversationCommand,
-    DeleteConversationCommand,
-    ForkConversationCommand,
-    InvalidFieldError,
-    SetModeCommand,
-    SpawnSubAgentsCommand,
-    SpawnSubAgentsTask,
-    TriggerContinuationCommand,
-    UnknownConversationError,
-)
 from actors.ports import Attachment, ConversationRecord, RevisionTooOldError, Store, ToolOutput, date_of
 from actors.ports.store import Selection
 from tests.integration.actors.conftest import Calendar, Talk
@@ -47,7 +37,7 @@ class ForkedTalk(Talk):
 
 
 def fork(talk: Talk, run: str = "", **fields: Any) -> ForkedTalk:
-    command = ForkConversationCommand("tester", talk.id, run, **fields)
+    command = messages.ForkConversationCommand("tester", talk.id, run, **fields)
     record = talk.world.supervisor.create(command).result(PATIENCE)
     made = ForkedTalk(talk.world, record.id)
     made.check()
@@ -159,7 +149,7 @@ def test_an_error_is_forked_as_a_conversation_at_rest(world: World) -> None:
 
 def test_an_exhausted_conversation_is_forked_before_its_summary(world: World) -> None:
     talk = said(world, 2)
-    talk.ask(TriggerContinuationCommand())
+    talk.ask(messages.TriggerContinuationCommand())
     talk.exchange().say("the summary")
     talk.rest(ContextExhausted)
     forked = fork(talk)
@@ -211,23 +201,23 @@ def test_what_cannot_be_forked(world: World) -> None:
     talk = world.create()
     assert "nothing to fork" in refused(talk, Reason.NOT_FORKABLE)
     other = said(world, 1)
-    with pytest.raises(InvalidFieldError, match="does not have this request cycle") as wrong:
+    with pytest.raises(messages.InvalidFieldError, match="does not have this request cycle") as wrong:
         fork(talk, f"{other.id}:1")
     assert wrong.value.field == "request_cycle"
-    with pytest.raises(UnknownConversationError):
+    with pytest.raises(messages.UnknownConversationError):
         fork(ForkedTalk(world, "nobody"))
 
 
 def test_a_sub_agent_is_not_forked(family: World) -> None:
     talk = family.create()
-    child = talk.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("submit 42"),))).sub_agents[0]
+    child = talk.ask(messages.SpawnSubAgentsCommand((messages.SpawnSubAgentsTask("submit 42"),))).sub_agents[0]
     talk.rest(Idle)
     refused(ForkedTalk(family, child), Reason.SUB_AGENT)
 
 
 def test_an_archived_conversation_has_forks_that_are_not(world: World) -> None:
     talk = said(world, 1)
-    talk.ask(ArchiveConversationCommand(True))
+    talk.ask(messages.ArchiveConversationCommand(True))
     forked = fork(talk)
     assert forked.record.archived_at is None
     forked.send("hello")
@@ -238,7 +228,7 @@ def test_an_archived_conversation_has_forks_that_are_not(world: World) -> None:
 def test_the_model_is_told_of_the_mode_only_if_the_history_says_another(make_world: Callable[..., World]) -> None:
     world = make_world(sandbox=Cell())
     talk = said(world, 1)
-    talk.ask(SetModeCommand(Mode.UNRESTRICTED))
+    talk.ask(messages.SetModeCommand(Mode.UNRESTRICTED))
     talk.send("question 2")
     talk.exchange().say("answer 2")
     talk.rest(Idle)
@@ -247,7 +237,7 @@ def test_the_model_is_told_of_the_mode_only_if_the_history_says_another(make_wor
     told = [notice.kind for notice in early.state.ledger.pending_notices]
     assert told == [SystemKind.MODE_UNRESTRICTED, SystemKind.FORKED]
     assert [notice.kind for notice in late.state.ledger.pending_notices] == [SystemKind.FORKED]
-    talk.ask(SetModeCommand(Mode.RESTRICTED))
+    talk.ask(messages.SetModeCommand(Mode.RESTRICTED))
     told = [notice.kind for notice in fork(talk, f"{talk.id}:2").state.ledger.pending_notices]
     assert told == [SystemKind.MODE_RESTRICTED, SystemKind.FORKED]
 
@@ -292,7 +282,7 @@ def test_the_model_is_told_that_the_last_run_was_cut_off(world: World, told: boo
 
 def test_a_request_id_makes_one_fork(world: World) -> None:
     talk = said(world, 1)
-    command = ForkConversationCommand("tester", talk.id, request_id="55555555-5555-4555-8555-555555555555")
+    command = messages.ForkConversationCommand("tester", talk.id, request_id="55555555-5555-4555-8555-555555555555")
     made = {world.supervisor.create(command).result(PATIENCE).id for _ in range(3)}
     assert len(made) == 1
 
@@ -327,7 +317,7 @@ def test_what_begins_afresh_and_that_all_else_is_taken_over(world: World) -> Non
     origin = msgspec.structs.replace(talk.record, profile=chosen, **fresh, **taken)
     services: Any = SimpleNamespace(**vars(world.services) | {"store": Told(world.truth, origin)})
     services.context_of = world.services.context_of
-    record, commit = forked_conversation(services, "f", ForkConversationCommand("tester", talk.id), 9)
+    record, commit = forked_conversation(services, "f", messages.ForkConversationCommand("tester", talk.id), 9)
     assert same_fields(origin, record) == fields_of(origin) - fresh.keys() - {
         "id",
         "profile",
@@ -354,15 +344,16 @@ def same_fields(one: Any, other: Any) -> set[str]:
 def test_forks_at_the_same_moment_are_whole_also_while_the_origin_is_deleted(world: World) -> None:
     talk = said(world, 3)
     commands = [
-        ForkConversationCommand("tester", talk.id, slug="one-of-them" if each < 4 else "") for each in range(10)
+        messages.ForkConversationCommand("tester", talk.id, slug="one-of-them" if each < 4 else "")
+        for each in range(10)
     ]
     asked = [world.supervisor.create(command) for command in commands[:8]]
-    deleted = world.supervisor.ask(talk.id, DeleteConversationCommand())
+    deleted = world.supervisor.ask(talk.id, messages.DeleteConversationCommand())
     asked += [world.supervisor.create(command) for command in commands[8:]]
     refusals = [answer.exception(PATIENCE) for answer in asked]
     assert deleted.result(PATIENCE) == ()
     taken = [error for error in refusals[:4] if isinstance(error, Rejected)]
-    gone = [error for error in refusals if isinstance(error, UnknownConversationError)]
+    gone = [error for error in refusals if isinstance(error, messages.UnknownConversationError)]
     made = [answer.result(0).id for answer, error in zip(asked, refusals, strict=True) if error is None]
     assert all(error.reason is Reason.SLUG_TAKEN for error in taken)
     assert len(taken) + len(gone) + len(made) == len(asked)
@@ -371,7 +362,7 @@ def test_forks_at_the_same_moment_are_whole_also_while_the_origin_is_deleted(wor
         forked.check()
         assert forked.texts()[-1] == "answer 3"
     assert {record.id for record in world.truth.list(Selection("tester"), limit=100).records} == set(made)
-    with pytest.raises(UnknownConversationError):
+    with pytest.raises(messages.UnknownConversationError):
         fork(talk)
 
 
@@ -390,7 +381,7 @@ def test_an_origin_that_is_deleted_between_two_reads_is_not_found(
         return original(conversation_id, *args, **page)
 
     monkeypatch.setattr(store, read, delete_and_read)
-    with pytest.raises(UnknownConversationError):
+    with pytest.raises(messages.UnknownConversationError):
         fork(talk, wanted and talk.id + wanted)
 
 
@@ -403,7 +394,7 @@ def test_a_fork_outlives_its_origin_with_its_images(world: World) -> None:
     talk.exchange().say("an image")
     talk.rest(Idle)
     forked = fork(talk)
-    assert talk.ask(DeleteConversationCommand()) == ()
+    assert talk.ask(messages.DeleteConversationCommand()) == ()
     forked.check()
     kept = world.store.attachment(forked.id, "sha256-1")
     assert kept == Attachment("sha256-1", "image/png", b"bytes", 1, 2)

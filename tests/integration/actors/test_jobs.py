@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors import messages
 from actors.conversation import conversation_actor
 from actors.conversation.conversation_actor import LEFTOVER_PROCESSES
 from actors.core.content import ToolUse
@@ -17,15 +18,6 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import BackgroundJobChanged, ToolTreeReaped
 from actors.core.states import BackgroundJob, Idle, JobStatus, LlmRequesting, ToolExecuting, ToolPhase
 from actors.core.tool_run import KillReceipt
-from actors.messages import (
-    ArchiveConversationCommand,
-    CancelConversationCommand,
-    DeleteConversationCommand,
-    SendMessageCommand,
-    SetModeCommand,
-    UnknownConversationError,
-    UpdateConversationCommand,
-)
 from actors.ports import FencedError, SandboxReport, Store, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, ShakyStore
 from tests.support.patience import PATIENCE, eventually
@@ -314,8 +306,8 @@ def test_a_copy_that_is_read_again_keeps_the_jobs_that_run_here(yard: World) -> 
 
     yard.faults.arm("commit.before", fenced)
     with pytest.raises(Rejected):
-        talk.ask(UpdateConversationCommand(title="t"))
-    talk.ask(UpdateConversationCommand(title="t"))
+        talk.ask(messages.UpdateConversationCommand(title="t"))
+    talk.ask(messages.UpdateConversationCommand(title="t"))
     assert job_changes(talk) == [SERVE]
     report(ENDED)
     talk.until(lambda: job_changes(talk) == [SERVE, ENDED])
@@ -366,11 +358,11 @@ def test_a_tool_that_is_held_back_is_cancelled_at_once_and_never_begins(yard: Wo
 
 def test_archiving_ends_the_jobs(yard: World) -> None:
     talk = started(yard, "b-1")
-    talk.ask(ArchiveConversationCommand(archived=True))
+    talk.ask(messages.ArchiveConversationCommand(archived=True))
     yard.box.let_die()
     assert len(reaped(talk, 1)) == 1
     yard.box.running[talk.id] = ["b-2"]
-    talk.ask(ArchiveConversationCommand(archived=False))
+    talk.ask(messages.ArchiveConversationCommand(archived=False))
     assert yard.box.jobs(talk.id) == ("b-2",)
 
 
@@ -379,7 +371,7 @@ def test_a_refused_archiving_ends_no_jobs(yard: World) -> None:
     talk.send("go")
     exchange = talk.exchange()
     with pytest.raises(Rejected) as refusal:
-        talk.ask(ArchiveConversationCommand(archived=True))
+        talk.ask(messages.ArchiveConversationCommand(archived=True))
     assert refusal.value.reason is Reason.AGENT_BUSY
     assert yard.box.dying == []
     exchange.say("done")
@@ -391,10 +383,12 @@ def test_a_change_of_mode_names_the_jobs_that_may_do_more_and_ends_them_if_asked
 ) -> None:
     yard = yard_over(make_world, new_store(), idle_seconds=0.0, sandbox=Cell())
     talk = started(yard, "b-1", "r-2", "b-4")
-    assert talk.ask(SetModeCommand(Mode.UNRESTRICTED)).surviving_jobs == (), "none of them may do more than that"
-    assert talk.ask(SetModeCommand(Mode.RESTRICTED)).surviving_jobs == ("b-1", "b-4")
+    assert talk.ask(messages.SetModeCommand(Mode.UNRESTRICTED)).surviving_jobs == (), (
+        "none of them may do more than that"
+    )
+    assert talk.ask(messages.SetModeCommand(Mode.RESTRICTED)).surviving_jobs == ("b-1", "b-4")
     assert yard.box.jobs(talk.id) == ("b-1", "r-2", "b-4")
-    answer = talk.ask(SetModeCommand(Mode.RESTRICTED, stop_running=True))
+    answer = talk.ask(messages.SetModeCommand(Mode.RESTRICTED, stop_running=True))
     assert (answer.ended_jobs, answer.surviving_jobs) == (("b-1", "b-4"), ())
     yard.box.let_die()
     assert [one.tool_use_id for one in reaped(talk, 2)] == ["call-of-b-1", "call-of-b-4"]
@@ -406,7 +400,7 @@ def test_a_change_of_mode_names_the_jobs_that_may_do_more_and_ends_them_if_asked
 
 def deleting(world: World, talk: Any) -> Future[Any]:
     """A deletion that has told everything to stop, and waits."""
-    delete: Future[Any] = world.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
+    delete: Future[Any] = world.supervisor.ask(talk.id, messages.DeleteConversationCommand(force=True))
     assert world.box.told.acquire(timeout=PATIENCE)
     return delete
 
@@ -419,12 +413,12 @@ def test_a_deletion_waits_for_tool_and_jobs_and_accepts_no_commands(yard: World)
     delete = deleting(yard, talk)
     assert run.context.cancel.wait(PATIENCE)
     for request in (
-        SendMessageCommand("anybody?"),
-        UpdateConversationCommand(title="t"),
-        SetModeCommand(Mode.RESTRICTED),
-        ArchiveConversationCommand(archived=True),
+        messages.SendMessageCommand("anybody?"),
+        messages.UpdateConversationCommand(title="t"),
+        messages.SetModeCommand(Mode.RESTRICTED),
+        messages.ArchiveConversationCommand(archived=True),
     ):
-        with pytest.raises(UnknownConversationError):
+        with pytest.raises(messages.UnknownConversationError):
             talk.ask(request)
     assert talk.cancel().no_op
     run.reap.set()
@@ -443,7 +437,7 @@ def test_a_refused_deletion_ends_nothing(yard: World) -> None:
     talk.send("go")
     exchange = talk.exchange()
     with pytest.raises(Rejected, match=r"cancel it first, or delete .* with force") as refusal:
-        talk.ask(DeleteConversationCommand())
+        talk.ask(messages.DeleteConversationCommand())
     assert refusal.value.reason is Reason.AGENT_BUSY
     assert yard.box.jobs(talk.id) == ("b-1",)
     assert not exchange.cancel.cancelled
@@ -464,7 +458,7 @@ def test_what_does_not_die_in_time_is_left_behind_with_a_warning(yard: World, mo
     assert deleting(yard, talk).result(PATIENCE) == (LEFTOVER_PROCESSES,)
     assert yard.store.load(talk.id) is None
     yard.box.let_die()  # nobody listens any more, and nothing comes back
-    with pytest.raises(UnknownConversationError):
+    with pytest.raises(messages.UnknownConversationError):
         talk.send("anybody?")
     assert yard.store.load(talk.id) is None
 
@@ -499,7 +493,7 @@ def test_a_deletion_that_the_store_does_not_take_leaves_an_intact_idle_conversat
     talk.exchange().say("yes")
     talk.rest(Idle)
     world.box.store = inner
-    assert talk.ask(DeleteConversationCommand()) == ()
+    assert talk.ask(messages.DeleteConversationCommand()) == ()
 
 
 def test_a_stop_of_the_server_finishes_a_deletion_or_says_that_it_did_not(yard: World) -> None:
@@ -530,15 +524,15 @@ def test_a_message_that_races_a_deletion_raises_nothing_from_the_dead(yard: Worl
     late = [
         yard.supervisor.ask(talk.id, each)
         for each in (
-            SendMessageCommand("anybody?"),
-            CancelConversationCommand(kill_jobs=True),
-            DeleteConversationCommand(),
+            messages.SendMessageCommand("anybody?"),
+            messages.CancelConversationCommand(kill_jobs=True),
+            messages.DeleteConversationCommand(),
         )
     ]
     hold.release()
     assert delete.result(PATIENCE) == ()
     for answer in late:
-        assert isinstance(answer.exception(PATIENCE), UnknownConversationError)
+        assert isinstance(answer.exception(PATIENCE), messages.UnknownConversationError)
     assert yard.store.load(talk.id) is None
     assert yard.store.events(talk.id, after=0, limit=10) == ()
 
@@ -568,7 +562,7 @@ def test_the_end_of_the_process_at_any_point_of_a_deletion_leaves_all_or_nothing
         world, talk = prepared()
         held = Hold()
         world.faults.arm_pass(len(world.faults.passed) + number, held)
-        world.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
+        world.supervisor.ask(talk.id, messages.DeleteConversationCommand(force=True))
         for _ in range(2):
             world.box.told.acquire(timeout=0.2)
             world.box.let_die()
@@ -579,7 +573,7 @@ def test_the_end_of_the_process_at_any_point_of_a_deletion_leaves_all_or_nothing
         outcomes.add(record is None)
         again = type(talk)(after, talk.id)
         if record is None:
-            with pytest.raises(UnknownConversationError):
+            with pytest.raises(messages.UnknownConversationError):
                 again.send("anybody?")
         else:
             assert isinstance(record.state, Idle)

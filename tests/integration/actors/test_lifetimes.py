@@ -7,25 +7,13 @@ from typing import Any
 
 import pytest
 
+from actors import messages
 from actors.core.content import Text, ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import LlmResponse
 from actors.core.notifications import RunStop, ToolTreeReaped
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Error, Idle, LlmPhase, LlmRequesting
-from actors.messages import (
-    CancelConversationCommand,
-    ContinueConversationCommand,
-    CreateConversationCommand,
-    DeleteConversationCommand,
-    EffectOutcome,
-    InvalidFieldError,
-    ResolveApprovalCommand,
-    SendMessageCommand,
-    TriggerContinuationCommand,
-    UnknownConversationError,
-    UpdateConversationCommand,
-)
 from actors.ports import ModelAnswer, ToolOutput
 from actors.ports.tools import NoMcpServers
 from actors.runtime.actor import tell
@@ -68,7 +56,7 @@ def test_fifty_conversations_later_everything_is_as_it_was(hasty: World) -> None
             talk.send(f"{text} {number}")
             answer(hasty)
             talk.rest(Idle)
-        talk.ask(DeleteConversationCommand() if number % 2 else CancelConversationCommand())
+        talk.ask(messages.DeleteConversationCommand() if number % 2 else messages.CancelConversationCommand())
         talk._watch.close()
 
     with ThreadPoolExecutor(8) as pool:
@@ -93,7 +81,7 @@ def test_what_models_keep_of_a_conversation_goes_when_it_sleeps_or_is_deleted(ha
     answer(awake)
     talk.rest(Idle)
     assert awake.services.models.forgotten == []
-    talk.ask(DeleteConversationCommand())
+    talk.ask(messages.DeleteConversationCommand())
     all_gone(awake)
     assert set(awake.services.models.forgotten) == {talk.id}
 
@@ -114,7 +102,7 @@ def test_a_request_that_outlives_its_conversation_leaves_nothing_behind(
     talk = hasty.create()
     talk.send("hello")
     assert begun.wait(PATIENCE)
-    talk.ask(CancelConversationCommand())
+    talk.ask(messages.CancelConversationCommand())
     talk.rest(Idle)
     all_gone(hasty)
     hasty.services.models.forgotten.clear()
@@ -135,13 +123,13 @@ def answer(world: World) -> None:
 def test_a_creation_that_came_to_nothing_keeps_no_thread(world: World) -> None:
     with pytest.raises(Rejected):
         world.create(model="unheard-of")
-    request = CreateConversationCommand(
+    request = messages.CreateConversationCommand(
         "tester", "/tmp", request_id="33333333-3333-4333-8333-333333333333", body_hash="h"
     )
     made = [world.supervisor.create(request) for _ in range(10)]
     assert len({each.result(PATIENCE).id for each in made}) == 1
-    with pytest.raises(UnknownConversationError):
-        world.supervisor.ask("nobody", SendMessageCommand("hello")).result(PATIENCE)
+    with pytest.raises(messages.UnknownConversationError):
+        world.supervisor.ask("nobody", messages.SendMessageCommand("hello")).result(PATIENCE)
     with world.supervisor._changed:
         assert world.supervisor._changed.wait_for(lambda: len(world.supervisor._live) == 1, PATIENCE)
 
@@ -199,11 +187,13 @@ def test_a_conversation_stays_until_its_tools_are_dead_and_holds_the_next_one_ba
 def test_a_message_always_finds_its_conversation_however_it_comes_and_goes(hasty: World) -> None:
     talk = hasty.create()
     for n in range(100):
-        talk.ask(UpdateConversationCommand(title=str(n)))
+        talk.ask(messages.UpdateConversationCommand(title=str(n)))
     assert talk.record.title == "99"
     with ThreadPoolExecutor(4) as pool:
         titles = list(
-            pool.map(lambda n: talk.ask(UpdateConversationCommand(labels={"n": str(n)})).labels["n"], range(100))
+            pool.map(
+                lambda n: talk.ask(messages.UpdateConversationCommand(labels={"n": str(n)})).labels["n"], range(100)
+            )
         )
     assert sorted(map(int, titles)) == list(range(100))
     talk.check()
@@ -217,10 +207,10 @@ def test_an_outcome_that_comes_twice_counts_once(world: World) -> None:
     actor = world.supervisor._live[talk.id]
     event = LlmResponse(1, exchange.request.request_id, 1, (Text("hi"),), True)
     for _ in range(3):
-        assert tell(actor.actor_ref, EffectOutcome(event))
+        assert tell(actor.actor_ref, messages.EffectOutcome(event))
     talk.rest(Idle)
     exchange.say("hi")
-    talk.ask(UpdateConversationCommand(title="all of them are through"))
+    talk.ask(messages.UpdateConversationCommand(title="all of them are through"))
     assert talk.texts() == ["hello", "hi"]
     assert len(talk.found(RunStop)) == 1
 
@@ -230,16 +220,16 @@ def test_a_request_whose_caller_timed_out_is_dropped_unapplied_but_a_cancel_is_n
     talk.send("hello")
     exchange = talk.exchange()
     world.faults.arm("commit.before", hold)
-    world.supervisor.ask(talk.id, UpdateConversationCommand(title="holds everything up"))
+    world.supervisor.ask(talk.id, messages.UpdateConversationCommand(title="holds everything up"))
     hold.wait()
-    steer = world.supervisor.ask(talk.id, SendMessageCommand("steer", delivery="steer"))
-    cancel = world.supervisor.ask(talk.id, CancelConversationCommand())
+    steer = world.supervisor.ask(talk.id, messages.SendMessageCommand("steer", delivery="steer"))
+    cancel = world.supervisor.ask(talk.id, messages.CancelConversationCommand())
     assert steer.cancel()
     assert cancel.cancel()
     hold.release()
     talk.rest(Idle)
     assert exchange.cancel.cancelled
-    assert talk.ask(UpdateConversationCommand(title="all of them are through")).title
+    assert talk.ask(messages.UpdateConversationCommand(title="all of them are through")).title
     assert isinstance(talk.state, Idle)
     assert talk.texts() == ["hello"]
 
@@ -276,7 +266,7 @@ def test_a_tool_that_is_about_to_start_when_the_cancel_comes_never_starts(world:
     world.faults.arm("commit.after", hold)
     exchange.call(BASH)
     hold.wait()
-    cancel = world.supervisor.ask(talk.id, CancelConversationCommand())
+    cancel = world.supervisor.ask(talk.id, messages.CancelConversationCommand())
     hold.release()
     assert cancel.result(PATIENCE).tool_use_ids == ("t1",)
     talk.rest(Idle)
@@ -288,7 +278,7 @@ def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: W
     def stream() -> tuple[Any, Any]:
         talk = hasty.create()
         talk._watch.close()
-        hasty.supervisor.ask(talk.id, SendMessageCommand("hello")).result(PATIENCE)
+        hasty.supervisor.ask(talk.id, messages.SendMessageCommand("hello")).result(PATIENCE)
         exchange = talk.exchange()
         exchange.sink.text("partial")
         exchange.sink.flush()
@@ -299,7 +289,7 @@ def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: W
     stream()[1].say("hi")
     stream()[1].fail(ErrorKind.AUTH)
     stream()[0].cancel()
-    stream()[0].ask(DeleteConversationCommand(force=True))
+    stream()[0].ask(messages.DeleteConversationCommand(force=True))
     stream()[1].crash()
     all_gone(hasty)
     assert hasty.hub._channels == {}
@@ -309,7 +299,7 @@ def test_a_message_of_an_unknown_delivery_is_refused_without_side_effects(world:
     talk = world.create()
     talk.send("hello")
     exchange = talk.exchange()
-    with pytest.raises(InvalidFieldError) as refusal:
+    with pytest.raises(messages.InvalidFieldError) as refusal:
         talk.send("?", delivery="by pigeon")
     assert refusal.value.field == "delivery"
     exchange.say("hi")
@@ -318,21 +308,21 @@ def test_a_message_of_an_unknown_delivery_is_refused_without_side_effects(world:
 
 def test_one_request_id_continues_a_conversation_once(world: World) -> None:
     talk = world.create()
-    talk.ask(TriggerContinuationCommand())
+    talk.ask(messages.TriggerContinuationCommand())
     talk.exchange().say("It was short.")
     talk.until(lambda: isinstance(talk.state, ContextExhausted))
-    request = ContinueConversationCommand(
+    request = messages.ContinueConversationCommand(
         include_summary=True, request_id="44444444-4444-4444-8444-444444444444", body_hash="h"
     )
     first = talk.ask(request)
     assert talk.ask(request) == world.store.load(first.id)
     with pytest.raises(Rejected) as refusal:
-        talk.ask(ContinueConversationCommand(request_id=request.request_id, body_hash="other"))
+        talk.ask(messages.ContinueConversationCommand(request_id=request.request_id, body_hash="other"))
     assert refusal.value.reason is Reason.REQUEST_ID_REUSED
-    world.supervisor.ask(first.id, DeleteConversationCommand()).result(PATIENCE)
-    with pytest.raises(UnknownConversationError):
+    world.supervisor.ask(first.id, messages.DeleteConversationCommand()).result(PATIENCE)
+    with pytest.raises(messages.UnknownConversationError):
         talk.ask(request)
-    assert talk.ask(ContinueConversationCommand()).id != first.id
+    assert talk.ask(messages.ContinueConversationCommand()).id != first.id
 
 
 def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(world: World) -> None:
@@ -341,7 +331,7 @@ def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(wo
     talk.exchange().call(BASH)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     world.supervisor._refusing = True
-    answered = world.supervisor.ask(talk.id, ResolveApprovalCommand("t1", True)).exception(PATIENCE)
+    answered = world.supervisor.ask(talk.id, messages.ResolveApprovalCommand("t1", True)).exception(PATIENCE)
     assert isinstance(answered, Rejected)
     assert answered.reason is Reason.SHUTTING_DOWN
     assert not talk.cancel().no_op

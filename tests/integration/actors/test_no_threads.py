@@ -12,8 +12,6 @@ from actors.core.states import Error, Idle
 from actors.messages import CancelConversationCommand, CreateConversationCommand
 from tests.support.patience import PATIENCE
 
-World = Any
-
 
 @pytest.fixture(autouse=True)
 def strangers() -> set[threading.Thread]:

@@ -6,21 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors import messages
 from actors.core.content import ToolError, ToolUse
 from actors.core.context import Generation, Profile, ReasoningEffort
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import ContextExhausted, Error, Idle
-from actors.messages import (
-    ContinueConversationCommand,
-    CreateConversationCommand,
-    InvalidFieldError,
-    SpawnSubAgentsCommand,
-    SpawnSubAgentsTask,
-    TriggerContinuationCommand,
-    UpdateConversationCommand,
-    etag_of,
-)
 from actors.ports import ToolOutput
 
 World = Any
@@ -74,8 +65,8 @@ def test_tools_are_offered_in_the_order_for_the_model_each_once(world: World) ->
 
 
 def test_an_unknown_tool_is_refused_with_the_names_of_those_that_there_are(world: World) -> None:
-    command = CreateConversationCommand("tester", "/tmp", profile=Profile(tools=("look", "juggle")))
-    with pytest.raises(InvalidFieldError, match="no tool 'juggle'; there are: bash, look") as refused:
+    command = messages.CreateConversationCommand("tester", "/tmp", profile=Profile(tools=("look", "juggle")))
+    with pytest.raises(messages.InvalidFieldError, match="no tool 'juggle'; there are: bash, look") as refused:
         world.supervisor.create(command).result(60)
     assert refused.value.field == "tools"
 
@@ -94,10 +85,10 @@ def test_the_successor_keeps_what_was_chosen(world: World) -> None:
     talk.send("hello")
     talk.exchange().say("Hello.")
     talk.rest(Idle)
-    talk.ask(TriggerContinuationCommand())
+    talk.ask(messages.TriggerContinuationCommand())
     talk.exchange().say("They said hello.")
     talk.rest(ContextExhausted)
-    successor = talk.ask(ContinueConversationCommand(include_summary=True))
+    successor = talk.ask(messages.ContinueConversationCommand(include_summary=True))
     assert successor.profile == talk.record.profile
     assert "Answer in rhymes." in successor.system_prompt
     stored = world.store.load(successor.id)
@@ -107,7 +98,7 @@ def test_the_successor_keeps_what_was_chosen(world: World) -> None:
 def test_sub_agents_are_told_and_offered_the_standard(world: World) -> None:
     """REQ-BED-009."""
     talk = chosen(world, instructions="Answer in rhymes.", tools=())
-    talk.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("count the files"),)))
+    talk.ask(messages.SpawnSubAgentsCommand((messages.SpawnSubAgentsTask("count the files"),)))
     child = talk.exchange()
     assert "Answer in rhymes." not in child.request.system
     assert [spec.name for spec in child.request.tools] == ["bash", "look"]
@@ -157,25 +148,25 @@ def test_a_follow_up_keeps_its_settings_until_its_run(world: World) -> None:
 
 def test_new_settings_hold_from_the_next_request_on(world: World) -> None:
     talk = chosen(world, generation=LOW)
-    before = etag_of(talk.record)
+    before = messages.etag_of(talk.record)
     talk.send("one")
     first = talk.exchange()
-    talk.ask(UpdateConversationCommand(generation=HIGH))
-    assert etag_of(talk.record) != before
+    talk.ask(messages.UpdateConversationCommand(generation=HIGH))
+    assert messages.etag_of(talk.record) != before
     first.call(LOOK)
     talk.tool("look").finish.put(ToolOutput("seen"))
     assert asked_for(talk) == HIGH
     assert world.store.load(talk.id).profile == Profile(generation=HIGH)
-    talk.ask(UpdateConversationCommand(some_generation={"max_output_tokens": 99}))
-    talk.ask(UpdateConversationCommand(some_generation={"reasoning_effort": None}))
+    talk.ask(messages.UpdateConversationCommand(some_generation={"max_output_tokens": 99}))
+    talk.ask(messages.UpdateConversationCommand(some_generation={"reasoning_effort": None}))
     assert talk.record.profile.generation == Generation(max_output_tokens=99)
-    talk.ask(UpdateConversationCommand(title="T"))
+    talk.ask(messages.UpdateConversationCommand(title="T"))
     assert talk.record.profile.generation == Generation(max_output_tokens=99)
 
 
 def test_sub_agents_are_asked_as_their_conversation_is(world: World) -> None:
     talk = chosen(world, generation=LOW)
-    talk.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("count the files"),)))
+    talk.ask(messages.SpawnSubAgentsCommand((messages.SpawnSubAgentsTask("count the files"),)))
     child = talk.exchange()
     assert child.request.generation == LOW
     child.call(ToolUse("s1", "submit_result", '{"result": "7"}'))
@@ -190,7 +181,7 @@ def test_what_the_model_cannot_do_is_refused_and_changes_nothing(world: World) -
     attempts: tuple[Callable[[], Any], ...] = (
         lambda: chosen(world, generation=WARM),
         lambda: talk.send("hello", generation=WARM),
-        lambda: talk.ask(UpdateConversationCommand(generation=WARM)),
+        lambda: talk.ask(messages.UpdateConversationCommand(generation=WARM)),
     )
     for refused in attempts:
         with pytest.raises(Rejected, match=r"generation\.temperature: scripted does not support it") as refusal:
@@ -248,7 +239,7 @@ def test_a_run_without_a_fitting_value_fails_and_says_why(world: World) -> None:
 )
 def test_what_is_no_schema_is_refused(world: World, schema: str, why: str) -> None:
     talk = chosen(world)
-    with pytest.raises(InvalidFieldError, match=why) as refused:
+    with pytest.raises(messages.InvalidFieldError, match=why) as refused:
         talk.send("hello", output_schema=schema)
     assert refused.value.field == "output_schema"
     assert talk.record.state == Idle()

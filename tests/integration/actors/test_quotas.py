@@ -7,18 +7,11 @@ from typing import Any
 import pytest
 from bedrock.testing.waiting import eventually
 
+from actors import messages
 from actors.core.content import SystemKind, ToolUse, Usage
 from actors.core.errors import QuotaExceededError, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages import (
-    CreateConversationCommand,
-    DeleteConversationCommand,
-    ForkConversationCommand,
-    SendMessageCommand,
-    SpawnSubAgentsCommand,
-    SpawnSubAgentsTask,
-)
 from actors.ports import Attachment, Spending, ToolOutput, day_of
 from actors.runtime.quotas import Quota, QuotaBook, QuotaSettings
 from actors.runtime.services import SystemClock
@@ -57,7 +50,7 @@ def test_of_a_hundred_messages_at_once_exactly_as_many_begin_runs_as_may(limited
     world = limited(concurrent_runs=7)
     talks = [world.create() for _ in range(100)]
     with ThreadPoolExecutor(32) as pool:
-        asked = pool.map(lambda talk: world.supervisor.ask(talk.id, SendMessageCommand("go")), talks)
+        asked = pool.map(lambda talk: world.supervisor.ask(talk.id, messages.SendMessageCommand("go")), talks)
         failures = [future.exception(PATIENCE) for future in asked]
     assert sum(failure is None for failure in failures) == 7
     assert {type(failure) for failure in failures} == {type(None), QuotaExceededError}
@@ -83,7 +76,7 @@ def test_a_run_is_free_again_when_it_is_cancelled_deleted_or_refused_by_the_stor
     assert refused(second), "the follow-up has taken the place of the run before it"
     first.cancel(discard_queued=True)
     second.send("go")
-    second.ask(DeleteConversationCommand(force=True))
+    second.ask(messages.DeleteConversationCommand(force=True))
     first.send("go")
     first.cancel()
 
@@ -168,10 +161,13 @@ def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: 
     with pytest.raises(QuotaExceededError):
         fed.send("z", delivery="follow_up")
     fed.cancel()
-    for command in (CreateConversationCommand("tester", "/tmp"), ForkConversationCommand("tester", talk.id)):
+    for command in (
+        messages.CreateConversationCommand("tester", "/tmp"),
+        messages.ForkConversationCommand("tester", talk.id),
+    ):
         with pytest.raises(QuotaExceededError):
             world.supervisor.create(command).result(PATIENCE)
-    talk.ask(DeleteConversationCommand())
+    talk.ask(messages.DeleteConversationCommand())
     world.create()
 
 
@@ -186,7 +182,7 @@ def test_forks_count_at_once_and_one_without_room_is_refused(make_world: Callabl
     talk.rest(Idle)
     store.put_attachment(talk.id, Attachment("not shown", "image/png", b"x", 1, 1))
     book.deleted("another", "tester")
-    fork = ForkConversationCommand("tester", talk.id)
+    fork = messages.ForkConversationCommand("tester", talk.id)
     for _ in range(2):
         world.supervisor.create(fork).result(PATIENCE)
     with pytest.raises(QuotaExceededError, match="needs 3,"):
@@ -214,8 +210,8 @@ def test_what_was_spent_counts_although_its_conversation_or_sub_agent_is_gone(li
     deleted, parent, other = world.create(), world.create(), world.create()
     deleted.send("go")
     deleted.exchange().counted = Usage(60, 40)
-    deleted.ask(DeleteConversationCommand(force=True))
-    parent.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("look"),)))
+    deleted.ask(messages.DeleteConversationCommand(force=True))
+    parent.ask(messages.SpawnSubAgentsCommand((messages.SpawnSubAgentsTask("look"),)))
     parent.exchange().counted = Usage(60, 40)
     parent.cancel()
     eventually(lambda: world.services.quotas.spent("tester"), "both requests have ended")

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
+from actors.core import states
 from actors.core.content import SubAgentComplete, ToolSuccess, ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.effects import CancelSubAgents, NotifyParent, SpawnSubAgent
@@ -17,24 +18,6 @@ from actors.core.errors import ErrorKind
 from actors.core.events import AgentsSpawned, SubAgentResult, SubAgentTimeout, UserCancel
 from actors.core.history import open_calls, violations
 from actors.core.notifications import Retrying, RunStop, StateChanged
-from actors.core.states import (
-    AgentFailed,
-    AgentTask,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    Cancelling,
-    Completed,
-    ContextExhausted,
-    Error,
-    Failed,
-    Idle,
-    LlmPhase,
-    LlmRequesting,
-    State,
-    ToolExecuting,
-)
 from actors.messages import TriggerContinuationCommand
 from actors.ports import ToolOutput
 from tests.machine.columns import SUB_AGENT
@@ -49,8 +32,8 @@ LOOK = ToolUse("t2", "look", "{}")
 SPAWN = ToolUse("t1", "spawn_sub_agent", "{}")
 
 
-def task(name: str) -> AgentTask:
-    return AgentTask("", name, "/tmp", "scripted", 20, 60_000)
+def task(name: str) -> states.AgentTask:
+    return states.AgentTask("", name, "/tmp", "scripted", 20, 60_000)
 
 
 def history(talk: Talk) -> Any:
@@ -71,7 +54,7 @@ def test_full_conversation_flow(world: World) -> None:
     last = talk.exchange()
     assert [block.output for block in last.request.turns[-1].content] == ["a.txt", "it is empty"]
     last.say("There is a.txt, and it is empty.")
-    talk.rest(Idle)
+    talk.rest(states.Idle)
     assert talk.texts()[-1] == "There is a.txt, and it is empty."
     kinds = [change.state.kind for change in talk.found(StateChanged)]
     walk = [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before]
@@ -86,56 +69,56 @@ def _streaming(talk: Talk) -> None:
     exchange = talk.exchange()
     exchange.sink.text("Once upon")
     exchange.sink.flush()
-    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is LlmPhase.STREAMING)
+    talk.until(lambda: isinstance(talk.state, states.LlmRequesting) and talk.state.phase is states.LlmPhase.STREAMING)
 
 
 def _asked(talk: Talk) -> None:
     talk.send("go")
     talk.exchange().call(BASH, LOOK)
-    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+    talk.until(lambda: isinstance(talk.state, states.AwaitingToolApproval))
 
 
 def _at_a_tool(talk: Talk) -> None:
     talk.send("go")
     talk.exchange().call(BASH, LOOK)
     talk.tool().reap.set()
-    talk.until(lambda: isinstance(talk.state, ToolExecuting))
+    talk.until(lambda: isinstance(talk.state, states.ToolExecuting))
 
 
 def _failed_run(talk: Talk) -> None:
     talk.send("go")
     talk.exchange().fail(ErrorKind.AUTH)
-    talk.until(lambda: isinstance(talk.state, Error))
+    talk.until(lambda: isinstance(talk.state, states.Error))
 
 
 def _summarising(talk: Talk) -> None:
     talk.ask(TriggerContinuationCommand())
     talk.exchange()
-    talk.until(lambda: isinstance(talk.state, AwaitingContinuation))
+    talk.until(lambda: isinstance(talk.state, states.AwaitingContinuation))
 
 
 def _exhausted(talk: Talk) -> None:
     talk.ask(TriggerContinuationCommand())
     talk.exchange().say("This is what was done.")
-    talk.until(lambda: isinstance(talk.state, ContextExhausted))
+    talk.until(lambda: isinstance(talk.state, states.ContextExhausted))
 
 
-ARRIVE: dict[type[State], Callable[[Talk], None]] = {
-    Idle: lambda talk: None,
-    LlmRequesting: _streaming,
-    AwaitingToolApproval: _asked,
-    ToolExecuting: _at_a_tool,
-    Error: _failed_run,
-    AwaitingContinuation: _summarising,
-    ContextExhausted: _exhausted,
+ARRIVE: dict[type[states.State], Callable[[Talk], None]] = {
+    states.Idle: lambda talk: None,
+    states.LlmRequesting: _streaming,
+    states.AwaitingToolApproval: _asked,
+    states.ToolExecuting: _at_a_tool,
+    states.Error: _failed_run,
+    states.AwaitingContinuation: _summarising,
+    states.ContextExhausted: _exhausted,
 }
 """How a conversation gets there over real actors."""
-UNTOUCHED = (Idle, Error, ContextExhausted, Completed, Failed)
+UNTOUCHED = (states.Idle, states.Error, states.ContextExhausted, states.Completed, states.Failed)
 """Where there is nothing to cancel."""
 
 
-def _cancelled_over_actors(world: World, state: type[State]) -> None:
-    policy = ApprovalPolicy.ASK_ALL if state is AwaitingToolApproval else ApprovalPolicy.AUTO
+def _cancelled_over_actors(world: World, state: type[states.State]) -> None:
+    policy = ApprovalPolicy.ASK_ALL if state is states.AwaitingToolApproval else ApprovalPolicy.AUTO
     talk = world.create(approval_policy=policy)
     ARRIVE[state](talk)
     assert isinstance(talk.state, state)
@@ -143,13 +126,13 @@ def _cancelled_over_actors(world: World, state: type[State]) -> None:
     receipt = talk.cancel()
 
     assert receipt.no_op == (state in UNTOUCHED)
-    talk.rest(state if state in UNTOUCHED else Idle)
+    talk.rest(state if state in UNTOUCHED else states.Idle)
     assert open_calls(history(talk)) == ()
     assert "Once upon" not in talk.texts()
-    if state is not ContextExhausted:
+    if state is not states.ContextExhausted:
         talk.send("and now?")
         talk.exchange().say("All is well.")
-        talk.rest(Idle)
+        talk.rest(states.Idle)
 
 
 def _due() -> Machine:
@@ -165,7 +148,7 @@ def _with_sub_agents() -> Machine:
     machine = Machine(OPEN)
     machine.say("go")
     machine.call(SPAWN, BASH_2)
-    assert isinstance(machine.state, ToolExecuting)
+    assert isinstance(machine.state, states.ToolExecuting)
     machine.tell(AgentsSpawned(machine.at(), "t1", machine.state.execution_id, (task("one"), task("two"))))
     return machine
 
@@ -188,36 +171,36 @@ def _over(*calls: ToolUse) -> Machine:
 
 
 BASH_2 = ToolUse("t2", "bash", "{}")
-STAGED: dict[type[State], Callable[[], Machine]] = {
-    AwaitingLlm: _due,
-    AwaitingSubAgents: _with_sub_agents,
-    Cancelling: _cancelling,
-    Completed: lambda: _over(ToolUse("t1", "submit_result", '{"result": "done"}')),
-    Failed: _over,
+STAGED: dict[type[states.State], Callable[[], Machine]] = {
+    states.AwaitingLlm: _due,
+    states.AwaitingSubAgents: _with_sub_agents,
+    states.Cancelling: _cancelling,
+    states.Completed: lambda: _over(ToolUse("t1", "submit_result", '{"result": "done"}')),
+    states.Failed: _over,
 }
 """The machine in the other states."""
 
 
-def _cancelled_on_the_machine(state: type[State]) -> None:
+def _cancelled_on_the_machine(state: type[states.State]) -> None:
     machine = STAGED[state]()
     assert isinstance(machine.state, state)
-    waited = isinstance(machine.state, AwaitingSubAgents | Cancelling)
+    waited = isinstance(machine.state, states.AwaitingSubAgents | states.Cancelling)
 
     machine.tell(UserCancel(machine.at()))
 
-    if state in UNTOUCHED or state is Cancelling:
+    if state in UNTOUCHED or state is states.Cancelling:
         assert machine.steps == ()
     for agent_id in ("c-a1", "c-a2") if waited else ():
-        assert isinstance(machine.state, Cancelling)
-        gone = AgentFailed(ErrorKind.CANCELLED, "cancelled before result submission")
+        assert isinstance(machine.state, states.Cancelling)
+        gone = states.AgentFailed(ErrorKind.CANCELLED, "cancelled before result submission")
         machine.tell(SubAgentResult(machine.at(), agent_id, gone))
-    assert isinstance(machine.state, state if state in UNTOUCHED else Idle)
+    assert isinstance(machine.state, state if state in UNTOUCHED else states.Idle)
     assert violations(machine.messages) == ()
     assert open_calls(machine.messages) == ()
 
 
-@pytest.mark.parametrize("state", get_args(State), ids=lambda state: state.__name__)
-def test_cancellation_at_each_state(world: World, state: type[State]) -> None:
+@pytest.mark.parametrize("state", get_args(states.State), ids=lambda state: state.__name__)
+def test_cancellation_at_each_state(world: World, state: type[states.State]) -> None:
     if state in ARRIVE:
         _cancelled_over_actors(world, state)
     else:
@@ -243,13 +226,13 @@ def test_error_recovery(world: World, kind: ErrorKind, attempts: int, begins: st
         exchange = talk.exchange()
         assert exchange.request.attempt == attempt
         exchange.fail(kind, "no such thing")
-    failed = talk.rest(Error)
+    failed = talk.rest(states.Error)
     assert failed.error_kind is kind
     assert failed.message.startswith(begins)
     assert [retry.attempt for retry in talk.found(Retrying)] == list(range(2, attempts + 1))
     talk.send("once more")
     talk.exchange().say("Now it works.")
-    talk.rest(Idle)
+    talk.rest(states.Idle)
     assert [stop.reason.value for stop in talk.found(RunStop)] == ["error", "completed"]
 
 
@@ -260,7 +243,7 @@ def test_sub_agent_spawning_result_submission_aggregation() -> None:
     parent = Machine(OPEN)
     parent.say("go")
     parent.call(SPAWN)
-    assert isinstance(parent.state, ToolExecuting)
+    assert isinstance(parent.state, states.ToolExecuting)
     tasks = tuple(task(name) for name in ("find it", "break it", "wait for it"))
     parent.tell(AgentsSpawned(parent.at(), "t1", parent.state.execution_id, tasks))
     finder, breaker, waiter = parent.acts(SpawnSubAgent)
@@ -269,11 +252,11 @@ def test_sub_agent_spawning_result_submission_aggregation() -> None:
     parent.tell(SubAgentResult(parent.at(), breaker.task.agent_id, broken.result))
     found = _lived(finder, ToolUse("f1", "submit_result", '{"result": "behind the door"}'))
     parent.tell(SubAgentResult(parent.at(), finder.task.agent_id, found.result))
-    assert isinstance(parent.state, AwaitingSubAgents)
+    assert isinstance(parent.state, states.AwaitingSubAgents)
     parent.tell(SubAgentTimeout(parent.at(), waiter.task.agent_id))
 
     assert parent.acts(CancelSubAgents) == [CancelSubAgents((waiter.task.agent_id,))]
-    assert isinstance(parent.state, LlmRequesting)
+    assert isinstance(parent.state, states.LlmRequesting)
     (aggregate,) = parent.messages[-1].content
     assert isinstance(aggregate, SubAgentComplete)
     assert aggregate.output.split("\n\n") == [
@@ -311,13 +294,13 @@ def test_server_restart_recovery(world: World) -> None:
     try:
         assert successor.supervisor.start() == (talk.id,)
         after = type(talk)(successor, talk.id)
-        after.rest(Idle)
+        after.rest(states.Idle)
         assert history(after)[: len(before)] == before
         assert after.texts()[-2:] == ["a.txt", "Interrupted by server restart"]
         assert open_calls(history(after)) == ()
         assert successor.model.asked == 0
         after.send("where were we?")
         after.exchange().say("At a.txt.")
-        after.rest(Idle)
+        after.rest(states.Idle)
     finally:
         successor.close()

@@ -5,47 +5,36 @@ from typing import Any
 
 import pytest
 
+from actors import ports
 from actors.core.content import Text, ToolCancelled, ToolUse, Usage
 from actors.core.context import ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.notifications import UsageChanged
 from actors.core.states import Error, Idle
 from actors.messages import TriggerContinuationCommand
-from actors.ports import (
-    CancelToken,
-    ModelAnswer,
-    ModelRequest,
-    ModelSink,
-    Purpose,
-    SideQuery,
-    SideQueryError,
-    ToolContext,
-    ToolOutput,
-    ToolSpec,
-)
 from actors.runners import side_queries
 from actors.runners.side_queries import MAX_BYTES
 from tests.integration.actors.conftest import Box, Exchange, Hold, ScriptedModel, Talk, World
 from tests.support.patience import PATIENCE
 
-ASIDE = SideQuery(Purpose.EXCERPTS, "Pick.", "much text", 500)
+ASIDE = ports.SideQuery(ports.Purpose.EXCERPTS, "Pick.", "much text", 500)
 CALL = ToolUse("t1", "sift", "{}")
 
 
 class Sift:
     """A tool that asks an aside and shows what came of it."""
 
-    def __init__(self, aside: SideQuery = ASIDE) -> None:
-        self.spec = ToolSpec("for tests", {"type": "object"}, ToolTraits("sift", "read-group", retry_safe=True))  # type: ignore[arg-type]
+    def __init__(self, aside: ports.SideQuery = ASIDE) -> None:
+        self.spec = ports.ToolSpec("for tests", {"type": "object"}, ToolTraits("sift", "read-group", retry_safe=True))  # type: ignore[arg-type]
         self.aside = aside
         self.started = 0
 
-    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    def run(self, arguments: Mapping[str, Any], context: ports.ToolContext) -> ports.ToolOutput:
         self.started += 1
         try:
-            return ToolOutput(context.make_side_query(self.aside))
-        except SideQueryError as why:
-            return ToolOutput(f"unanswered: {why}")
+            return ports.ToolOutput(context.make_side_query(self.aside))
+        except ports.SideQueryError as why:
+            return ports.ToolOutput(f"unanswered: {why}")
 
 
 @pytest.fixture
@@ -146,7 +135,7 @@ def test_an_answer_that_says_nothing_is_none(talk: Talk, answer: dict[str, Any])
 
 
 def test_what_is_too_long_is_not_asked(talk: Talk, sift: Sift, small: ScriptedModel) -> None:
-    sift.aside = SideQuery(Purpose.EXCERPTS, "Pick.", "x" * MAX_BYTES, 500)
+    sift.aside = ports.SideQuery(ports.Purpose.EXCERPTS, "Pick.", "x" * MAX_BYTES, 500)
     talk.send("look")
     talk.exchange().call(CALL)
     assert result(talk) == "unanswered: it is too long for the small model"
@@ -219,8 +208,10 @@ def test_a_cancelled_request_is_paid_for_once(world: World) -> None:
 class Deaf(ScriptedModel):
     """Answers although it was cancelled."""
 
-    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        exchange = Exchange(request, sink, CancelToken())
+    def respond(
+        self, request: ports.ModelRequest, sink: ports.ModelSink, cancel: ports.CancelToken
+    ) -> ports.ModelAnswer:
+        exchange = Exchange(request, sink, ports.CancelToken())
         self.exchanges.put(exchange)
         return exchange.wait()
 

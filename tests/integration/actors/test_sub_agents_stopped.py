@@ -9,21 +9,13 @@ from typing import Any
 
 import pytest
 
+from actors import messages
 from actors.core.content import SubAgentComplete, ToolCancelled
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history import violations
 from actors.core.notifications import ConversationUpdated, RunStop
 from actors.core.states import INACTIVE, TERMINAL, AwaitingSubAgents, Completed, Error, Failed, Idle
-from actors.messages import (
-    CancelConversationCommand,
-    CreateConversationCommand,
-    DeleteConversationCommand,
-    SendMessageCommand,
-    TriggerContinuationCommand,
-    UnknownConversationError,
-    UpdateConversationCommand,
-)
 from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
 from tests.integration.actors.conftest import ShakyStore
@@ -97,9 +89,9 @@ def test_a_cancel_goes_ahead_of_what_waits_for_a_sub_agent(family: World, hold: 
     family.model.until_asked(f"{talk.id}-a1")
     agent = child(talk, 1)
     family.faults.arm("commit.before", hold)
-    changes = [family.supervisor.ask(agent.id, UpdateConversationCommand(title="one"))]
+    changes = [family.supervisor.ask(agent.id, messages.UpdateConversationCommand(title="one"))]
     hold.wait()
-    changes.append(family.supervisor.ask(agent.id, UpdateConversationCommand(title="two")))
+    changes.append(family.supervisor.ask(agent.id, messages.UpdateConversationCommand(title="two")))
     talk.cancel()
     hold.release()
     assert [change.result(PATIENCE).title for change in changes] == ["one", "two"]
@@ -161,7 +153,7 @@ def test_a_person_may_stop_one_of_them_and_the_others_go_on(family: World) -> No
 
 @pytest.mark.parametrize(
     "request_",
-    [SendMessageCommand("hello"), TriggerContinuationCommand(), DeleteConversationCommand()],
+    [messages.SendMessageCommand("hello"), messages.TriggerContinuationCommand(), messages.DeleteConversationCommand()],
     ids=lambda each: type(each).__name__,
 )
 def test_only_its_parent_controls_a_sub_agent(family: World, request_: Any) -> None:
@@ -171,7 +163,7 @@ def test_only_its_parent_controls_a_sub_agent(family: World, request_: Any) -> N
     with pytest.raises(Rejected) as refusal:
         child(talk, 1).ask(request_)
     assert refusal.value.reason is (
-        Reason.AGENT_BUSY if isinstance(request_, DeleteConversationCommand) else Reason.SUB_AGENT
+        Reason.AGENT_BUSY if isinstance(request_, messages.DeleteConversationCommand) else Reason.SUB_AGENT
     )
     family.model.gates["a"].set()
     talk.rest(Idle)
@@ -183,10 +175,10 @@ def test_only_its_parent_controls_a_sub_agent(family: World, request_: Any) -> N
 def test_a_deletion_stops_all_then_removes_all(family: World) -> None:
     talk = begin(family)
     with pytest.raises(Rejected):
-        talk.ask(DeleteConversationCommand())
+        talk.ask(messages.DeleteConversationCommand())
     ids = [talk.id, *family.truth.children(talk.id)]
     assert len(ids) == 7
-    assert talk.ask(DeleteConversationCommand(force=True)) == ()
+    assert talk.ask(messages.DeleteConversationCommand(force=True)) == ()
     assert family.box.ended.acquire(blocking=False), "its tools are dead before it is answered"
     eventually(family.model.at_rest, "no request to a model left")
     assert [family.truth.load(key) for key in ids] == [None] * 7
@@ -198,7 +190,7 @@ def test_a_sub_agent_that_is_deleted_at_work_has_failed(family: World) -> None:
     talk = family.create()
     talk.send(tasks("hang", "submit 42"))
     family.model.until_asked(f"{talk.id}-a1")
-    child(talk, 1).ask(DeleteConversationCommand(force=True))
+    child(talk, 1).ask(messages.DeleteConversationCommand(force=True))
     talk.rest(Idle)
     assert aggregate(talk)[0].startswith('Task: "hang"\nFailed: cancelled')
     assert family.truth.children(talk.id) == (f"{talk.id}-a2",)
@@ -312,20 +304,20 @@ def test_a_parent_that_fails_takes_its_sub_agents_with_it(family: World) -> None
 
 def _live(world: World) -> str:
     """A life that passes every point: sub-agents that end, then ones that are cancelled."""
-    talk = world.supervisor.create(CreateConversationCommand("tester", "/tmp")).result(PATIENCE)
+    talk = world.supervisor.create(messages.CreateConversationCommand("tester", "/tmp")).result(PATIENCE)
 
     def say(request: Any) -> None:
-        with contextlib.suppress(Rejected, UnknownConversationError, Crash):
+        with contextlib.suppress(Rejected, messages.UnknownConversationError, Crash):
             world.supervisor.ask(talk.id, request).result(PATIENCE)
 
     def resting() -> bool:
         return isinstance(world.truth.load(talk.id).state, INACTIVE)
 
-    say(SendMessageCommand(tasks("submit 1", "use look", max_turns=1)))
+    say(messages.SendMessageCommand(tasks("submit 1", "use look", max_turns=1)))
     eventually(resting, "idle")
-    say(SendMessageCommand(tasks("hang")))
+    say(messages.SendMessageCommand(tasks("hang")))
     eventually(lambda: resting() or world.model.hanging.is_set(), "idle, or a sub-agent hangs")
-    say(CancelConversationCommand())
+    say(messages.CancelConversationCommand())
     eventually(resting, "idle")
     return str(talk.id)
 

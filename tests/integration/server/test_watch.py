@@ -10,20 +10,10 @@ import pytest
 from bedrock import v1
 from msgspec.structs import replace
 
+from actors.core import states
 from actors.core.content import MessageType, ToolSuccess, ToolUse, Usage
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, Fate, QueueChanged, StreamDiscarded, UsageChanged
-from actors.core.states import (
-    ApprovalKind,
-    AwaitingToolApproval,
-    BackgroundJob,
-    Idle,
-    JobStatus,
-    Ledger,
-    LlmPhase,
-    LlmRequesting,
-    QueuedInput,
-)
 from actors.events import hub as event_hub
 from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavailableError
 from server.contract import limits
@@ -48,8 +38,8 @@ def on_loop(test: Test) -> Callable[..., None]:
     return run
 
 
-def busy() -> LlmRequesting:
-    return LlmRequesting(Ledger(run=1, live=True), "r1", 1, LlmPhase.CONNECTING, 1)
+def busy() -> states.LlmRequesting:
+    return states.LlmRequesting(states.Ledger(run=1, live=True), "r1", 1, states.LlmPhase.CONNECTING, 1)
 
 
 # --- how a stream begins ----------------------------------------------------------------------------------------------
@@ -59,12 +49,14 @@ def busy() -> LlmRequesting:
 @on_loop
 async def test_a_stream_has_the_jobs_recorded_that_ended_with_a_killed_server(resumes: bool) -> None:
     async with watch_harness() as s:
-        job = BackgroundJob("b-1", "t1", "serve")
-        s.author.commit(s.author.says("one"), state=Idle(Ledger(jobs=(job,))))
+        job = states.BackgroundJob("b-1", "t1", "serve")
+        s.author.commit(s.author.says("one"), state=states.Idle(states.Ledger(jobs=(job,))))
         stream = s.watch(**({"after_revision": 0} if resumes else {}))
         await stream.kind("caught_up")
         assert s.woken == [ID]
-        s.author.commit(s.author.says("two"), state=Idle(Ledger(jobs=(replace(job, status=JobStatus.LOST),))))
+        s.author.commit(
+            s.author.says("two"), state=states.Idle(states.Ledger(jobs=(replace(job, status=states.JobStatus.LOST),)))
+        )
         await s.watch().kind("caught_up")
         assert s.woken == [ID]
 
@@ -103,8 +95,8 @@ async def test_a_snapshot_stays_small_whatever_the_messages() -> None:
     async with watch_harness() as s:
         for _ in range(20):
             s.author.commit(s.author.says("x" * limits.MAX_TEXT_BYTES))
-        waiting = tuple(QueuedInput(f"q{n}", "y" * limits.MAX_TEXT_BYTES, (), n) for n in range(8))
-        s.author.commit(changed("llm_requesting"), state=Idle(Ledger(follows=waiting)))
+        waiting = tuple(states.QueuedInput(f"q{n}", "y" * limits.MAX_TEXT_BYTES, (), n) for n in range(8))
+        s.author.commit(changed("llm_requesting"), state=states.Idle(states.Ledger(follows=waiting)))
         stream = s.watch()
         await stream.kind("caught_up")
         assert stream.responses[0].ByteSize() < limits.MAX_RESPONSE_BYTES
@@ -135,11 +127,11 @@ async def test_a_late_watcher_sees_in_the_snapshot_how_sub_agents_stand() -> Non
 async def test_a_snapshot_shows_what_waits_and_what_is_asked() -> None:
     async with watch_harness() as s:
         call = ToolUse("call-1", "bash", "{}")
-        steer, follow = QueuedInput("q1", "left", (), 2), QueuedInput("q2", "then", (), 1)
-        ledger = Ledger(run=1, live=True, steers=(steer,), follows=(follow,))
+        steer, follow = states.QueuedInput("q1", "left", (), 2), states.QueuedInput("q2", "then", (), 1)
+        ledger = states.Ledger(run=1, live=True, steers=(steer,), follows=(follow,))
         s.author.commit(
             changed("awaiting_tool_approval"),
-            state=AwaitingToolApproval(ledger, (call,), ("call-1",), ApprovalKind.TOOL, "r1", 5),
+            state=states.AwaitingToolApproval(ledger, (call,), ("call-1",), states.ApprovalKind.TOOL, "r1", 5),
         )
         stream = s.watch()
         await stream.kind("caught_up")
@@ -496,7 +488,7 @@ async def test_no_text_of_a_slot_follows_its_end_even_if_the_store_is_ahead_of_t
         s.author.token("Hello")
         await keeper.until(lambda: keeper.text == "Hello")
         answer = s.author.says("Hello", type=MessageType.AGENT, request_id="r1", attempt=1)
-        late = s.author.store_only(answer, changed("idle"), state=Idle())
+        late = s.author.store_only(answer, changed("idle"), state=states.Idle())
         stream = s.watch(after_revision=0)
         await stream.kind("caught_up")
         s.author.publish(late)
@@ -623,7 +615,7 @@ async def test_a_stream_until_settled_ends_with_the_run_and_not_before() -> None
         # A follow-up starts in the same commit: idle for a moment is not settled.
         s.author.commit(changed("idle"), changed("awaiting_llm"), changed("llm_requesting"), state=busy())
         await stream.revision(4)
-        s.author.commit(changed("idle"), state=Idle())
+        s.author.commit(changed("idle"), state=states.Idle())
         await stream.end()
         assert stream.revisions == [2, 3, 4, 5]
 
@@ -638,7 +630,7 @@ async def test_a_page_that_ends_within_a_commit_does_not_settle_anything() -> No
         stream = s.watch(until_settled=True, after_revision=0)
         await stream.kind("caught_up")
         s.author.publish(hidden)
-        s.author.commit(changed("idle"), state=Idle())
+        s.author.commit(changed("idle"), state=states.Idle())
         await stream.end()
         assert stream.revisions == [1, 2, 3, 4, 5, 6]
 
@@ -659,7 +651,7 @@ async def test_a_stream_until_settled_waits_for_follow_ups() -> None:
         s.author.commit(changed("llm_requesting"), state=busy())
         stream = s.watch(until_settled=True)
         await stream.kind("caught_up")
-        follow = QueuedInput("q1", "then", (), 1)
+        follow = states.QueuedInput("q1", "then", (), 1)
         s.author.commit(QueueChanged(follow, "follow_up", Fate.QUEUED))
         s.author.commit(changed("error"))
         await stream.revision(3)

@@ -7,32 +7,22 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from actors import ports
 from actors.core.states import AwaitingLlm, Completed, Ledger, LlmReason
-from actors.ports import (
-    Attachment,
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    FencedError,
-    ForkedHistory,
-    NotOwnerError,
-    Owner,
-    Store,
-)
 from tests.support.commit_builder import CommitBuilder
 from tests.support.stores import SharedDatabase
 
-FIRST, SECOND = Owner(1, "first", "127.0.0.1:1"), Owner(2, "second", "127.0.0.1:2")
+FIRST, SECOND = ports.Owner(1, "first", "127.0.0.1:1"), ports.Owner(2, "second", "127.0.0.1:2")
 BUSY = AwaitingLlm(Ledger(run=1, live=True), LlmReason.STEER)
 
 
 class Servers(NamedTuple):
     """Two servers on one store, and a way to declare one dead."""
 
-    first: Store
-    second: Store
+    first: ports.Store
+    second: ports.Store
     kill: Callable[[int], None]
-    third: Callable[[], Store]
+    third: Callable[[], ports.Store]
 
 
 @pytest.fixture
@@ -42,24 +32,24 @@ def servers(shared_database: SharedDatabase) -> Servers:
     return Servers(node(1), node(2), shared_database.kill, lambda: node(3))
 
 
-def busy(draft: CommitBuilder) -> Commit:
+def busy(draft: CommitBuilder) -> ports.Commit:
     """Return a commit that creates a conversation with a run."""
     commit = draft.create()
     return replace(commit, record=replace(commit.record, state=BUSY))
 
 
-def _completed(draft: CommitBuilder) -> ConversationRecord:
+def _completed(draft: CommitBuilder) -> ports.ConversationRecord:
     return replace(draft.record, state=Completed(Ledger(), "done"))
 
 
-def owner_told(attempt: Callable[[], object]) -> Owner | None:
+def owner_told(attempt: Callable[[], object]) -> ports.Owner | None:
     """Return the owner that a refusal names."""
-    with pytest.raises(NotOwnerError) as refused:
+    with pytest.raises(ports.NotOwnerError) as refused:
         attempt()
     return refused.value.owner
 
 
-def test_a_store_that_one_server_has_to_itself_claims_everything(store: Store) -> None:
+def test_a_store_that_one_server_has_to_itself_claims_everything(store: ports.Store) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     assert store.claim("c1") == store.load("c1") is not None
@@ -78,7 +68,9 @@ def test_what_a_server_creates_is_its_own_with_all_sub_agents(servers: Servers) 
     for refused in (draft.next(), agent.next(), CommitBuilder("c1-a2", parent_conversation_id="c1").create()):
         assert owner_told(partial(servers.second.commit, refused)) == FIRST
     assert owner_told(lambda: servers.second.delete("c1")) == FIRST
-    assert owner_told(lambda: servers.second.put_attachment("c1", Attachment("s", "image/png", b"x", 1, 1))) == FIRST
+    assert (
+        owner_told(lambda: servers.second.put_attachment("c1", ports.Attachment("s", "image/png", b"x", 1, 1))) == FIRST
+    )
     assert owner_told(lambda: servers.second.prune_log("c1", 99)) == FIRST
     record = servers.first.load("c1")
     assert record is not None
@@ -136,14 +128,14 @@ def test_a_step_is_fenced_for_the_owner_too(servers: Servers) -> None:
     servers.first.commit(draft.next())
     stale = CommitBuilder("c1")
     stale.create()
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         servers.first.commit(stale.next())
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         servers.second.commit(CommitBuilder("c2").next())
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         servers.second.commit(CommitBuilder("c1").create())
-    with pytest.raises(FencedError):
-        servers.first.put_attachment("c2", Attachment("s", "image/png", b"x", 1, 1))
+    with pytest.raises(ports.FencedError):
+        servers.first.put_attachment("c2", ports.Attachment("s", "image/png", b"x", 1, 1))
 
 
 def test_a_server_recovers_only_its_own(servers: Servers) -> None:
@@ -165,7 +157,7 @@ def test_a_claim_tells_of_all_that_is_unsettled_in_the_family_if_its_owner_has_c
     taken: list[tuple[str, ...]] = []
     assert servers.first.claim("c1", taken.append) is not None
     assert taken == [], "it was its own already"
-    with pytest.raises(NotOwnerError):
+    with pytest.raises(ports.NotOwnerError):
         servers.second.claim("c1-a1", taken.append)
     assert taken == []
     servers.kill(FIRST.incarnation)
@@ -181,8 +173,8 @@ def test_a_fork_of_a_conversation_of_another_server_is_ones_own(servers: Servers
     servers.first.commit(origin.create())
     servers.first.commit(origin.next())
     fork = CommitBuilder("c2", last_seq=origin.record.last_seq)
-    copied = ForkedHistory("c1", origin.record.last_seq, (), ())
-    servers.second.commit(replace(fork.create(command=CommandRecord("fork", "hash", b"{}", 1)), fork=copied))
+    copied = ports.ForkedHistory("c1", origin.record.last_seq, (), ())
+    servers.second.commit(replace(fork.create(command=ports.CommandRecord("fork", "hash", b"{}", 1)), fork=copied))
     assert owner_told(lambda: servers.first.claim("c2")) == SECOND
     servers.first.commit(origin.next())
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors import ports
 from actors.adapters.store import listing
 from actors.adapters.store.reads import READERS
 from actors.adapters.store.sqlite import store as write_ahead_log
@@ -29,17 +30,6 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Idle, Ledger, LlmPhase, LlmRequesting
-from actors.ports import (
-    Attachment,
-    Commit,
-    DataDirectoryBusyError,
-    ForkedHistory,
-    LogEntry,
-    StoppedRun,
-    StoreDamagedError,
-    StoreUnavailableError,
-    StoreUnusableError,
-)
 from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from actors.ports.store import (
     UNARCHIVED,
@@ -151,7 +141,7 @@ def test_a_full_disk_refuses_whole_commits_and_works_again_with_room(path: Path,
         before = draft.record
         try:
             store.commit(draft.next(title="x" * size))
-        except StoreUnavailableError as error:
+        except ports.StoreUnavailableError as error:
             refused = str(error)
             draft.record = before
             break
@@ -161,8 +151,8 @@ def test_a_full_disk_refuses_whole_commits_and_works_again_with_room(path: Path,
     assert at_the_limit is not None
     assert replace(at_the_limit, log_hash="") == draft.record
     assert store.verify("c1") == ()
-    with pytest.raises(StoreUnavailableError, match="full"):
-        store.put_attachment("c1", Attachment("sha", "image/png", b"x" * 100_000, 1, 1))
+    with pytest.raises(ports.StoreUnavailableError, match="full"):
+        store.put_attachment("c1", ports.Attachment("sha", "image/png", b"x" * 100_000, 1, 1))
     disk.limit = 1 << 30
     store.commit(draft.next(title="room"))
     assert store.verify("c1") == ()
@@ -185,7 +175,7 @@ def test_every_writer_in_a_failed_transaction_gets_an_error_and_nothing_of_it_is
         gate.open()
         errors = [future.exception(SECONDS) for future in running]
     assert errors[0] is None
-    assert all(isinstance(error, StoreUnavailableError) for error in errors[1:])
+    assert all(isinstance(error, ports.StoreUnavailableError) for error in errors[1:])
     assert len({id(error) for error in errors}) == 12, "everybody gets an exception of their own"
     for draft, record in zip(drafts[1:], before[1:], strict=True):
         found = store.load(draft.id)
@@ -223,7 +213,7 @@ def test_a_broken_connection_is_replaced(store: PeeweeStore, gate: Gate) -> None
     before = draft.record
     connection = store._writer._database.connection()  # type: ignore[no-untyped-call]
     connection.close()
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(ports.StoreUnavailableError):
         store.commit(draft.next())
     draft.record = before
     store.commit(draft.next())
@@ -245,8 +235,8 @@ def test_a_writer_that_ends_leaves_no_caller_waiting(
         gate.failing[point] = Crash()
         gate.open()
         errors = [future.exception(SECONDS) for future in running]
-    assert all(isinstance(error, StoreUnavailableError) for error in errors[1:])
-    with pytest.raises(StoreUnavailableError):
+    assert all(isinstance(error, ports.StoreUnavailableError) for error in errors[1:])
+    with pytest.raises(ports.StoreUnavailableError):
         store.delete("c1")
     assert "writer ended" in caplog.text
     store.close()
@@ -259,7 +249,7 @@ def test_a_writer_that_ends_leaves_no_caller_waiting(
 
 
 def test_a_data_directory_has_one_holder(store: PeeweeStore, path: Path) -> None:
-    with pytest.raises(DataDirectoryBusyError) as caught:
+    with pytest.raises(ports.DataDirectoryBusyError) as caught:
         open_store(path)
     assert (caught.value.path, caught.value.pid) == (path, os.getpid())
     assert str(os.getpid()) in str(caught.value)
@@ -295,7 +285,7 @@ def test_an_open_database_file_is_closed_to_others(path: Path) -> None:
 def test_what_is_no_database_is_refused_and_left_alone(path: Path) -> None:
     path.mkdir()
     (path / "bedrock.db").write_bytes(b"this is not a database, it is a letter" * 100)
-    with pytest.raises(StoreUnusableError, match="not a database"):
+    with pytest.raises(ports.StoreUnusableError, match="not a database"):
         open_store(path)
     assert (path / "bedrock.db").read_bytes().startswith(b"this is not")
     shutil.rmtree(path)
@@ -304,10 +294,10 @@ def test_what_is_no_database_is_refused_and_left_alone(path: Path) -> None:
 
 def test_a_place_that_cannot_hold_a_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreUnusableError, match="cannot be used: Not a directory"):
+    with pytest.raises(ports.StoreUnusableError, match="cannot be used: Not a directory"):
         open_store(tmp_path / "file" / "data")
     (tmp_path / "data" / "bedrock.db").mkdir(parents=True)
-    with pytest.raises(StoreUnusableError, match="cannot be opened"):
+    with pytest.raises(ports.StoreUnusableError, match="cannot be opened"):
         open_store(tmp_path / "data")
 
 
@@ -321,7 +311,7 @@ def test_a_read_only_file_system_is_named(path: Path, monkeypatch: pytest.Monkey
         return real(name, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", read_only)
-    with pytest.raises(StoreUnusableError, match="Read-only file system"):
+    with pytest.raises(ports.StoreUnusableError, match="Read-only file system"):
         open_store(path)
 
 
@@ -330,7 +320,7 @@ def test_a_failed_opening_holds_nothing(path: Path) -> None:
     (path / "bedrock.db").write_bytes(b"nonsense" * 1000)
     before = resources()
     for _ in range(3):
-        with pytest.raises(StoreUnusableError):
+        with pytest.raises(ports.StoreUnusableError):
             open_store(path)
     assert resources() == before
 
@@ -480,7 +470,7 @@ def test_a_row_that_cannot_be_read_is_damage_and_affects_no_other_row(path: Path
         statement + " AND (SELECT 1)" if "messages" not in statement else statement + " AND conversation_id = 'c1'",
     )
     store = open_store(path)
-    with pytest.raises(StoreDamagedError):
+    with pytest.raises(ports.StoreDamagedError):
         store.snapshot("c1", 99)
     assert store.verify("c1") != ()
     assert store.verify("c2") == ()
@@ -595,7 +585,7 @@ def test_a_damaged_schema_is_said_whatever_its_bytes(path: Path) -> None:
     file = path / "bedrock.db"
     damaged = file.read_bytes().replace(b"conversations_unsettled", b"conversations_uns\xf3t(led")
     file.write_bytes(damaged)
-    with pytest.raises(StoreUnusableError, match=r"bedrock\.db cannot be opened: its schema is damaged"):
+    with pytest.raises(ports.StoreUnusableError, match=r"bedrock\.db cannot be opened: its schema is damaged"):
         open_store(path)
 
 
@@ -607,7 +597,7 @@ def test_a_damaged_file_is_damage(path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] + b"\xaa" * (len(whole) // 2))
     store = open_store(path)
-    with pytest.raises(StoreDamagedError):
+    with pytest.raises(ports.StoreDamagedError):
         store.history("c1", 999)
     store.close()
 
@@ -617,7 +607,7 @@ def test_a_damaged_file_is_damage(path: Path) -> None:
 
 def test_readers_cannot_write(store: PeeweeStore) -> None:
     grow(store, "c1")
-    with pytest.raises(StoreUnavailableError, match="readonly"), reading(store) as connection:
+    with pytest.raises(ports.StoreUnavailableError, match="readonly"), reading(store) as connection:
         connection.execute("DELETE FROM messages")
     assert len(store.history("c1", 9)) == 5
 
@@ -663,13 +653,15 @@ def test_a_fork_of_many_images_holds_one_of_them_in_memory(store: PeeweeStore) -
     draft, size, ids = CommitBuilder("c1"), 2**20, [f"sha256-{number}" for number in range(8)]
     store.commit(draft.create(), draft.next(messages=2))
     for attachment in ids:
-        store.put_attachment("c1", Attachment(attachment, "image/png", bytes(size), 1, 2))
-    history = ForkedHistory("c1", 2, (StoppedRun(2, 5, RunStop("f:1", StopReason.COMPLETED), 2),), tuple(ids))
+        store.put_attachment("c1", ports.Attachment(attachment, "image/png", bytes(size), 1, 2))
+    history = ports.ForkedHistory(
+        "c1", 2, (ports.StoppedRun(2, 5, RunStop("f:1", StopReason.COMPLETED), 2),), tuple(ids)
+    )
     record = replace(draft.record, id="f", slug="f", state=Idle(Ledger(run=1, seq=2)), step=1, last_seq=2)
-    entry = LogEntry(1, 1, b'{"type":"test"}', 3, ())
+    entry = ports.LogEntry(1, 1, b'{"type":"test"}', 3, ())
     tracemalloc.start()
     try:
-        store.commit(Commit(record, 0, (message_of(1), message_of(2)), (entry,), create=True, fork=history))
+        store.commit(ports.Commit(record, 0, (message_of(1), message_of(2)), (entry,), create=True, fork=history))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -804,5 +796,5 @@ def test_what_a_disk_fails_to_deliver_once_is_read_again_before_it_is_damage(
             assert read(store) == want
             assert disk.left == 0
         disk.left = 2
-        with pytest.raises(StoreDamagedError):
+        with pytest.raises(ports.StoreDamagedError):
             store.load("c1")

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from actors import ports
 from actors.adapters.store import changes, models
 from actors.adapters.store.postgres import engine
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
@@ -18,17 +19,6 @@ from actors.adapters.store.sqlite.engine import raw
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Profile
 from actors.core.notifications import RunStop, StopReason
-from actors.ports import (
-    Attachment,
-    CommandRecord,
-    Commit,
-    NotOwnerError,
-    Owner,
-    Spending,
-    StoreError,
-    StoreUnavailableError,
-    StoreUnusableError,
-)
 from actors.ports.store import AnyOf, HasLabel, IsWithin, Order, OrderKey, Selection, TextContains, TextField
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CommitBuilder, message_of
@@ -41,7 +31,7 @@ ENDED = """
 SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
-SECOND = Owner(2, "second", "127.0.0.1:2")
+SECOND = ports.Owner(2, "second", "127.0.0.1:2")
 
 
 @pytest.fixture
@@ -57,7 +47,7 @@ def query(url: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def waiting(store: PostgresStore, gate: Gate, first: Commit, *calls: Callable[[], object]) -> Iterator[None]:
+def waiting(store: PostgresStore, gate: Gate, first: ports.Commit, *calls: Callable[[], object]) -> Iterator[None]:
     """Hold a first commit until the context ends; these calls wait behind it. Then all of them end."""
     gate.close()
     held = threading.Thread(target=store.commit, args=(first,))
@@ -83,7 +73,7 @@ def test_a_text_may_have_any_character(store: PostgresStore, database: str, alon
     draft = CommitBuilder(
         "c1", cwd=f"/{ODD}", title=ODD, labels={ODD: ODD}, model=ODD, principal=ODD, system_prompt=ODD, slug=ODD
     )
-    command = CommandRecord(ODD, ODD, b'"\\u0000"', 1)
+    command = ports.CommandRecord(ODD, ODD, b'"\\u0000"', 1)
     stop = RunStop(ODD, StopReason.ERROR, ODD, ODD)
     store.commit(draft.create(command=command))
     message = message_of(1, ODD, request_id=ODD)
@@ -133,10 +123,10 @@ def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: st
     with closing(open_store(tmp_path / "data")) as other:
         for each in (store, other):
             draft = CommitBuilder("c1", title="T\u00eftle", labels={"a": "b"}, profile=Profile("Sell."), archived_at=7)
-            each.commit(draft.create(command=CommandRecord("r1", "h", b"{}", 1)))
+            each.commit(draft.create(command=ports.CommandRecord("r1", "h", b"{}", 1)))
             for number in range(3):
                 stop = RunStop(f"c1:{number}", StopReason.COMPLETED, "", "", "said")
-                each.commit(draft.next(events=(stop,), command=CommandRecord(f"r{number}", "h", b"{}", 1)))
+                each.commit(draft.next(events=(stop,), command=ports.CommandRecord(f"r{number}", "h", b"{}", 1)))
         for model, order in (
             (models.Records, "id"),
             (models.Messages, "sequence_id"),
@@ -174,7 +164,7 @@ def test_of_two_servers_that_claim_at_once_one_wins_each_family(store: PostgresS
     with closing(open_postgres(database, SECOND.incarnation)) as other:
         for number in range(8):
             claims = together(lambda: store.claim(f"c{number}"), lambda: other.claim(f"c{number}-a1"))  # noqa: B023
-            assert sorted(isinstance(each, NotOwnerError) for each in claims) == [False, True], claims
+            assert sorted(isinstance(each, ports.NotOwnerError) for each in claims) == [False, True], claims
     found = query(database, "SELECT family, count(DISTINCT owner) FROM conversations GROUP BY family")
     assert [count for _, count in found] == [1] * 8
 
@@ -202,7 +192,7 @@ def test_what_a_server_left_half_removed_is_removed_by_another(store: PostgresSt
     store.commit(draft.create())
     for _ in range(3):
         store.commit(draft.next(messages=200))
-    store.put_attachment("c1", Attachment("sha", "image/png", b"x", 1, 1))
+    store.put_attachment("c1", ports.Attachment("sha", "image/png", b"x", 1, 1))
     store.close()
     query(database, "INSERT INTO deletions (conversation_id, depth) VALUES ('c1', 0)")
     with closing(open_postgres(database, SECOND.incarnation)) as other:
@@ -232,7 +222,7 @@ def test_a_database_that_crashes_loses_nothing_acknowledged_and_all_is_back_with
         own.crash()
         commit = draft.next()
         for use in (partial(store.commit, commit), partial(store.load, "c1"), partial(store.claim, "c1")):
-            with pytest.raises(StoreUnavailableError, match="database"):
+            with pytest.raises(ports.StoreUnavailableError, match="database"):
                 use()
         own.start()
         assert (store.load("c1") or draft.record).step == 2
@@ -256,14 +246,14 @@ def test_a_commit_whose_connection_is_cut_off_is_reported_and_the_next_one_is_wr
         eventually(lambda: query(database, writer) != [], "the commit waits for the row")
         query(database, f"SELECT pg_terminate_backend(({writer}))")
         thread.join(SECONDS)
-    assert isinstance(outcome[0], StoreUnavailableError)
+    assert isinstance(outcome[0], ports.StoreUnavailableError)
     assert "may not have applied" in str(outcome[0])
     draft.record = store.load("c1") or draft.record
     store.commit(draft.next())
     assert store.verify("c1") == ()
 
 
-def raised(attempt: Callable[[], object], kind: type[Exception] = StoreError) -> BaseException | None:
+def raised(attempt: Callable[[], object], kind: type[Exception] = ports.StoreError) -> BaseException | None:
     try:
         attempt()
     except kind as error:
@@ -329,7 +319,7 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_commit_only(
         calls = (lambda: outcome.append(raised(late)), partial(store.commit, free.next()))
         with psycopg.connect(database) as locking, waiting(store, gate, first, *calls):
             locking.execute("SELECT FROM conversations WHERE id = 'c2' FOR UPDATE")
-        assert isinstance(outcome[0], StoreUnavailableError)
+        assert isinstance(outcome[0], ports.StoreUnavailableError)
         assert "nothing was written" in str(outcome[0])
         late()
         assert ((store.load("c1") or free.record).step, (store.load("c2") or free.record).step) == (3, 2)
@@ -341,14 +331,14 @@ def test_a_server_that_is_stopped_within_a_transaction_delays_others_for_less_th
     """What servers write in common are the sums of a principal's day."""
     assert engine.IDLE_SECONDS < engine.LOCK_SECONDS
     monkeypatch.setattr(engine, "_SETTINGS", engine._SETTINGS.replace(f"'{engine.IDLE_SECONDS}s'", "'300ms'"))
-    spent = Spending("ann", 1, 2, 3)
+    spent = ports.Spending("ann", 1, 2, 3)
     with closing(open_postgres(database, ME)) as store:
         store.put_spending(spent)
         with closing(engine.connect(engine.address_of(database), SECOND.incarnation)) as stopped:
             stopped.run("BEGIN")
             changes.add_spendings(stopped, [spent])
             store.put_spending(spent)
-        assert store.spendings(0) == (Spending("ann", 1, 4, 6),), "what the stopped server had begun is undone"
+        assert store.spendings(0) == (ports.Spending("ann", 1, 4, 6),), "what the stopped server had begun is undone"
 
 
 def test_a_database_that_only_reads_takes_nothing_until_it_writes_again(store: PostgresStore, database: str) -> None:
@@ -360,7 +350,7 @@ def test_a_database_that_only_reads_takes_nothing_until_it_writes_again(store: P
     try:
         query(database, ENDED)
         for commit in (draft.next(), CommitBuilder("c2").create()):
-            with pytest.raises(StoreUnavailableError, match="read-only"):
+            with pytest.raises(ports.StoreUnavailableError, match="read-only"):
                 store.commit(commit)
     finally:
         with psycopg.connect(database, autocommit=True) as connection:
@@ -409,7 +399,7 @@ def test_an_address_that_leads_nowhere_is_told_without_its_password(
     url: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(StoreUnusableError, match=told) as error:
+    with pytest.raises(ports.StoreUnusableError, match=told) as error:
         open_postgres(url, ME)
     for secret in (SECRET, "s3cret"):
         assert secret not in str(error.value) + caplog.text
@@ -419,28 +409,28 @@ def test_an_address_that_leads_nowhere_is_told_without_its_password(
 def test_a_database_that_cannot_serve_is_told(
     postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StoreUnusableError, match='database "nowhere" does not exist'):
+    with pytest.raises(ports.StoreUnusableError, match='database "nowhere" does not exist'):
         open_postgres(postgres.url("nowhere"), ME)
     query(database, f"CREATE USER {PASSWORD_USER} PASSWORD 'right'")
     name = postgres.create()
     query(postgres.url(name), "REVOKE ALL ON SCHEMA public FROM PUBLIC")
-    with pytest.raises(StoreUnusableError, match="password authentication failed"):
+    with pytest.raises(ports.StoreUnusableError, match="password authentication failed"):
         open_postgres(postgres.url(name, PASSWORD_USER, "wrong"), ME)
-    with pytest.raises(StoreUnusableError, match=f"{PASSWORD_USER}@.*cannot be upgraded: .*"):
+    with pytest.raises(ports.StoreUnusableError, match=f"{PASSWORD_USER}@.*cannot be upgraded: .*"):
         engine.migrate(engine.address_of(postgres.url(name, PASSWORD_USER, "right")))
     postgres.drop(name)
     query(database, f"DROP USER {PASSWORD_USER}")
     postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    with pytest.raises(StoreUnusableError, match="encoding is LATIN1; create one with CREATE DATABASE"):
+    with pytest.raises(ports.StoreUnusableError, match="encoding is LATIN1; create one with CREATE DATABASE"):
         open_postgres(postgres.url("latin"), ME)
-    with pytest.raises(StoreUnusableError, match="encoding is LATIN1; create one with CREATE DATABASE"):
+    with pytest.raises(ports.StoreUnusableError, match="encoding is LATIN1; create one with CREATE DATABASE"):
         engine.migrate(engine.address_of(postgres.url("latin")))
     assert query(postgres.url("latin"), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     postgres.drop("latin")
-    with pytest.raises(StoreUnusableError, match="read-only"):
+    with pytest.raises(ports.StoreUnusableError, match="read-only"):
         open_postgres(f"{database}&options=-c%20default_transaction_read_only%3Don", ME)
     monkeypatch.setattr(engine, "OLDEST", 99)
-    with pytest.raises(StoreUnusableError, match=r"is PostgreSQL \d+; Bedrock needs 99 or newer"):
+    with pytest.raises(ports.StoreUnusableError, match=r"is PostgreSQL \d+; Bedrock needs 99 or newer"):
         open_postgres(database, ME)
 
 
@@ -454,6 +444,6 @@ def test_servers_that_start_at_once_bring_an_empty_database_up_to_date_once(post
     applied = [found for (found,) in query(postgres.url(name), "SELECT name FROM schema_migration ORDER BY name")]
     assert applied == sorted({path.stem for path in engine.MIGRATIONS.glob("0*")})
     query(postgres.url(name), "INSERT INTO schema_migration (name, applied) VALUES ('9999_later', now())")
-    with pytest.raises(StoreUnusableError, match="written by a newer version: it has 9999_later"):
+    with pytest.raises(ports.StoreUnusableError, match="written by a newer version: it has 9999_later"):
         engine.migrate(address)
     postgres.drop(name)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from actors import ports
 from actors.core.content import (
     Image,
     Message,
@@ -28,26 +29,6 @@ from actors.core.content import (
 from actors.core.context import Action, ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop, StopReason
 from actors.core.states import Completed, ContextExhausted, Failed, Idle, Ledger, QueuedInput, State
-from actors.ports import (
-    Attachment,
-    CommandExistsError,
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    FencedError,
-    ForkedHistory,
-    LogEntry,
-    RevisionTooOldError,
-    SettledInput,
-    SlugTakenError,
-    Snapshot,
-    Spending,
-    StoppedRun,
-    Store,
-    StoredEvent,
-    StoreError,
-    StoreUnavailableError,
-)
 from actors.ports.records import AuditEntry, AuditFilter, CallDecision, CommandOrigin, LogAudit, Outcome
 from actors.ports.store import UNARCHIVED, Every, IsArchived, IsWithin, Selection, TextEquals, TextField
 from tests.integration.store.conftest import SECONDS, Gate
@@ -58,11 +39,11 @@ IMAGE = Image("sha256-1", "image/png", 10, 20)
 CALL = ToolUse("t1", "bash", '{"command": "ls"}')
 
 
-def command(request_id: str) -> CommandRecord:
-    return CommandRecord(request_id, f"hash of {request_id}", b'{"answer":"\xc3\xa9"}', 12)
+def command(request_id: str) -> ports.CommandRecord:
+    return ports.CommandRecord(request_id, f"hash of {request_id}", b'{"answer":"\xc3\xa9"}', 12)
 
 
-def stored(store: Store, conversation_id: str) -> tuple[Any, ...]:
+def stored(store: ports.Store, conversation_id: str) -> tuple[Any, ...]:
     """Everything of a conversation that a refusal must leave as it was."""
     record = store.load(conversation_id)
     events = store.events(conversation_id, after=0, limit=1_000)
@@ -74,7 +55,7 @@ def stored(store: Store, conversation_id: str) -> tuple[Any, ...]:
     )
 
 
-def together(store: Store, gate: Gate, commits: list[Callable[[], None]]) -> list[BaseException | None]:
+def together(store: ports.Store, gate: Gate, commits: list[Callable[[], None]]) -> list[BaseException | None]:
     """Run all of these at once, held until all of them wait; what each raised."""
     gate.close()
     with ThreadPoolExecutor(len(commits) + 1) as threads:
@@ -103,14 +84,14 @@ MORE_STATES = {
 
 
 @pytest.mark.parametrize("state", (STATES | MORE_STATES).values(), ids=STATES | MORE_STATES)
-def test_a_record_comes_back_as_it_was_in_every_state(store: Store, state: State) -> None:
+def test_a_record_comes_back_as_it_was_in_every_state(store: ports.Store, state: State) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     store.commit(draft.next(messages=0, state=state, state_updated_at=77))
     assert store.load("c1") == replace(draft.record, log_hash=loaded(store, "c1").log_hash)
 
 
-def loaded(store: Store, conversation_id: str) -> ConversationRecord:
+def loaded(store: ports.Store, conversation_id: str) -> ports.ConversationRecord:
     record = store.load(conversation_id)
     assert record is not None
     return record
@@ -123,7 +104,7 @@ RULES = (
 )
 
 
-def test_every_field_of_a_record_comes_back(store: Store) -> None:
+def test_every_field_of_a_record_comes_back(store: ports.Store) -> None:
     store.commit(CommitBuilder("parent").create(), CommitBuilder("before", slug="").create())
     draft = CommitBuilder(
         "c1",
@@ -151,7 +132,7 @@ def test_every_field_of_a_record_comes_back(store: Store) -> None:
     assert store.load("c1") == replace(draft.record, log_hash=loaded(store, "c1").log_hash)
 
 
-def test_what_never_changes_is_not_changed_by_a_commit(store: Store) -> None:
+def test_what_never_changes_is_not_changed_by_a_commit(store: ports.Store) -> None:
     draft = CommitBuilder("c1", system_prompt="frozen")
     store.commit(draft.create())
     store.commit(draft.next(system_prompt="other", cwd="/elsewhere", principal="thief", created_at=9))
@@ -159,7 +140,7 @@ def test_what_never_changes_is_not_changed_by_a_commit(store: Store) -> None:
     assert (record.system_prompt, record.cwd, record.principal, record.created_at) == ("frozen", "/work", "local", 1)
 
 
-def test_a_profile_changes_with_a_commit_that_says_so(store: Store) -> None:
+def test_a_profile_changes_with_a_commit_that_says_so(store: ports.Store) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     for chosen in (Profile("Sell flowers."), Profile("Sell flowers.", tools=("think",)), Profile()):
@@ -170,7 +151,7 @@ def test_a_profile_changes_with_a_commit_that_says_so(store: Store) -> None:
     assert not store.verify("c1")
 
 
-def test_a_commit_that_does_not_say_so_leaves_the_profile(store: Store) -> None:
+def test_a_commit_that_does_not_say_so_leaves_the_profile(store: ports.Store) -> None:
     draft = CommitBuilder("c1", profile=Profile("Sell flowers."))
     store.commit(draft.create())
     store.commit(draft.next(profile=Profile()))
@@ -179,7 +160,7 @@ def test_a_commit_that_does_not_say_so_leaves_the_profile(store: Store) -> None:
     assert [record.profile for record in listed] == [Profile("Sell flowers.")]
 
 
-def test_unknown_ids_are_simply_not_there(store: Store) -> None:
+def test_unknown_ids_are_simply_not_there(store: ports.Store) -> None:
     assert store.load("no") is None
     assert store.find_slug("local", "no") is None
     assert store.find_slug("local", "") is None
@@ -194,15 +175,15 @@ def test_unknown_ids_are_simply_not_there(store: Store) -> None:
     store.prune_log("no", 7)
 
 
-def test_slugs_are_unique_may_change_and_may_be_absent(store: Store) -> None:
+def test_slugs_are_unique_may_change_and_may_be_absent(store: ports.Store) -> None:
     one, two = CommitBuilder("c1", slug="one"), CommitBuilder("c2", slug="two")
     store.commit(one.create())
     store.commit(two.create())
     store.commit(CommitBuilder("c3", slug="").create(), CommitBuilder("c4", slug="").create())
-    with pytest.raises(SlugTakenError):
+    with pytest.raises(ports.SlugTakenError):
         store.commit(CommitBuilder("c5", slug="one").create())
     before = stored(store, "c2")
-    with pytest.raises(SlugTakenError):
+    with pytest.raises(ports.SlugTakenError):
         store.commit(replace_slug(two, "one"))
     assert stored(store, "c2") == before
     store.commit(one.next(slug="uno"))
@@ -210,18 +191,18 @@ def test_slugs_are_unique_may_change_and_may_be_absent(store: Store) -> None:
     assert loaded(store, "c3").slug == ""
 
 
-def test_each_principal_has_slugs_of_its_own(store: Store) -> None:
+def test_each_principal_has_slugs_of_its_own(store: ports.Store) -> None:
     ours, theirs = CommitBuilder("c1", slug="one"), CommitBuilder("c2", slug="one", principal="ada")
     store.commit(ours.create())
     store.commit(theirs.create())
-    with pytest.raises(SlugTakenError):
+    with pytest.raises(ports.SlugTakenError):
         store.commit(CommitBuilder("c3", slug="one", principal="ada").create())
     assert [store.find_slug(who, "one") for who in ("local", "ada", "bob")] == ["c1", "c2", None]
     store.commit(theirs.next(slug="two"))
     assert [store.find_slug(who, "two") for who in ("local", "ada")] == [None, "c2"]
 
 
-def replace_slug(draft: CommitBuilder, slug: str) -> Commit:
+def replace_slug(draft: CommitBuilder, slug: str) -> ports.Commit:
     """The draft's next commit with another slug; the draft itself stays as it is."""
     before = draft.record
     commit = draft.next(slug=slug)
@@ -233,7 +214,7 @@ def replace_slug(draft: CommitBuilder, slug: str) -> Commit:
 
 
 @pytest.fixture
-def grown(store: Store) -> CommitBuilder:
+def grown(store: ports.Store) -> CommitBuilder:
     """A conversation at step 3 of epoch 2."""
     draft = CommitBuilder("c1", epoch=2)
     store.commit(draft.create())
@@ -242,40 +223,40 @@ def grown(store: Store) -> CommitBuilder:
     return draft
 
 
-def _stale_step(draft: CommitBuilder) -> Commit:
+def _stale_step(draft: CommitBuilder) -> ports.Commit:
     draft.record = replace(draft.record, step=draft.record.step - 1)
     return draft.next(messages=0)
 
 
-def _future_step(draft: CommitBuilder) -> Commit:
+def _future_step(draft: CommitBuilder) -> ports.Commit:
     draft.record = replace(draft.record, step=draft.record.step + 1)
     return draft.next(messages=0)
 
 
-def _other_revision(draft: CommitBuilder) -> Commit:
+def _other_revision(draft: CommitBuilder) -> ports.Commit:
     draft.record = replace(draft.record, last_seq=draft.record.last_seq + 1)
     return draft.next(messages=0)
 
 
-def _older_epoch(draft: CommitBuilder) -> Commit:
+def _older_epoch(draft: CommitBuilder) -> ports.Commit:
     return draft.next(messages=0, epoch=1)
 
 
-def _gone(draft: CommitBuilder) -> Commit:
+def _gone(draft: CommitBuilder) -> ports.Commit:
     draft.record = replace(draft.record, id="gone")
     return draft.next(messages=0)
 
 
-def _repeated_sequence(draft: CommitBuilder) -> Commit:
+def _repeated_sequence(draft: CommitBuilder) -> ports.Commit:
     commit = draft.next()
     return replace(commit, messages=(message_of(2, id="another"),))
 
 
-def _there_already(draft: CommitBuilder) -> Commit:
+def _there_already(draft: CommitBuilder) -> ports.Commit:
     return CommitBuilder(draft.id, slug="other").create()
 
 
-def _orphan(draft: CommitBuilder) -> Commit:
+def _orphan(draft: CommitBuilder) -> ports.Commit:
     return CommitBuilder("c2", parent_conversation_id="gone").create()
 
 
@@ -284,10 +265,10 @@ FENCED = (_stale_step, _future_step, _other_revision, _older_epoch, _gone, _repe
 
 @pytest.mark.parametrize("misfit", FENCED)
 def test_what_does_not_follow_is_fenced_and_changes_nothing(
-    store: Store, grown: CommitBuilder, misfit: Callable[[CommitBuilder], Commit]
+    store: ports.Store, grown: CommitBuilder, misfit: Callable[[CommitBuilder], ports.Commit]
 ) -> None:
     before = stored(store, "c1")
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         store.commit(misfit(grown))
     assert stored(store, "c1") == before
     assert store.verify("c1") == ()
@@ -295,7 +276,7 @@ def test_what_does_not_follow_is_fenced_and_changes_nothing(
 
 @pytest.mark.parametrize("misfit", FENCED)
 def test_what_does_not_follow_is_fenced_alone_among_others_that_wait_with_it(
-    store: Store, gate: Gate, grown: CommitBuilder, misfit: Callable[[CommitBuilder], Commit]
+    store: ports.Store, gate: Gate, grown: CommitBuilder, misfit: Callable[[CommitBuilder], ports.Commit]
 ) -> None:
     others = [CommitBuilder(f"o{number}") for number in range(8)]
     for other in others:
@@ -303,32 +284,32 @@ def test_what_does_not_follow_is_fenced_alone_among_others_that_wait_with_it(
     before = stored(store, "c1")
     commits = [misfit(grown), *(other.next() for other in others)]
     outcome = together(store, gate, [lambda commit=commit: store.commit(commit) for commit in commits])  # type: ignore[misc]
-    assert isinstance(outcome[0], FencedError)
+    assert isinstance(outcome[0], ports.FencedError)
     assert outcome[1:] == [None] * len(others)
     assert stored(store, "c1") == before
     assert all(loaded(store, other.id).step == 2 and store.verify(other.id) == () for other in others)
 
 
-def test_an_owner_of_a_later_epoch_fences_the_one_before(store: Store, grown: CommitBuilder) -> None:
+def test_an_owner_of_a_later_epoch_fences_the_one_before(store: ports.Store, grown: CommitBuilder) -> None:
     zombie = CommitBuilder("c1")
     zombie.record = grown.record
     store.commit(grown.next(epoch=3))
     grown_again = grown.next(epoch=3)
     store.commit(grown_again)
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         store.commit(zombie.next())
     late = replace(grown.record, epoch=2)
     grown.record = late
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         store.commit(grown.next())
 
 
-def test_a_commit_without_a_log_row_takes_a_conversation_over(store: Store, grown: CommitBuilder) -> None:
+def test_a_commit_without_a_log_row_takes_a_conversation_over(store: ports.Store, grown: CommitBuilder) -> None:
     claim = replace(grown.record, epoch=3, node="other")
-    store.commit(Commit(claim, grown.record.step))
+    store.commit(ports.Commit(claim, grown.record.step))
     assert (loaded(store, "c1").epoch, loaded(store, "c1").node) == (3, "other")
     assert store.verify("c1") == ()
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         store.commit(grown.next())
 
 
@@ -346,7 +327,7 @@ def test_a_commit_without_a_log_row_takes_a_conversation_over(store: Store, grow
     ],
 )
 def test_a_commit_that_contradicts_itself_is_refused(
-    store: Store, grown: CommitBuilder, broken: Callable[[Commit], Commit]
+    store: ports.Store, grown: CommitBuilder, broken: Callable[[ports.Commit], ports.Commit]
 ) -> None:
     before = stored(store, "c1")
     with pytest.raises(ValueError, match="c1"):
@@ -354,7 +335,7 @@ def test_a_commit_that_contradicts_itself_is_refused(
     assert stored(store, "c1") == before
 
 
-def test_whose_a_conversation_is(store: Store, grown: CommitBuilder) -> None:
+def test_whose_a_conversation_is(store: ports.Store, grown: CommitBuilder) -> None:
     assert store.owner("c1") == grown.record.principal
     assert store.owner("no") is None
 
@@ -362,13 +343,13 @@ def test_whose_a_conversation_is(store: Store, grown: CommitBuilder) -> None:
 # --- atomicity ------------------------------------------------------------------------------------------------
 
 
-def test_parts_of_one_commit_are_written_all_or_none(store: Store, grown: CommitBuilder) -> None:
+def test_parts_of_one_commit_are_written_all_or_none(store: ports.Store, grown: CommitBuilder) -> None:
     before = stored(store, "c1")
     fine, child = (
         grown.next(command=command("r1")),
         CommitBuilder("child", parent_conversation_id="c1", user_initiated=False),
     )
-    with pytest.raises(SlugTakenError):
+    with pytest.raises(ports.SlugTakenError):
         store.commit(fine, child.create(), CommitBuilder("other", slug="c1").create())
     assert stored(store, "c1") == before
     assert store.load("child") is store.load("other") is None
@@ -378,13 +359,13 @@ def test_parts_of_one_commit_are_written_all_or_none(store: Store, grown: Commit
     assert store.command("c1", "r1") == command("r1")
 
 
-def test_two_parts_of_one_commit_may_follow_each_other(store: Store, grown: CommitBuilder) -> None:
+def test_two_parts_of_one_commit_may_follow_each_other(store: ports.Store, grown: CommitBuilder) -> None:
     store.commit(grown.next(), grown.next())
     assert loaded(store, "c1").step == 5
     assert store.verify("c1") == ()
 
 
-def test_a_chain_of_transitions_is_one_commit(store: Store) -> None:
+def test_a_chain_of_transitions_is_one_commit(store: ports.Store) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create(steps=3))
     store.commit(draft.next(steps=4, messages=2))
@@ -394,11 +375,11 @@ def test_a_chain_of_transitions_is_one_commit(store: Store) -> None:
 
 @pytest.mark.parametrize("point", ["store.before_begin", "store.before_savepoint", "store.before_commit"])
 def test_a_failure_before_the_commit_leaves_everything_as_it_was(
-    store: Store, gate: Gate, grown: CommitBuilder, point: str
+    store: ports.Store, gate: Gate, grown: CommitBuilder, point: str
 ) -> None:
     before, commit = stored(store, "c1"), grown.next(command=command("r1"))
     gate.failing[point] = OSError("disk on fire")
-    with pytest.raises(StoreUnavailableError, match="disk on fire"):
+    with pytest.raises(ports.StoreUnavailableError, match="disk on fire"):
         store.commit(commit)
     assert stored(store, "c1") == before
     store.commit(commit)
@@ -407,14 +388,14 @@ def test_a_failure_before_the_commit_leaves_everything_as_it_was(
 
 
 def test_a_failure_after_the_commit_is_reported_though_it_is_stored(
-    store: Store, gate: Gate, grown: CommitBuilder
+    store: ports.Store, gate: Gate, grown: CommitBuilder
 ) -> None:
     commit = grown.next()
     gate.failing["store.after_commit"] = OSError("too late")
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(ports.StoreUnavailableError):
         store.commit(commit)
     assert loaded(store, "c1").step == 4
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         store.commit(commit)
     assert store.transitions("c1", after_step=3, limit=9)[0].event == commit.log[0].event
 
@@ -444,7 +425,7 @@ EVERY_MESSAGE = (
 )
 
 
-def test_every_kind_of_message_comes_back_as_it_was(store: Store) -> None:
+def test_every_kind_of_message_comes_back_as_it_was(store: ports.Store) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     store.commit(replace(draft.next(messages=0, events=()), messages=EVERY_MESSAGE))
@@ -452,7 +433,7 @@ def test_every_kind_of_message_comes_back_as_it_was(store: Store) -> None:
 
 
 @pytest.fixture
-def ten(store: Store) -> tuple[Message, ...]:
+def ten(store: ports.Store) -> tuple[Message, ...]:
     """A conversation with ten messages, beside another one."""
     draft, other = CommitBuilder("c1"), CommitBuilder("c2")
     store.commit(draft.create(), other.create())
@@ -461,7 +442,7 @@ def ten(store: Store) -> tuple[Message, ...]:
     return tuple(message_of(sequence) for sequence in range(1, 11))
 
 
-def test_messages_are_paged_in_both_directions(store: Store, ten: tuple[Message, ...]) -> None:
+def test_messages_are_paged_in_both_directions(store: ports.Store, ten: tuple[Message, ...]) -> None:
     assert store.messages("c1", limit=3) == ten[:3]
     assert [store.message("c1", each) for each in (ten[4].id, "none", "")] == [ten[4], None, None]
     assert store.message("c2", ten[9].id) is store.message("c3", ten[4].id) is None
@@ -472,24 +453,26 @@ def test_messages_are_paged_in_both_directions(store: Store, ten: tuple[Message,
     assert store.messages("c1", after=10, limit=3) == store.messages("c1", before=1, limit=3) == ()
 
 
-def test_history_is_everything_up_to_a_message(store: Store, ten: tuple[Message, ...]) -> None:
+def test_history_is_everything_up_to_a_message(store: ports.Store, ten: tuple[Message, ...]) -> None:
     assert store.history("c1", 10) == ten
     assert store.history("c1", 4) == ten[:4]
     assert store.history("c1", 0) == ()
 
 
-def test_a_snapshot_has_the_record_and_the_latest_messages_in_order(store: Store, ten: tuple[Message, ...]) -> None:
-    assert store.snapshot("c1", 3) == Snapshot(loaded(store, "c1"), ten[-3:])
-    assert store.snapshot("c1", 99) == Snapshot(loaded(store, "c1"), ten)
-    assert store.snapshot("c1", 0) == Snapshot(loaded(store, "c1"), ())
+def test_a_snapshot_has_the_record_and_the_latest_messages_in_order(
+    store: ports.Store, ten: tuple[Message, ...]
+) -> None:
+    assert store.snapshot("c1", 3) == ports.Snapshot(loaded(store, "c1"), ten[-3:])
+    assert store.snapshot("c1", 99) == ports.Snapshot(loaded(store, "c1"), ten)
+    assert store.snapshot("c1", 0) == ports.Snapshot(loaded(store, "c1"), ())
 
 
-def test_a_message_id_is_unique_in_its_conversation_only(store: Store, grown: CommitBuilder) -> None:
+def test_a_message_id_is_unique_in_its_conversation_only(store: ports.Store, grown: CommitBuilder) -> None:
     other = CommitBuilder("c2")
     store.commit(other.create())
     store.commit(other.next())
     before = stored(store, "c1")
-    with pytest.raises(CommandExistsError):
+    with pytest.raises(ports.CommandExistsError):
         store.commit(replace(grown.next(), messages=(message_of(4, id="m1"),)))
     assert stored(store, "c1") == before
     assert store.history("c2", 9) == (message_of(1),)
@@ -499,7 +482,7 @@ def test_a_message_id_is_unique_in_its_conversation_only(store: Store, grown: Co
 
 
 @pytest.fixture
-def eventful(store: Store) -> CommitBuilder:
+def eventful(store: ports.Store) -> CommitBuilder:
     """A conversation whose transitions have 0 to 4 events each: 23 in all, the last one alone."""
     draft = CommitBuilder("c1")
     store.commit(draft.create())
@@ -513,10 +496,10 @@ def eventful(store: Store) -> CommitBuilder:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
 def test_events_come_in_order_without_gap_or_repeat_however_they_are_paged(
-    store: Store, eventful: CommitBuilder, limit: int
+    store: ports.Store, eventful: CommitBuilder, limit: int
 ) -> None:
     whole = store.events("c1", after=0, limit=1_000)
-    paged: list[StoredEvent] = []
+    paged: list[ports.StoredEvent] = []
     while page := store.events("c1", after=paged[-1].revision if paged else 0, limit=limit):
         assert len(page) == min(limit, len(whole) - len(paged)), "only the last page may be short"
         paged.extend(page)
@@ -524,7 +507,7 @@ def test_events_come_in_order_without_gap_or_repeat_however_they_are_paged(
     assert [event.revision for event in whole] == list(range(1, eventful.record.last_seq + 1))
 
 
-def test_an_event_carries_its_notification_and_time(store: Store) -> None:
+def test_an_event_carries_its_notification_and_time(store: ports.Store) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     commit = draft.next()
@@ -534,25 +517,25 @@ def test_an_event_carries_its_notification_and_time(store: Store) -> None:
     assert [event.notification for event in found] == [MessageAdded(message_of(1)), CHANGED]
 
 
-def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: Store, eventful: CommitBuilder) -> None:
+def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: ports.Store, eventful: CommitBuilder) -> None:
     whole = store.events("c1", after=0, limit=1_000)
     store.prune_log("c1", 9)
     first = store.transitions("c1", after_step=0, limit=1)[0].first_revision
     assert 1 < first <= 9
     for after in range(len(whole)):
         if after < first - 1:
-            with pytest.raises(RevisionTooOldError):
+            with pytest.raises(ports.RevisionTooOldError):
                 store.events("c1", after=after, limit=1)
         else:
             assert store.events("c1", after=after, limit=1_000) == whole[after:]
     assert store.verify("c1") == ()
 
 
-def test_the_latest_event_is_never_pruned(store: Store, eventful: CommitBuilder) -> None:
+def test_the_latest_event_is_never_pruned(store: ports.Store, eventful: CommitBuilder) -> None:
     last = eventful.record.last_seq
     store.prune_log("c1", 1_000)
     assert [event.revision for event in store.events("c1", after=last - 1, limit=9)] == [last]
-    with pytest.raises(RevisionTooOldError):
+    with pytest.raises(ports.RevisionTooOldError):
         store.events("c1", after=0, limit=9)
     store.commit(eventful.next())
     assert store.verify("c1") == ()
@@ -570,7 +553,7 @@ def fate(message_id: str, ended: Fate, delivery: str = "follow_up") -> QueueChan
 
 
 @pytest.fixture
-def outcomes(store: Store) -> tuple[tuple[StoppedRun, ...], tuple[SettledInput, ...]]:
+def outcomes(store: ports.Store) -> tuple[tuple[ports.StoppedRun, ...], tuple[ports.SettledInput, ...]]:
     """A conversation with stopped runs and settled inputs: what is to be found of it."""
     draft = CommitBuilder("c1")
     store.commit(draft.create())
@@ -581,20 +564,20 @@ def outcomes(store: Store) -> tuple[tuple[StoppedRun, ...], tuple[SettledInput, 
     delivered = draft.next(messages=3, steps=2, events=(fate("m4", Fate.DELIVERED), stop(2)))
     store.commit(replace(delivered, messages=tuple(replace(each, run="c1:2") for each in delivered.messages)))
     runs = (
-        StoppedRun(7, 5_003, stop(1, StopReason.ERROR, "auth", "No."), 2),
-        StoppedRun(12, 5_004, stop(2), 5),
-        StoppedRun(14, 5_005, stop(2), 5),
+        ports.StoppedRun(7, 5_003, stop(1, StopReason.ERROR, "auth", "No."), 2),
+        ports.StoppedRun(12, 5_004, stop(2), 5),
+        ports.StoppedRun(14, 5_005, stop(2), 5),
     )
     fates = (
-        SettledInput(6, 5_003, fate("s1", Fate.RETURNED, "steer"), ""),
-        SettledInput(11, 5_004, fate("m4", Fate.DELIVERED), "c1:2"),
-        SettledInput(13, 5_005, fate("m4", Fate.DELIVERED), "c1:2"),
+        ports.SettledInput(6, 5_003, fate("s1", Fate.RETURNED, "steer"), ""),
+        ports.SettledInput(11, 5_004, fate("m4", Fate.DELIVERED), "c1:2"),
+        ports.SettledInput(13, 5_005, fate("m4", Fate.DELIVERED), "c1:2"),
     )
     return runs, fates
 
 
 def test_the_ends_of_runs_and_waits_outlive_the_log(
-    store: Store, outcomes: tuple[tuple[StoppedRun, ...], tuple[SettledInput, ...]]
+    store: ports.Store, outcomes: tuple[tuple[ports.StoppedRun, ...], tuple[ports.SettledInput, ...]]
 ) -> None:
     runs, fates = outcomes
     for _ in range(2):
@@ -610,7 +593,7 @@ def test_the_ends_of_runs_and_waits_outlive_the_log(
 
 
 def test_the_ends_of_runs_and_waits_are_read_in_pages_both_ways(
-    store: Store, outcomes: tuple[tuple[StoppedRun, ...], tuple[SettledInput, ...]]
+    store: ports.Store, outcomes: tuple[tuple[ports.StoppedRun, ...], tuple[ports.SettledInput, ...]]
 ) -> None:
     reads: tuple[Callable[..., tuple[Any, ...]], ...] = (store.stopped_runs, store.settled_inputs)
     wholes: tuple[tuple[Any, ...], ...] = outcomes
@@ -622,7 +605,9 @@ def test_the_ends_of_runs_and_waits_are_read_in_pages_both_ways(
         assert read("c1", before=whole[1].revision, limit=2, descending=True) == whole[:1]
 
 
-def test_the_ends_of_runs_and_waits_are_kept_of_commits_that_are_written_together(store: Store, gate: Gate) -> None:
+def test_the_ends_of_runs_and_waits_are_kept_of_commits_that_are_written_together(
+    store: ports.Store, gate: Gate
+) -> None:
     drafts = [CommitBuilder(f"d{number}") for number in range(3)]
     for draft in drafts:
         store.commit(draft.create())
@@ -637,7 +622,7 @@ def test_the_ends_of_runs_and_waits_are_kept_of_commits_that_are_written_togethe
 # --- the journal ----------------------------------------------------------------------------------------------
 
 
-def test_the_journal_has_inputs_contexts_and_a_chain_of_hashes(store: Store) -> None:
+def test_the_journal_has_inputs_contexts_and_a_chain_of_hashes(store: ports.Store) -> None:
     draft = CommitBuilder("c1", epoch=5)
     commits = [draft.create(), draft.next(context=b'{"mode":"restricted"}'), draft.next(events=(), messages=0)]
     for commit in commits:
@@ -653,7 +638,7 @@ def test_the_journal_has_inputs_contexts_and_a_chain_of_hashes(store: Store) -> 
     assert store.transitions("c1", after_step=1, limit=1) == rows[1:2]
 
 
-def test_the_store_fills_the_hash_in_whatever_the_record_says(store: Store, grown: CommitBuilder) -> None:
+def test_the_store_fills_the_hash_in_whatever_the_record_says(store: ports.Store, grown: CommitBuilder) -> None:
     store.commit(grown.next(log_hash="made up"))
     assert loaded(store, "c1").log_hash == store.transitions("c1", after_step=3, limit=1)[0].hash
     assert store.verify("c1") == ()
@@ -662,24 +647,24 @@ def test_the_store_fills_the_hash_in_whatever_the_record_says(store: Store, grow
 # --- commands -------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_remembered_for_its_conversation(store: Store, grown: CommitBuilder) -> None:
+def test_a_command_is_remembered_for_its_conversation(store: ports.Store, grown: CommitBuilder) -> None:
     store.commit(grown.next(command=command("r1")))
     assert store.command("c1", "r1") == command("r1")
     assert store.command("c2", "r1") is store.create_command("local", "r1") is store.command("c1", "r2") is None
 
 
-def test_a_create_command_is_remembered_for_its_principal(store: Store) -> None:
+def test_a_create_command_is_remembered_for_its_principal(store: ports.Store) -> None:
     store.commit(CommitBuilder("c1").create(command=command("r1")))
     assert store.create_command("local", "r1") == command("r1")
     assert store.command("c1", "r1") is store.create_command("other", "r1") is None
     store.commit(CommitBuilder("c2", principal="other").create(command=command("r1")))
-    with pytest.raises(CommandExistsError):
+    with pytest.raises(ports.CommandExistsError):
         store.commit(CommitBuilder("c3").create(command=command("r1")))
     assert store.load("c3") is None
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_command_is_accepted_once(store: Store, gate: Gate, grown: CommitBuilder, grouped: bool) -> None:
+def test_a_command_is_accepted_once(store: ports.Store, gate: Gate, grown: CommitBuilder, grouped: bool) -> None:
     store.commit(grown.next(command=command("r1")))
     other = CommitBuilder("c2")
     store.commit(other.create())
@@ -687,7 +672,7 @@ def test_a_command_is_accepted_once(store: Store, gate: Gate, grown: CommitBuild
     again, fine = grown.next(command=command("r1")), other.next(command=command("r1"))
     commits = [lambda: store.commit(again), lambda: store.commit(fine)]
     outcome = together(store, gate, commits) if grouped else [_raised(commit) for commit in commits]
-    assert isinstance(outcome[0], CommandExistsError)
+    assert isinstance(outcome[0], ports.CommandExistsError)
     assert outcome[1] is None
     assert stored(store, "c1") == before
     assert store.command("c2", "r1") == command("r1")
@@ -696,7 +681,7 @@ def test_a_command_is_accepted_once(store: Store, gate: Gate, grown: CommitBuild
 def _raised(commit: Callable[[], None]) -> BaseException | None:
     try:
         commit()
-    except StoreError as error:
+    except ports.StoreError as error:
         return error
     return None
 
@@ -704,46 +689,46 @@ def _raised(commit: Callable[[], None]) -> BaseException | None:
 # --- forks ----------------------------------------------------------------------------------------------------
 
 
-def a_fork(origin: CommitBuilder, *attachments: str, revision: int = 7) -> Commit:
+def a_fork(origin: CommitBuilder, *attachments: str, revision: int = 7) -> ports.Commit:
     """The first commit of a fork that has two messages and one run."""
     stop = RunStop("f:1", StopReason.COMPLETED)
-    taken = ForkedHistory(origin.id, revision, (StoppedRun(revision, 5, stop, 2),), attachments)
+    taken = ports.ForkedHistory(origin.id, revision, (ports.StoppedRun(revision, 5, stop, 2),), attachments)
     messages = (message_of(1), message_of(2))
     record = record_of("f", state=Idle(Ledger(run=1, seq=2)), step=1, epoch=1, last_seq=revision)
-    entry = LogEntry(1, 1, b'{"type":"test"}', revision + 1, ())
-    return Commit(record, 0, messages, (entry,), create=True, fork=taken)
+    entry = ports.LogEntry(1, 1, b'{"type":"test"}', revision + 1, ())
+    return ports.Commit(record, 0, messages, (entry,), create=True, fork=taken)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_what_principals_spend_is_summed_by_day_and_outlives_the_conversation(
-    store: Store, gate: Gate, grouped: bool
+    store: ports.Store, gate: Gate, grouped: bool
 ) -> None:
     builders = [CommitBuilder(name) for name in ("s1", "s2", "s3")]
     store.commit(*(builder.create() for builder in builders))
-    spendings = (Spending("ada", 7, 10, 1), Spending("ada", 7, 5, 2), Spending("bob", 8, 3, 0))
+    spendings = (ports.Spending("ada", 7, 10, 1), ports.Spending("ada", 7, 5, 2), ports.Spending("bob", 8, 3, 0))
     parts = [replace(builder.next(), spending=each) for builder, each in zip(builders, spendings, strict=True)]
     commits: list[Callable[[], None]] = [partial(store.commit, part) for part in parts]
     assert (together(store, gate, commits) if grouped else [_raised(commit) for commit in commits]) == [None] * 3
-    with pytest.raises(FencedError):
-        store.commit(replace(parts[0], spending=Spending("eve", 9, 1, 1)))
+    with pytest.raises(ports.FencedError):
+        store.commit(replace(parts[0], spending=ports.Spending("eve", 9, 1, 1)))
     store.delete("s1")
-    store.put_spending(Spending("ada", 7, 2, 2))
-    store.put_spending(Spending("bob", 9, 1, 0))
+    store.put_spending(ports.Spending("ada", 7, 2, 2))
+    store.put_spending(ports.Spending("bob", 9, 1, 0))
     assert sorted(store.spendings(0), key=lambda each: each.day) == [
-        Spending("ada", 7, 17, 5),
-        Spending("bob", 8, 3, 0),
-        Spending("bob", 9, 1, 0),
+        ports.Spending("ada", 7, 17, 5),
+        ports.Spending("bob", 8, 3, 0),
+        ports.Spending("bob", 9, 1, 0),
     ]
-    assert store.spendings(9) == (Spending("bob", 9, 1, 0),)
+    assert store.spendings(9) == (ports.Spending("bob", 9, 1, 0),)
 
 
 def test_stored_bytes_are_those_of_the_messages_attachments_and_profiles_of_a_principal(
-    store: Store, grown: CommitBuilder
+    store: ports.Store, grown: CommitBuilder
 ) -> None:
     size = sum(len(msgspec.json.encode(message.content)) for message in store.messages(grown.id, limit=100))
     assert size > 0
     assert (store.stored_bytes("local"), store.stored_bytes("other")) == (size, 0)
-    store.put_attachment(grown.id, Attachment("sha256-1", "image/png", b"bytes", 1, 1))
+    store.put_attachment(grown.id, ports.Attachment("sha256-1", "image/png", b"bytes", 1, 1))
     assert store.stored_bytes("local") == size + 5
     assert store.stored_bytes("") >= size + 5
     profile = Profile(instructions="Be brief. " * 100)
@@ -756,12 +741,12 @@ def test_stored_bytes_are_those_of_the_messages_attachments_and_profiles_of_a_pr
     assert store.stored_bytes("local") == 0
 
 
-def test_a_fork_begins_after_a_revision_of_its_origin(store: Store, grown: CommitBuilder) -> None:
+def test_a_fork_begins_after_a_revision_of_its_origin(store: ports.Store, grown: CommitBuilder) -> None:
     store.commit(a_fork(grown))
     assert store.messages("f", limit=9) == (message_of(1), message_of(2))
     assert [run.stop.run for run in store.stopped_runs("f", limit=9)] == ["f:1"]
     assert store.verify("f") == ()
-    with pytest.raises(RevisionTooOldError) as old:
+    with pytest.raises(ports.RevisionTooOldError) as old:
         store.events("f", after=3, limit=9)
     assert old.value.oldest == 7
     assert store.events("f", after=7, limit=9) == ()
@@ -770,7 +755,7 @@ def test_a_fork_begins_after_a_revision_of_its_origin(store: Store, grown: Commi
     for _ in range(3):
         store.commit(draft.next())
     assert [event.revision for event in store.events("f", after=7, limit=2)] == [8, 9]
-    with pytest.raises(RevisionTooOldError):
+    with pytest.raises(ports.RevisionTooOldError):
         store.events("f", after=0, limit=9)
     assert store.verify("f") == ()
     while store.prune_log("f", 10):
@@ -778,8 +763,8 @@ def test_a_fork_begins_after_a_revision_of_its_origin(store: Store, grown: Commi
     assert store.verify("f") == ()
 
 
-def test_a_fork_keeps_the_attachments_of_its_origin(store: Store, grown: CommitBuilder) -> None:
-    pictures = [Attachment(f"sha256-{number}", "image/png", b"x" * number, 1, 2) for number in (1, 2, 3)]
+def test_a_fork_keeps_the_attachments_of_its_origin(store: ports.Store, grown: CommitBuilder) -> None:
+    pictures = [ports.Attachment(f"sha256-{number}", "image/png", b"x" * number, 1, 2) for number in (1, 2, 3)]
     for picture in pictures:
         store.put_attachment("c1", picture)
     store.commit(a_fork(grown, "sha256-1", "sha256-3", "sha256-9"))
@@ -789,14 +774,14 @@ def test_a_fork_keeps_the_attachments_of_its_origin(store: Store, grown: CommitB
     assert store.verify("f") == ()
 
 
-def test_a_fork_of_what_does_not_exist_is_refused(store: Store, grown: CommitBuilder) -> None:
+def test_a_fork_of_what_does_not_exist_is_refused(store: ports.Store, grown: CommitBuilder) -> None:
     store.delete("c1")
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         store.commit(a_fork(grown))
     assert store.load("f") is None
 
 
-def test_only_a_new_conversation_is_a_fork(store: Store, grown: CommitBuilder) -> None:
+def test_only_a_new_conversation_is_a_fork(store: ports.Store, grown: CommitBuilder) -> None:
     with pytest.raises(ValueError, match="new conversation"):
         store.commit(replace(grown.next(), fork=a_fork(grown).fork))
     with pytest.raises(ValueError, match="first step"):
@@ -806,13 +791,13 @@ def test_only_a_new_conversation_is_a_fork(store: Store, grown: CommitBuilder) -
 # --- attachments ----------------------------------------------------------------------------------------------
 
 
-def test_an_attachment_belongs_to_its_conversation(store: Store, grown: CommitBuilder) -> None:
-    picture = Attachment("sha256-1", "image/png", bytes(range(256)) * 40, 3, 4)
+def test_an_attachment_belongs_to_its_conversation(store: ports.Store, grown: CommitBuilder) -> None:
+    picture = ports.Attachment("sha256-1", "image/png", bytes(range(256)) * 40, 3, 4)
     store.put_attachment("c1", picture)
     store.put_attachment("c1", picture)
     assert store.attachment("c1", "sha256-1") == picture
     assert store.attachment("c2", "sha256-1") is store.attachment("c1", "sha256-2") is None
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         store.put_attachment("gone", picture)
 
 
@@ -820,7 +805,7 @@ def test_an_attachment_belongs_to_its_conversation(store: Store, grown: CommitBu
 
 
 @pytest.fixture
-def listed(store: Store) -> Store:
+def listed(store: ports.Store) -> ports.Store:
     """c1 to c6, later ones updated later, c5 and c6 at the same time; two children; one archived; one foreign."""
     for number, updated_at in ((1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, 50)):
         store.commit(replace_updated(CommitBuilder(f"c{number}"), updated_at))
@@ -832,16 +817,16 @@ def listed(store: Store) -> Store:
     return store
 
 
-def replace_updated(draft: CommitBuilder, updated_at: int) -> Commit:
+def replace_updated(draft: CommitBuilder, updated_at: int) -> ports.Commit:
     commit = draft.create()
     return replace(commit, record=replace(commit.record, updated_at=updated_at))
 
 
-def _ids(records: tuple[ConversationRecord, ...]) -> list[str]:
+def _ids(records: tuple[ports.ConversationRecord, ...]) -> list[str]:
     return [record.id for record in records]
 
 
-def pages(store: Store, selection: Selection, limit: int) -> list[str]:
+def pages(store: ports.Store, selection: Selection, limit: int) -> list[str]:
     """Read a list to its end, page by page."""
     found: list[str] = []
     page = store.list(selection, limit=limit)
@@ -853,7 +838,7 @@ def pages(store: Store, selection: Selection, limit: int) -> list[str]:
         page = store.list(selection, after=page.more, limit=limit)
 
 
-def test_lists_show_the_latest_first_and_nothing_of_others(listed: Store) -> None:
+def test_lists_show_the_latest_first_and_nothing_of_others(listed: ports.Store) -> None:
     found = listed.list(Selection("local", UNARCHIVED), limit=99).records
     assert _ids(found) == ["c6", "c5", "c4", "c3", "c2", "c1"]
     assert found[0] == listed.load("c6")
@@ -864,11 +849,11 @@ def test_lists_show_the_latest_first_and_nothing_of_others(listed: Store) -> Non
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
-def test_lists_are_paged_without_gap_or_repeat(listed: Store, limit: int) -> None:
+def test_lists_are_paged_without_gap_or_repeat(listed: ports.Store, limit: int) -> None:
     assert pages(listed, Selection("local", UNARCHIVED), limit) == ["c6", "c5", "c4", "c3", "c2", "c1"]
 
 
-def test_lists_of_a_directory_have_no_other_and_are_paged(store: Store) -> None:
+def test_lists_of_a_directory_have_no_other_and_are_paged(store: ports.Store) -> None:
     for number in range(12):
         created = replace_updated(CommitBuilder(f"c{number:02}"), 10 + number // 2)
         directory = ("/work", "/work/within", "/wor")[number % 3]
@@ -883,14 +868,14 @@ def test_lists_of_a_directory_have_no_other_and_are_paged(store: Store) -> None:
     ]
 
 
-def test_children_are_the_sub_agents_of_a_conversation(listed: Store) -> None:
+def test_children_are_the_sub_agents_of_a_conversation(listed: ports.Store) -> None:
     assert sorted(listed.children("c1")) == ["c1-a1", "c1-a2"]
     assert listed.children("c2") == ()
 
 
 @pytest.mark.parametrize("sub_agent", [False, True])
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-def test_conversations_to_recover_at_a_restart_are_known(store: Store, state: State, sub_agent: bool) -> None:
+def test_conversations_to_recover_at_a_restart_are_known(store: ports.Store, state: State, sub_agent: bool) -> None:
     at_rest = (ContextExhausted, Completed, Failed) if sub_agent else (Idle, ContextExhausted, Completed, Failed)
     store.commit(CommitBuilder("parent").create())
     draft = CommitBuilder("c1", state=state, parent_conversation_id="parent" if sub_agent else None)
@@ -903,7 +888,7 @@ def test_conversations_to_recover_at_a_restart_are_known(store: Store, state: St
 # --- deletion -------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Store) -> None:
+def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: ports.Store) -> None:
     draft = CommitBuilder("c1")
     child = CommitBuilder("c1-a1", parent_conversation_id="c1", user_initiated=False, system_prompt="x")
     other = CommitBuilder("c2")
@@ -911,7 +896,7 @@ def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Sto
     store.commit(child.create(), other.create())
     store.commit(draft.next(command=command("r1")), child.next(command=command("r2")), other.next())
     for id_ in ("c1", "c1-a1", "c2"):
-        store.put_attachment(id_, Attachment("sha", "image/png", b"x", 1, 1))
+        store.put_attachment(id_, ports.Attachment("sha", "image/png", b"x", 1, 1))
     store.delete("c1")
     for gone in ("c1", "c1-a1"):
         assert stored(store, gone) == (None, (), (), ())
@@ -922,13 +907,13 @@ def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Sto
     assert store.find_slug("local", "c1") is None
     assert loaded(store, "c2").step == 2
     assert store.attachment("c2", "sha") is not None
-    with pytest.raises(FencedError):
+    with pytest.raises(ports.FencedError):
         store.commit(draft.next())
     store.commit(CommitBuilder("c1").create())
     assert store.history("c1", 99) == ()
 
 
-def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(store: Store) -> None:
+def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(store: ports.Store) -> None:
     draft, other = CommitBuilder("c1"), CommitBuilder("c2")
     child = CommitBuilder("c1-a1", parent_conversation_id="c1", user_initiated=False)
     store.commit(draft.create(), other.create())
@@ -941,10 +926,10 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
         assert (*store.events(gone, after=0, limit=9), *store.transitions(gone, after_step=0, limit=9)) == ()
         assert store.verify(gone) == ()
         assert store.prune_log(gone, 9) == 0
-        with pytest.raises(FencedError):
-            store.put_attachment(gone, Attachment("sha", "image/png", b"x", 1, 1))
+        with pytest.raises(ports.FencedError):
+            store.put_attachment(gone, ports.Attachment("sha", "image/png", b"x", 1, 1))
     for left in (draft.next(), child.next(), CommitBuilder("c1-a2", parent_conversation_id="c1").create()):
-        with pytest.raises(FencedError):
+        with pytest.raises(ports.FencedError):
             store.commit(left)
     listed = store.list(Selection("local", UNARCHIVED), limit=9).records
     assert [record.id for record in listed] == ["c2"]
@@ -960,7 +945,7 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
 # --- concurrency ----------------------------------------------------------------------------------------------
 
 
-def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: Store) -> None:
+def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: ports.Store) -> None:
     def work(number: int) -> CommitBuilder:
         draft = CommitBuilder(f"c{number}")
         store.commit(draft.create())
@@ -978,7 +963,7 @@ def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: Store) 
         assert revisions == list(range(1, draft.record.last_seq + 1))
 
 
-def test_of_sixteen_owners_exactly_one_wins_every_step(store: Store) -> None:
+def test_of_sixteen_owners_exactly_one_wins_every_step(store: ports.Store) -> None:
     start = CommitBuilder("c1")
     store.commit(start.create())
     barrier = threading.Barrier(16)
@@ -991,7 +976,7 @@ def test_of_sixteen_owners_exactly_one_wins_every_step(store: Store) -> None:
             barrier.wait(SECONDS)
             try:
                 store.commit(mine.next())
-            except FencedError:
+            except ports.FencedError:
                 pass
             else:
                 won.append(mine.record.step)
@@ -1003,7 +988,7 @@ def test_of_sixteen_owners_exactly_one_wins_every_step(store: Store) -> None:
     assert store.verify("c1") == ()
 
 
-def test_a_reader_never_sees_half_a_commit(store: Store) -> None:
+def test_a_reader_never_sees_half_a_commit(store: ports.Store) -> None:
     draft, twin = CommitBuilder("c1"), CommitBuilder("c2")
     store.commit(draft.create(), twin.create())
     done = threading.Event()
@@ -1040,7 +1025,7 @@ def test_a_reader_never_sees_half_a_commit(store: Store) -> None:
 # --- closing --------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, grown: CommitBuilder) -> None:
+def test_a_closed_store_refuses_everything_and_closes_twice(store: ports.Store, grown: CommitBuilder) -> None:
     store.close()
     store.close()
     for use in (
@@ -1051,13 +1036,13 @@ def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, grown:
         lambda: store.list(Selection("local", UNARCHIVED), limit=1).records,
         lambda: store.create_command("local", "r"),
     ):
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(ports.StoreUnavailableError):
             use()
 
 
-def test_empty_commits_and_records_of_nothing_are_fine(store: Store) -> None:
+def test_empty_commits_and_records_of_nothing_are_fine(store: ports.Store) -> None:
     store.commit()
-    store.commit(Commit(record_of("bare"), 0, create=True))
+    store.commit(ports.Commit(record_of("bare"), 0, create=True))
     assert loaded(store, "bare") == record_of("bare")
     assert store.verify("bare") == ()
 
@@ -1068,13 +1053,13 @@ ANN = CommandOrigin("ann", "user", "t1", "ipv4:192.0.2.1", "SendMessage", "r1")
 BOB = CommandOrigin("bob", "reader", "t2", "ipv4:192.0.2.2", "SetMode")
 
 
-def audited(commit: Commit, audit: LogAudit) -> Commit:
+def audited(commit: ports.Commit, audit: LogAudit) -> ports.Commit:
     """The commit, whose first row tells who sent its command."""
     first, *others = commit.log
     return replace(commit, log=(replace(first, audit=audit), *others))
 
 
-def test_the_audit_trail_is_what_logs_and_refusals_tell_in_the_order_of_time(store: Store) -> None:
+def test_the_audit_trail_is_what_logs_and_refusals_tell_in_the_order_of_time(store: ports.Store) -> None:
     ran = CallDecision("call-1", "bash", "run", "rules", ("approvalRules/make",))
     draft = CommitBuilder("c1")
     store.commit(audited(draft.create(), LogAudit(ANN)))  # at 5001
@@ -1117,7 +1102,7 @@ def test_the_audit_trail_is_what_logs_and_refusals_tell_in_the_order_of_time(sto
     assert store.verify("c1") == ()
 
 
-def test_a_deletion_outlives_the_log_in_the_audit_trail(store: Store, grown: CommitBuilder) -> None:
+def test_a_deletion_outlives_the_log_in_the_audit_trail(store: ports.Store, grown: CommitBuilder) -> None:
     deleted = AuditEntry(9_000, Outcome.ACCEPTED, ANN, conversation=grown.id)
     store.delete(grown.id, deleted)
     store.delete(grown.id, deleted)
@@ -1125,7 +1110,7 @@ def test_a_deletion_outlives_the_log_in_the_audit_trail(store: Store, grown: Com
     assert replace(entry, number=0) == deleted
 
 
-def test_the_oldest_refusals_are_deleted(store: Store) -> None:
+def test_the_oldest_refusals_are_deleted(store: ports.Store) -> None:
     store.put_audit([AuditEntry(at, Outcome.REFUSED, BOB, "ARCHIVED") for at in range(1, 7)])
     assert store.prune_audit(before=3, keep=100) == 2
     assert store.prune_audit(before=0, keep=3) == 1

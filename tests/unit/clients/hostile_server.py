@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy as copy
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 from bedrock import v1
@@ -14,8 +14,6 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from tests.support.fake_server import Refusal, methods, serve
-
-Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 
 # One of each kind, in a text that has words for people to find.
 HOSTILE = (

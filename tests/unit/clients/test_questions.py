@@ -13,18 +13,9 @@ from pathlib import Path
 import bedrock
 import grpc
 import pytest
-from bedrock import Answer, Approval, AsyncClient, Client, Event, Question, Usage, v1
+from bedrock import Answer, Approval, AsyncClient, Client, Event, Question, Usage, errors, v1
 from bedrock._shared.run_progress import RunProgress
 from bedrock._sync.transport import Transport
-from bedrock.errors import (
-    ApprovalNeeded,
-    DeadlineExceeded,
-    InvalidArgument,
-    NotFound,
-    RunFailed,
-    Unauthenticated,
-    Unavailable,
-)
 from bedrock.events import Snapshot
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -98,7 +89,7 @@ def test_a_function_is_asked_after_the_loop_has_seen_the_question(client: Client
 def test_others_are_waited_for_if_asked_to(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(ASKS)
     run = client.conversation("c1").send("Remove x", wait_for_others=True)
-    with pytest.raises(DeadlineExceeded, match=r"has not ended within 0\.2 s"):
+    with pytest.raises(errors.DeadlineExceeded, match=r"has not ended within 0\.2 s"):
         run.wait(timeout=0.2)
     assert not fake.asked(v1.ResolveApprovalRequest)
     fake.resolve(f"{NAME}/approvals/t1", v1.APPROVAL_DECISION_APPROVE)
@@ -142,11 +133,11 @@ def test_one_run_is_waited_for(client: Client, fake: FakeBedrock, name: str) -> 
     fake.answers.extend([ASKS, fails("auth", "The key is wrong.")])
     conversation = client.conversation("brave-otter")
     conversation.send("Remove x")
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(errors.DeadlineExceeded):
         conversation.run(name, wait_for_others=True, timeout=0.2)
     assert conversation.run(name) == "Then not."
     conversation.send("And?").wait()
-    with pytest.raises(RunFailed):
+    with pytest.raises(errors.RunFailed):
         conversation.run("2")
 
 
@@ -154,7 +145,7 @@ def test_a_run_that_does_not_exist_is_not_found(client: Client, fake: FakeBedroc
     fake.answers.append(says("Hello."))
     conversation = client.conversation("c1")
     conversation.send("Hi").wait()
-    with pytest.raises(NotFound, match="has no run"):
+    with pytest.raises(errors.NotFound, match="has no run"):
         conversation.run("7")
 
 
@@ -162,12 +153,12 @@ def test_a_run_of_another_conversation_is_refused_as_such(client: Client, fake: 
     fake.answers.append(says("Hello."))
     client.conversation("c1").send("Hi").wait()
     for conversation in (client.conversation("c1"), client.conversation("brave-otter")):
-        with pytest.raises(NotFound, match="belongs to another conversation, conversations/x, not to"):
+        with pytest.raises(errors.NotFound, match="belongs to another conversation, conversations/x, not to"):
             conversation.run("conversations/x/requestCycles/1")
 
 
 def test_events_of_a_conversation_that_does_not_exist_are_an_error_at_once(client: Client) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         client.conversation("nowhere").events()
 
 
@@ -176,7 +167,7 @@ def test_a_call_that_takes_too_long_says_so() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with (
             Client(address, token="secret") as client,
-            pytest.raises(DeadlineExceeded, match=f"{address} did not respond in time"),
+            pytest.raises(errors.DeadlineExceeded, match=f"{address} did not respond in time"),
         ):
             client.conversation("c1").get(timeout=0.2)
 
@@ -188,7 +179,7 @@ def test_a_token_that_is_not_known_is_reported_with_its_source(
     address: str, fake: FakeBedrock, token: str, told: str
 ) -> None:
     fake.refuse("GetConversation", *[Refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", "no")] * 2)
-    with Client(address, token=token) as client, pytest.raises(Unauthenticated, match=told):
+    with Client(address, token=token) as client, pytest.raises(errors.Unauthenticated, match=told):
         client.conversation("c1").get()
 
 
@@ -207,7 +198,7 @@ def test_closing_the_client_while_it_denies_is_said(client: Client, fake: FakeBe
     while not next(run).approval:
         pass
     client.close()
-    with pytest.raises(Unavailable, match="this client is closed"):
+    with pytest.raises(errors.Unavailable, match="this client is closed"):
         next(run)
 
 
@@ -278,7 +269,7 @@ def test_what_does_not_fit_the_form_is_declined_and_told(client: Client, fake: F
     fake.answers.append(asks_person())
     fake.refuse("AnswerQuestion", Refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "branch is no text"))
     run = client.conversation("c1").send("Use it", on_question=lambda _: {"branch": 7})
-    with pytest.raises(InvalidArgument, match="branch is no text"):
+    with pytest.raises(errors.InvalidArgument, match="branch is no text"):
         run.wait()
     assert run.answer() == "Then not."
     assert [declined for declined, _ in replies(fake)] == [False, True]
@@ -312,7 +303,7 @@ def test_the_loop_may_answer_a_tool_itself_and_others_may_where_they_are_waited_
     fake.over.clear()
     fake.answers.append(asks_person())
     run = conversation.send("Use it", wait_for_others=True)
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(errors.DeadlineExceeded):
         run.wait(timeout=0.2)
     assert len(replies(fake)) == 1
     conversation.answer_question("1", {"branch": "main"})
@@ -344,7 +335,7 @@ def test_what_a_tool_of_an_earlier_run_asks_is_left_to_others(client: Client, fa
     conversation.send("Use it")
     fake.settle()
     later = conversation.send("And then", delivery="follow_up")
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(errors.DeadlineExceeded):
         later.wait(timeout=0.2)
     assert not replies(fake)
 
@@ -435,7 +426,7 @@ def test_invalid_arguments_are_reported_before_anything_is_done(
 def test_asking_again_with_the_same_id_waits_for_the_same_run(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("ls", "", "Done.", ask=True))
     conversation = client.conversation("c1")
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(errors.DeadlineExceeded):
         conversation.send("Look", request_id="one", wait_for_others=True).wait(timeout=0.2)
     assert conversation.ask("Look", request_id="one", on_approval="approve") == "Done."
     assert len([event for event in fake.durable if event.message_added.role == v1.ROLE_USER]) == 1
@@ -444,10 +435,10 @@ def test_asking_again_with_the_same_id_waits_for_the_same_run(client: Client, fa
 def test_a_conversation_whose_first_message_is_invalid_is_not_left_behind(client: Client, fake: FakeBedrock) -> None:
     loops = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "", "output_schema: it loops")
     fake.refuse("SendMessage", loops, loops)
-    with pytest.raises(InvalidArgument, match="it loops"):
+    with pytest.raises(errors.InvalidArgument, match="it loops"):
         client.conversation("c1").ask("Hi", output_schema={"$ref": "#"})
     assert not fake.deleted
-    with pytest.raises(InvalidArgument, match="it loops"):
+    with pytest.raises(errors.InvalidArgument, match="it loops"):
         client.ask("Hi", output_schema={"$ref": "#"})
     assert fake.deleted
 
@@ -462,7 +453,7 @@ def test_a_run_says_where_it_is_and_how_it_ended(client: Client, fake: FakeBedro
 
 def test_a_question_may_be_left_to_others(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-    with pytest.raises(DeadlineExceeded, match="no answer within 4 s; the run was cancelled"):
+    with pytest.raises(errors.DeadlineExceeded, match="no answer within 4 s; the run was cancelled"):
         client.ask("Remove x", wait_for_others=True, timeout=4)
     assert not fake.asked(v1.ResolveApprovalRequest)
     (cancel,) = fake.asked(v1.CancelConversationRequest)
@@ -515,7 +506,7 @@ def test_what_the_run_before_asks_is_not_this_runs_to_answer(client: Client, fak
     conversation.send("One")
     waiting = conversation.send("Two", delivery="follow_up", on_approval="approve")
     for _ in range(2):
-        with pytest.raises(ApprovalNeeded, match="the run before this one asks") as caught:
+        with pytest.raises(errors.ApprovalNeeded, match="the run before this one asks") as caught:
             waiting.answer()
     assert not fake.asked(v1.ResolveApprovalRequest)
     conversation.deny(caught.value.approval)

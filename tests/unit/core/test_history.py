@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -91,10 +89,6 @@ def user(*content: Content) -> Turn:
 
 def assistant(*content: Content) -> Turn:
     return Turn("assistant", content)
-
-
-def row(view: Sequence[Turn]) -> list[tuple[str, Content]]:
-    return [(turn.role, block) for turn in view for block in turn.content]
 
 
 # --- is the chain valid -----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from actors.core import states
 from actors.core.content import (
     Reasoning,
     SystemKind,
@@ -22,15 +23,6 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmError, LlmResponse, LlmStreamStarted, Restart, TriggerContinuation, UserCancel
 from actors.core.history import violations
 from actors.core.notifications import ContextWarning, RunStop, StopReason, StreamDiscarded, UsageChanged
-from actors.core.states import (
-    AwaitingContinuation,
-    ContextExhausted,
-    Failed,
-    Idle,
-    LlmPhase,
-    LlmRequesting,
-    ToolExecuting,
-)
 from actors.core.steps import texts
 from tests.machine.columns import SUB_AGENT, column
 from tests.machine.talk import OPEN, Talk, bash, messages
@@ -67,7 +59,7 @@ def test_an_unfinished_text_is_continued_with_a_new_request_three_times_and_then
         assert talk.walk == ["ProcessingLLMResponse", "GeneratingResponse", "AwaitingLLMResponse"]
     talk.answer(Text("more"), end_turn=False)
 
-    assert isinstance(talk.state, Idle)
+    assert isinstance(talk.state, states.Idle)
     assert detail(talk) == (StopReason.COMPLETED, "max_tokens")
 
 
@@ -79,7 +71,7 @@ def test_the_continuations_are_counted_from_zero_in_the_next_round() -> None:
 
     talk.answer(Text("more"), end_turn=False)
 
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
 
 
 @pytest.mark.parametrize("content", [(), (Text(""),), (Text(" \n"),), (Reasoning("hm"),), (Reasoning("hm"), Text(" "))])
@@ -101,7 +93,7 @@ def test_before_the_fourth_edition_an_empty_end_says_nothing_and_cut_reasoning_i
     assert detail(talk) == (StopReason.COMPLETED, "")
     talk.say("again")
     talk.answer(Reasoning("hm"), end_turn=False, truncated=True)
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
 
 
 def test_an_empty_end_of_a_text_that_was_continued_adds_nothing_to_it() -> None:
@@ -125,8 +117,8 @@ def test_a_sub_agent_whose_reasoning_uses_up_the_token_limit_tries_again() -> No
     talk = Talk(SUB_AGENT)
     talk.start()
     talk.answer(Reasoning("hm"), end_turn=False, truncated=True)
-    assert isinstance(talk.state, LlmRequesting)
-    assert talk.state.phase is LlmPhase.BACKOFF
+    assert isinstance(talk.state, states.LlmRequesting)
+    assert talk.state.phase is states.LlmPhase.BACKOFF
 
 
 def test_a_refusal_is_persisted_and_says_so() -> None:
@@ -147,7 +139,7 @@ def test_calls_that_were_cut_off_do_not_run_and_the_model_may_try_again() -> Non
     results = [message.content[0] for message in messages(talk.last)[1:]]
     assert results == [ToolError(call, text, ToolOutcome.SKIPPED) for call in ("t1", "t2")]
     assert talk.acts(ExecuteTool) == []
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
 
 
 # --- usage and the window ---
@@ -183,8 +175,8 @@ def test_an_empty_unfinished_answer_is_a_failed_attempt_and_does_not_fill_the_wi
 
     (note,) = talk.notes(UsageChanged)
     assert (note.used_tokens, note.total, note.warning) == (0, Usage(850), False)
-    assert isinstance(talk.state, LlmRequesting)
-    assert talk.state.phase is LlmPhase.BACKOFF
+    assert isinstance(talk.state, states.LlmRequesting)
+    assert talk.state.phase is states.LlmPhase.BACKOFF
 
 
 TOO_LONG = LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long")
@@ -197,7 +189,7 @@ def test_after_a_request_that_is_too_long_the_model_writes_a_summary() -> None:
     assert talk.acts(RequestContinuation) == [RequestContinuation("c:r2", 1, "model-1", 1, ())]
     talk.answer(Text("what happened"))
 
-    assert talk.state == ContextExhausted(talk.state.ledger, "what happened")
+    assert talk.state == states.ContextExhausted(talk.state.ledger, "what happened")
     assert detail(talk) == (StopReason.INTERRUPTED, "context_exhausted")
 
 
@@ -207,7 +199,7 @@ def test_earlier_logs_have_no_summary_after_a_request_that_is_too_long() -> None
 
     talk.tell(LlmError(talk.at(), "c:r1", 1, TOO_LONG))
 
-    assert talk.state == ContextExhausted(talk.state.ledger, texts.FIRST_FALLBACK_SUMMARY)
+    assert talk.state == states.ContextExhausted(talk.state.ledger, texts.FIRST_FALLBACK_SUMMARY)
 
 
 def test_what_was_sent_shorter_after_a_refusal_stays_shorter() -> None:
@@ -224,7 +216,7 @@ def test_a_context_of_which_there_is_no_summary_either_ends_the_run_with_words_f
     talk.tell(LlmError(talk.at(), "c:r1", 1, TOO_LONG))
     talk.tell(LlmError(talk.at(), "c:r2", 1, TOO_LONG))
 
-    assert isinstance(talk.state, ContextExhausted)
+    assert isinstance(talk.state, states.ContextExhausted)
     assert talk.notes(RunStop) == [RunStop("c:1", StopReason.ERROR, "context_exhausted", talk.state.summary)]
     assert talk.said == [("system", talk.state.summary)]
 
@@ -257,7 +249,7 @@ def test_at_ninety_percent_no_tool_runs_and_the_summary_names_those_kept_from_ru
     below.call(bash("t1"), used=899)
     talk.call(bash("t1"), bash("t2"), used=900)
 
-    assert isinstance(below.state, ToolExecuting)
+    assert isinstance(below.state, states.ToolExecuting)
 
     text = "Not executed: context limit reached"
     assert [message.content[0] for message in messages(talk.last)[1:]] == [
@@ -275,7 +267,7 @@ def test_the_summary_ends_the_conversation_for_good() -> None:
 
     (message,) = messages(talk.last)
     assert (message.kind, message.request_id, message.attempt) == (SystemKind.SUMMARY, "c:r2", 1)
-    assert talk.state == ContextExhausted(talk.state.ledger, "what happened")
+    assert talk.state == states.ContextExhausted(talk.state.ledger, "what happened")
     assert talk.notes(StreamDiscarded) == []
     assert detail(talk) == (StopReason.INTERRUPTED, "context_exhausted")
 
@@ -295,7 +287,7 @@ def test_an_empty_answer_in_a_full_window_starts_the_summary_instead_of_a_retry(
 
     talk.answer(end_turn=not unfinished, used=990)
 
-    assert isinstance(talk.state, AwaitingContinuation)
+    assert isinstance(talk.state, states.AwaitingContinuation)
 
 
 @pytest.mark.parametrize("refusal", [False, True])
@@ -309,7 +301,7 @@ def test_no_summary_means_the_fallback(refusal: bool) -> None:
     (message,) = messages(talk.last)
     assert message.kind is SystemKind.SUMMARY_FALLBACK
     assert talk.notes(StreamDiscarded) == [StreamDiscarded("c:r2", 1)]
-    assert isinstance(talk.state, ContextExhausted)
+    assert isinstance(talk.state, states.ContextExhausted)
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.NETWORK, ErrorKind.AUTH])
@@ -321,7 +313,7 @@ def test_a_summary_that_fails_while_it_streams_is_discarded(kind: ErrorKind) -> 
     talk.tell(LlmError(talk.at(), "c:r2", 1, LlmFailure(kind, "cut")))
 
     assert talk.notes(StreamDiscarded) == [StreamDiscarded("c:r2", 1)]
-    assert isinstance(talk.state, AwaitingContinuation if kind is ErrorKind.NETWORK else ContextExhausted)
+    assert isinstance(talk.state, states.AwaitingContinuation if kind is ErrorKind.NETWORK else states.ContextExhausted)
 
 
 def test_the_summary_request_has_the_standard_attempts_and_then_the_fallback() -> None:
@@ -329,11 +321,11 @@ def test_the_summary_request_has_the_standard_attempts_and_then_the_fallback() -
     talk.answer(Text("long"), used=900)
 
     for attempt in (1, 2, 3):
-        assert isinstance(talk.state, AwaitingContinuation)
-        talk.state = replace(talk.state, phase=LlmPhase.CONNECTING)
+        assert isinstance(talk.state, states.AwaitingContinuation)
+        talk.state = replace(talk.state, phase=states.LlmPhase.CONNECTING)
         talk.tell(LlmError(talk.at(), "c:r2", attempt, LlmFailure(ErrorKind.SERVER_ERROR, "down")))
 
-    assert isinstance(talk.state, ContextExhausted)
+    assert isinstance(talk.state, states.ContextExhausted)
     assert messages(talk.last)[0].kind is SystemKind.SUMMARY_FALLBACK
 
 
@@ -347,7 +339,7 @@ def test_a_summary_by_request_opens_no_run_and_stops_none() -> None:
     talk.answer(Text("what happened"))
 
     assert talk.notes(RunStop) == []
-    assert isinstance(talk.state, ContextExhausted)
+    assert isinstance(talk.state, states.ContextExhausted)
 
 
 def test_a_cancelled_summary_by_request_is_idle_without_a_run_stop() -> None:
@@ -356,7 +348,7 @@ def test_a_cancelled_summary_by_request_is_idle_without_a_run_stop() -> None:
 
     talk.tell(UserCancel(talk.at()))
 
-    assert isinstance(talk.state, Idle)
+    assert isinstance(talk.state, states.Idle)
     assert talk.notes(RunStop) == []
 
 
@@ -374,11 +366,11 @@ def refused_summary(talk: Talk) -> None:
 def failing(kind: ErrorKind, times: int = 1, retry_after_ms: int | None = None) -> Callable[[Talk], None]:
     def fail(talk: Talk) -> None:
         for _ in range(times):
-            assert isinstance(talk.state, AwaitingContinuation)
+            assert isinstance(talk.state, states.AwaitingContinuation)
             request_id, attempt = talk.state.request_id, talk.state.attempt
             talk.tell(LlmError(talk.at(), request_id, attempt, LlmFailure(kind, "no route"), retry_after_ms))
-            if isinstance(talk.state, AwaitingContinuation):
-                talk.state = replace(talk.state, phase=LlmPhase.STREAMING)
+            if isinstance(talk.state, states.AwaitingContinuation):
+                talk.state = replace(talk.state, phase=states.LlmPhase.STREAMING)
 
     return fail
 
@@ -407,7 +399,7 @@ def test_a_summary_by_request_that_fails_leaves_the_conversation_as_it_was(befor
     assert replace(talk.state, ledger=then.ledger) == then
     assert talk.every(RunStop) == []
     talk.say("go on")
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
 
 
 @pytest.mark.parametrize("used", [900, 10])
@@ -418,7 +410,7 @@ def test_a_summary_by_request_that_fails_in_a_full_context_ends_the_conversation
     talk.tell(TriggerContinuation(talk.at()))
     failing(ErrorKind.AUTH if used == 900 else ErrorKind.CONTEXT_EXHAUSTED)(talk)
 
-    assert isinstance(talk.state, ContextExhausted)
+    assert isinstance(talk.state, states.ContextExhausted)
     assert talk.said[0][1].startswith("The context is used up and no summary could be written.")
     assert "`bedrock continue`" in talk.said[0][1]
 
@@ -429,7 +421,7 @@ def test_a_restart_during_a_summary_by_request_says_that_there_is_none() -> None
 
     talk.tell(Restart(talk.at()))
 
-    assert isinstance(talk.state, Idle)
+    assert isinstance(talk.state, states.Idle)
     assert talk.said[0][1].endswith("as it was before: the server was restarted")
 
 
@@ -443,11 +435,11 @@ def test_an_answer_that_found_no_room_left_starts_the_summary_whatever_its_usage
 
     talk.tell(replace(answer, truncated=True, context_full=True))
 
-    assert isinstance(talk.state, AwaitingContinuation)
+    assert isinstance(talk.state, states.AwaitingContinuation)
     assert not talk.acts(RequestLlm)
     assert not talk.acts(ExecuteTool)
     talk.text("what happened")
-    assert isinstance(talk.state, ContextExhausted)
+    assert isinstance(talk.state, states.ContextExhausted)
 
 
 def test_a_sub_agent_whose_answer_found_no_room_left_fails() -> None:
@@ -457,7 +449,7 @@ def test_a_sub_agent_whose_answer_found_no_room_left_fails() -> None:
     answer = LlmResponse(talk.at(), "c:r1", 1, (Text("and then"),), end_turn=False, truncated=True, context_full=True)
     talk.tell(answer)
 
-    assert isinstance(talk.state, Failed)
+    assert isinstance(talk.state, states.Failed)
     assert talk.state.kind is ErrorKind.CONTEXT_EXHAUSTED
 
 
@@ -470,7 +462,7 @@ def test_the_round_cap_stops_a_run_that_goes_round_and_round() -> None:
         talk.call(bash(call))
         talk.result(ToolSuccess(call, "again"))
 
-    assert isinstance(talk.state, Idle)
+    assert isinstance(talk.state, states.Idle)
     assert detail(talk) == (StopReason.INTERRUPTED, "round_cap")
     assert messages(talk.last)[-1].kind is SystemKind.ROUND_CAP
 
@@ -542,7 +534,7 @@ def test_a_spent_budget_stops_the_run_at_its_next_request(budget: Budget, usage:
 
     talk.result(ToolSuccess("t1", "ok"))
 
-    assert isinstance(talk.state, Idle)
+    assert isinstance(talk.state, states.Idle)
     assert detail(talk) == (StopReason.INTERRUPTED, "budget")
     assert messages(talk.last)[-1].kind is SystemKind.BUDGET
     assert talk.acts(RequestLlm) == []
@@ -555,7 +547,7 @@ def test_a_run_budget_leaves_the_next_run_its_own() -> None:
 
     talk.say("again")
 
-    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(talk.state, states.LlmRequesting)
 
 
 # --- identity ---

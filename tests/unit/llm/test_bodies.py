@@ -12,18 +12,7 @@ from msgspec.structs import replace
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
 from actors.common.json_schema import NativeOutput
-from actors.core.content import (
-    Content,
-    Image,
-    Reasoning,
-    SubAgentComplete,
-    Text,
-    ToolCancelled,
-    ToolError,
-    ToolResult,
-    ToolSuccess,
-    ToolUse,
-)
+from actors.core import content
 from actors.core.context import Generation, ReasoningEffort
 from actors.core.history import ProviderView, Turn
 from actors.ports import ModelRequest
@@ -31,7 +20,7 @@ from tests.support.model_requests import BASH, ask, assistant, body_of, model, p
 from tests.support.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.support.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
 
-SHOT = Image("hash", "image/png", 640, 480)
+SHOT = content.Image("hash", "image/png", 640, 480)
 MINE = "claude-sonnet-4-5"
 NAMES = {"anthropic": MINE, "openai-chat": "gpt-4o", "openai-responses": "gpt-5.2"}
 PROTOCOLS = pytest.mark.parametrize("protocol", NAMES)
@@ -57,14 +46,14 @@ ROUND = (
     user("Please look.", SHOT),
     assistant(
         "I look.",
-        ToolUse("t1", "bash", '{"cmd":  "ls"}'),
-        ToolUse("t2", "bash", '{"cmd": bro'),
-        ToolUse("t3", "bash", ""),
+        content.ToolUse("t1", "bash", '{"cmd":  "ls"}'),
+        content.ToolUse("t2", "bash", '{"cmd": bro'),
+        content.ToolUse("t3", "bash", ""),
     ),
     user(
-        ToolSuccess("t1", "a\nb\n", images=(SHOT,)),
-        ToolError("t2", "not JSON"),
-        ToolCancelled("t3", "Cancelled by user"),
+        content.ToolSuccess("t1", "a\nb\n", images=(SHOT,)),
+        content.ToolError("t2", "not JSON"),
+        content.ToolCancelled("t3", "Cancelled by user"),
         "And now?",
     ),
 )
@@ -214,7 +203,7 @@ def test_a_request_without_tools_and_system_has_neither() -> None:
 
 
 def test_results_come_first_however_they_are_given() -> None:
-    turns = (user("a"), assistant(ToolUse("t", "bash", "{}")), user("text", ToolSuccess("t", "")))
+    turns = (user("a"), assistant(content.ToolUse("t", "bash", "{}")), user("text", content.ToolSuccess("t", "")))
     anthropic_form = anthropic_body(*turns)["messages"][-1]["content"]
     assert anthropic_form[0] == {"type": "tool_result", "tool_use_id": "t", "content": "(no output)"}
     assert chat_body(*turns)["messages"][-2:] == [
@@ -228,8 +217,8 @@ def test_results_come_first_however_they_are_given() -> None:
 
 
 def test_sub_agent_results_say_whether_they_succeeded() -> None:
-    calls = assistant(ToolUse("a", "spawn_sub_agent", "{}"), ToolUse("b", "spawn_sub_agent", "{}"))
-    results = user(SubAgentComplete("a", "done"), SubAgentComplete("b", "none", success=False))
+    calls = assistant(content.ToolUse("a", "spawn_sub_agent", "{}"), content.ToolUse("b", "spawn_sub_agent", "{}"))
+    results = user(content.SubAgentComplete("a", "done"), content.SubAgentComplete("b", "none", success=False))
     first, second = anthropic_body(user("go"), calls, results)["messages"][-1]["content"]
     assert "is_error" not in first
     assert second["is_error"] is True
@@ -243,8 +232,8 @@ RAW_ITEM = '{ "type":"reasoning", "id":"rs_1",  "summary":[], "encrypted_content
 
 
 def _thought(protocol: str, name: str, raw: str) -> tuple[Turn, ...]:
-    thinking = Reasoning("Hm", protocol, name, raw)
-    return user("a"), assistant(thinking, "b", ToolUse("t", "bash", "{}")), user(ToolSuccess("t", "x"))
+    thinking = content.Reasoning("Hm", protocol, name, raw)
+    return user("a"), assistant(thinking, "b", content.ToolUse("t", "bash", "{}")), user(content.ToolSuccess("t", "x"))
 
 
 def test_reasoning_is_echoed_byte_for_byte_to_the_model_that_wrote_it() -> None:
@@ -278,22 +267,22 @@ def test_reasoning_without_its_raw_form_is_left_out() -> None:
 
 @pytest.mark.parametrize(("echo", "with_calls", "without"), [("calls", 1, 0), ("always", 1, 1), ("never", 0, 0)])
 def test_which_answers_get_their_reasoning_back_is_a_setting(echo: str, with_calls: int, without: int) -> None:
-    thought = Reasoning("Hm", "openai-chat", "gpt-4o", RAW_REASONING)
+    thought = content.Reasoning("Hm", "openai-chat", "gpt-4o", RAW_REASONING)
     plain_answer = user("a"), assistant(thought, "b"), user("c")
-    called = user("a"), assistant(thought, ToolUse("t", "bash", "{}")), user(ToolSuccess("t", "x"))
+    called = user("a"), assistant(thought, content.ToolUse("t", "bash", "{}")), user(content.ToolSuccess("t", "x"))
     assert json.dumps(chat_body(*plain_answer, echo_reasoning=echo)).count("Hm") == without
     assert json.dumps(chat_body(*called, echo_reasoning=echo)).count("Hm") == with_calls
 
 
 def test_responses_reasoning_that_nothing_came_of_is_left_out() -> None:
-    thought = Reasoning("", "openai-responses", "gpt-5.2", RAW_ITEM)
+    thought = content.Reasoning("", "openai-responses", "gpt-5.2", RAW_ITEM)
     items = responses_body(user("a"), assistant(thought, "b", thought), user("c"))["input"]
     assert [item["type"] for item in items] == ["message", "reasoning", "message", "message"]
 
 
 def test_a_text_keeps_the_phase_that_the_model_gave_it() -> None:
-    def phase(name: str) -> Reasoning:
-        return Reasoning("", "openai-responses", "gpt-5.2", json.dumps({"phase": name}))
+    def phase(name: str) -> content.Reasoning:
+        return content.Reasoning("", "openai-responses", "gpt-5.2", json.dumps({"phase": name}))
 
     said = assistant(phase("commentary"), "I look.", phase("final_answer"), "Done.")
     items = responses_body(user("a"), said, user("b"))["input"]
@@ -305,7 +294,7 @@ def test_a_text_keeps_the_phase_that_the_model_gave_it() -> None:
 
 
 def test_an_assistant_turn_of_reasoning_alone_is_left_out() -> None:
-    turns = user("a"), assistant(Reasoning("Hm", "anthropic", MINE, RAW_THINKING), "  "), user("b")
+    turns = user("a"), assistant(content.Reasoning("Hm", "anthropic", MINE, RAW_THINKING), "  "), user("b")
     assert [m["role"] for m in anthropic_body(*turns)["messages"]] == ["user"]
     assert [m["role"] for m in chat_body(*turns)["messages"]] == ["system", "user", "user"]
     assert [item["role"] for item in responses_body(*turns)["input"]] == ["user", "user"]
@@ -350,35 +339,38 @@ INPUTS = st.sampled_from(
     ['{"cmd": "ls"}', "{}", "", "[1]", "{", '"x"', '{"a": "\\ud83d\\ude00"}', "nul\x00l", "{" * 3000]
 )
 REASONING = st.builds(
-    Reasoning, TEXTS, st.sampled_from([*NAMES, "demo"]), st.sampled_from([*NAMES.values(), "other"]),
+    content.Reasoning, TEXTS, st.sampled_from([*NAMES, "demo"]), st.sampled_from([*NAMES.values(), "other"]),
     st.sampled_from(["", RAW_THINKING, RAW_REASONING, RAW_ITEM]),
 )  # fmt: skip
 
 
-def _result(identity: str) -> st.SearchStrategy[ToolResult]:
+def _result(identity: str) -> st.SearchStrategy[content.ToolResult]:
     return st.one_of(
-        st.builds(ToolSuccess, st.just(identity), TEXTS, images=st.sampled_from([(), (SHOT,)])),
-        st.builds(ToolError, st.just(identity), TEXTS),
-        st.builds(ToolCancelled, st.just(identity), TEXTS),
-        st.builds(SubAgentComplete, st.just(identity), TEXTS, st.booleans()),
+        st.builds(content.ToolSuccess, st.just(identity), TEXTS, images=st.sampled_from([(), (SHOT,)])),
+        st.builds(content.ToolError, st.just(identity), TEXTS),
+        st.builds(content.ToolCancelled, st.just(identity), TEXTS),
+        st.builds(content.SubAgentComplete, st.just(identity), TEXTS, st.booleans()),
     )
 
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[Turn, ...]:
     """Turns as the core gives them: alternating, complete rounds, the user last and with something to say."""
-    said: list[Content] = [Text("Hello"), *draw(st.lists(st.one_of(st.builds(Text, TEXTS), st.just(SHOT)), max_size=2))]
+    said: list[content.Content] = [
+        content.Text("Hello"),
+        *draw(st.lists(st.one_of(st.builds(content.Text, TEXTS), st.just(SHOT)), max_size=2)),
+    ]
     turns = [Turn("user", tuple(said))]
     for number in range(draw(st.integers(0, 4))):
-        thoughts: list[Content] = [
+        thoughts: list[content.Content] = [
             block for block in draw(st.lists(REASONING, max_size=2))
             if block.raw == RAW.get(block.protocol)
         ]  # fmt: skip
         called = draw(st.lists(st.tuples(TOOL_NAMES, INPUTS), max_size=3))
-        calls = [ToolUse(f"t{number}-{i}", name, text) for i, (name, text) in enumerate(called)]
-        turns.append(Turn("assistant", (*thoughts, *map(Text, draw(st.lists(TEXTS, max_size=2))), *calls)))
+        calls = [content.ToolUse(f"t{number}-{i}", name, text) for i, (name, text) in enumerate(called)]
+        turns.append(Turn("assistant", (*thoughts, *map(content.Text, draw(st.lists(TEXTS, max_size=2))), *calls)))
         results = [draw(_result(call.id)) for call in calls]
-        rest = draw(st.lists(st.builds(Text, TEXTS), max_size=2)) if calls else [Text("Go on"), SHOT]
+        rest = draw(st.lists(st.builds(content.Text, TEXTS), max_size=2)) if calls else [content.Text("Go on"), SHOT]
         turns.append(Turn("user", (*results, *rest)))
     return tuple(turns)
 
@@ -435,8 +427,8 @@ def test_models_do_not_share_what_is_kept_of_a_conversation() -> None:
     catalog = Catalog([
         provider(protocol, "http://127.0.0.1:9", models=names, name=protocol) for protocol, names in served.items()
     ])  # fmt: skip
-    thoughts = [Reasoning("", protocol, names[0], RAW[protocol]) for protocol, names in served.items()]
-    turns = user("a"), assistant(*thoughts, ToolUse("t", "bash", "{}")), user(ToolSuccess("t", "x"))
+    thoughts = [content.Reasoning("", protocol, names[0], RAW[protocol]) for protocol, names in served.items()]
+    turns = user("a"), assistant(*thoughts, content.ToolUse("t", "bash", "{}")), user(content.ToolSuccess("t", "x"))
     asked = replace(request(), view=ProviderView(turns, 2, object()))
     for protocol, names in [*served.items()] * 2:
         for name in names:

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sseclient import SSEClient
 
-from actors.adapters.llm.protocols.answer_builder import (
-    MAX_BLOCKS,
-    ContentSize,
-    accepted_calls,
-    call_arguments,
-    call_name,
-    prompt_tokens,
-)
+from actors.adapters.llm.protocols import answer_builder
 from actors.adapters.llm.protocols.lenient_json import replace_lone_surrogates
 from actors.adapters.llm.transport.sse import MAX_EVENT_BYTES, SseEvent, SseParser, SseTooLargeError
 from actors.core.content import (
@@ -165,7 +158,7 @@ IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_s
 def test_ids_end_up_unique_and_fit_every_provider(new: list[str], old: list[str]) -> None:
     asked = request(user("a"), assistant(*(ToolUse(identity, "bash", "{}") for identity in old)), user("b"))
     calls = tuple(ToolUse(identity, "bash", str(i)) for i, identity in enumerate(new))
-    calls = tool_uses(accepted_calls((Text("first"), *calls), asked))
+    calls = tool_uses(answer_builder.accepted_calls((Text("first"), *calls), asked))
     assert distinct_calls(calls, asked.request_id) == calls, "the core has nothing to change"
     ids = [call.id for call in calls]
     assert len(set(ids) | set(old)) == len(ids) + len(set(old))
@@ -175,7 +168,7 @@ def test_ids_end_up_unique_and_fit_every_provider(new: list[str], old: list[str]
 
 def test_a_good_id_stays() -> None:
     content: tuple[Content, ...] = (Text("a"), ToolUse("toolu_01", "bash", "{}"))
-    assert accepted_calls(content, request()) == content
+    assert answer_builder.accepted_calls(content, request()) == content
 
 
 def test_made_ids_are_deterministic_and_short() -> None:
@@ -189,7 +182,7 @@ def test_made_ids_are_deterministic_and_short() -> None:
 @settings(deadline=None)
 @given(st.one_of(st.text(max_size=30), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2).map(json.dumps)))
 def test_arguments_are_always_an_object_and_verbatim_if_they_were(raw: str) -> None:
-    arguments = call_arguments(ToolUse("t", "bash", raw))
+    arguments = answer_builder.call_arguments(ToolUse("t", "bash", raw))
     decoded = json.loads(arguments)
     assert isinstance(decoded, dict)
     assert arguments == raw.encode() or decoded in ({}, {"INVALID_JSON": raw})
@@ -197,7 +190,7 @@ def test_arguments_are_always_an_object_and_verbatim_if_they_were(raw: str) -> N
 
 def test_a_good_name_stays_and_a_made_up_one_becomes_one_that_providers_take() -> None:
     names = ["spawn_sub_agent", "functions.bash", "", "rm -rf /\n", "n" * 65]
-    told = [call_name(ToolUse("t", name, "{}")) for name in names]
+    told = [answer_builder.call_name(ToolUse("t", name, "{}")) for name in names]
     assert told == ["spawn_sub_agent", "functions_bash", "unnamed", "rm_-rf___", "n" * 64]
 
 
@@ -267,7 +260,7 @@ def test_the_prompt_and_what_has_arrived_count_although_the_provider_tells_it_at
 ) -> None:
     usage = cut_off(protocol, [*began(protocol), *texts(protocol, reasoning)])
     assert usage is not None
-    prompt = prompt_tokens(request())
+    prompt = answer_builder.prompt_tokens(request())
     assert prompt > 0
     told = (11, 5) if protocol == "anthropic" else (prompt, 0)
     assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (*told, 101)
@@ -304,12 +297,12 @@ def test_what_the_provider_has_told_of_a_whole_answer_is_not_estimated_again() -
 
 def test_a_prompt_counts_by_all_that_is_in_it_and_at_least_what_the_provider_counted_before() -> None:
     image = Image("a", "image/png", 10, 10)
-    empty = prompt_tokens(request(user("")))
+    empty = answer_builder.prompt_tokens(request(user("")))
     calls = Turn("assistant", (Reasoning("t" * 40, raw="r" * 400), ToolUse("t1", "bash", "i" * 396), Text("a" * 400)))
     results: Any = Turn("user", (ToolSuccess("t1", "é" * 200, (image,)), Text("b" * 400), image))
-    full = prompt_tokens(request(calls, results))
+    full = answer_builder.prompt_tokens(request(calls, results))
     assert full - empty == 500 + 2 * IMAGE_TOKENS
-    assert prompt_tokens(replace(request(calls, results), counted_tokens=full + 9)) == full + 9
+    assert answer_builder.prompt_tokens(replace(request(calls, results), counted_tokens=full + 9)) == full + 9
 
 
 # --- Answers that are larger than a message may be: hung up on while they arrive, and never asked for again ---
@@ -348,7 +341,7 @@ ANSWERS = {
     "chat text": ("openai-chat", _chat(*({"content": piece} for piece in PIECES))),
     "chat reasoning": ("openai-chat", _chat(*({"reasoning": piece} for piece in PIECES))),
     "chat input": ("openai-chat", _chat(*map(_call, PIECES))),
-    "chat calls": ("openai-chat", _chat(*(_call("", index) for index in range(MAX_BLOCKS + 1)))),
+    "chat calls": ("openai-chat", _chat(*(_call("", index) for index in range(answer_builder.MAX_BLOCKS + 1)))),
     "responses text": ("openai-responses", _responses("output_text", PIECES)),
     "responses reasoning": ("openai-responses", _responses("reasoning_text", PIECES)),
     "responses input": ("openai-responses", _responses("function_call_arguments", PIECES)),
@@ -428,11 +421,11 @@ def test_an_answer_of_exactly_the_limit_is_accepted_and_one_byte_more_is_refused
         (Reasoning("\x01" * BYTES, "p", "m", '{"reasoning":"' + "\\u0001" * BYTES + '"}'),),
         (Reasoning("", "p", "m", "x" * BYTES),),
         (Reasoning("x", "p", "m", "x" * (BYTES + 6)),),
-        (Text(""),) * MAX_BLOCKS,
+        (Text(""),) * answer_builder.MAX_BLOCKS,
     ],
     ids=["text", "call", "escaped reasoning", "hidden reasoning", "signature", "blocks"],
 )
 def test_the_size_of_content_is_that_of_its_texts(content: tuple[Content, ...]) -> None:
     more: tuple[Content, ...] = (Text("x"),)
-    assert ContentSize.of(content).excess == ""
-    assert ContentSize.of(content + more).excess
+    assert answer_builder.ContentSize.of(content).excess == ""
+    assert answer_builder.ContentSize.of(content + more).excess

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.adapters.llm import provider_errors
 from actors.adapters.llm.provider import (
     ProviderConfig,
     Secret,
@@ -18,15 +19,6 @@ from actors.adapters.llm.provider import (
     presets,
     provider_from_mapping,
     providers_from_env,
-)
-from actors.adapters.llm.provider_errors import (
-    MAX_SAID,
-    ImagesRefusedError,
-    failed_request,
-    filtered,
-    response_error,
-    retry_after_ms,
-    stream_error,
 )
 from actors.core.errors import RETRYABLE, ErrorKind
 from actors.ports import ModelFailedError
@@ -251,7 +243,7 @@ PROVIDER = provider("anthropic", "https://models.example", key_source="ANTHROPIC
 
 def refused(status: int, error: Any = None, headers: dict[str, str] | None = None) -> ModelFailedError:
     body = json.dumps({"type": "error", "error": error or {}}).encode()
-    return response_error(PROVIDER, status, headers or {}, body, NOW)
+    return provider_errors.response_error(PROVIDER, status, headers or {}, body, NOW)
 
 
 @pytest.mark.parametrize(
@@ -397,11 +389,14 @@ def test_other_limits_are_no_exhausted_context(status: int, error: dict[str, Any
 )  # fmt: skip
 def test_a_provider_that_takes_no_images_is_understood(status: int, error: Any) -> None:
     """These are what OpenAI, Anthropic, vLLM, llama.cpp, Ollama, OpenRouter, LiteLLM and others answer."""
-    failed = response_error(PROVIDER, status, {}, json.dumps({"error": error}).encode(), NOW)
-    assert isinstance(failed, ImagesRefusedError)
+    failed = provider_errors.response_error(PROVIDER, status, {}, json.dumps({"error": error}).encode(), NOW)
+    assert isinstance(failed, provider_errors.ImagesRefusedError)
     assert (failed.failure.kind, failed.retry_after_ms) == (ErrorKind.INVALID_REQUEST, None)
     assert "refused the images: " in failed.failure.message
-    assert isinstance(stream_error(PROVIDER, json.dumps({"error": error}).encode()), ImagesRefusedError)
+    assert isinstance(
+        provider_errors.stream_error(PROVIDER, json.dumps({"error": error}).encode()),
+        provider_errors.ImagesRefusedError,
+    )
 
 
 @pytest.mark.parametrize(
@@ -417,7 +412,7 @@ def test_a_provider_that_takes_no_images_is_understood(status: int, error: Any) 
     ],
 )
 def test_another_complaint_about_images_is_about_these_images(status: int, message: str) -> None:
-    assert not isinstance(refused(status, {"message": message}), ImagesRefusedError)
+    assert not isinstance(refused(status, {"message": message}), provider_errors.ImagesRefusedError)
 
 
 def test_a_request_that_is_more_than_a_minutes_allowance_is_not_asked_again() -> None:
@@ -435,7 +430,7 @@ def test_a_minutes_quota_comes_back() -> None:
         "details": details,
     }
     body = json.dumps([{"error": error}]).encode()
-    failed = response_error(PROVIDER, 429, {}, body, NOW)
+    failed = provider_errors.response_error(PROVIDER, 429, {}, body, NOW)
     assert (failed.failure.kind, failed.retry_after_ms) == (ErrorKind.RATE_LIMIT, 34_500)
 
 
@@ -453,7 +448,7 @@ def test_a_minutes_quota_comes_back() -> None:
 )
 def test_a_wait_that_only_the_text_tells(said: str, milliseconds: int | None) -> None:
     error = {"code": "rate_limit_exceeded", "message": said}
-    inside = stream_error(PROVIDER, json.dumps({"error": error}).encode())
+    inside = provider_errors.stream_error(PROVIDER, json.dumps({"error": error}).encode())
     assert (inside.failure.kind, inside.retry_after_ms) == (ErrorKind.RATE_LIMIT, milliseconds)
     assert refused(429, error).retry_after_ms == milliseconds
     assert refused(429, error, {"retry-after": "2"}).retry_after_ms == 2000
@@ -505,7 +500,7 @@ def test_a_content_filter(code: str) -> None:
     ],
 )
 def test_an_error_inside_a_stream(error: Any, kind: ErrorKind) -> None:
-    assert stream_error(PROVIDER, json.dumps({"error": error}).encode()).failure.kind is kind
+    assert provider_errors.stream_error(PROVIDER, json.dumps({"error": error}).encode()).failure.kind is kind
 
 
 @pytest.mark.parametrize(
@@ -527,7 +522,7 @@ def test_an_error_inside_a_stream(error: Any, kind: ErrorKind) -> None:
     ],
 )
 def test_retry_after(headers: dict[str, str], milliseconds: int | None) -> None:
-    assert retry_after_ms(headers, NOW) == milliseconds
+    assert provider_errors.retry_after_ms(headers, NOW) == milliseconds
 
 
 def test_retry_after_comes_with_retryable_refusals_only() -> None:
@@ -559,11 +554,11 @@ ADVICE = {
 @pytest.mark.parametrize("kind", sorted(set(ErrorKind) - OF_THE_MACHINE))
 def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
     named = provider("anthropic", "https://models.example.com", key_source="ANTHROPIC_API_KEY")
-    failures = [failed_request(named, kind, "it went wrong")]
-    failures += [response_error(named, status, {}, b"", NOW) for status in (401, 400, 429, 503)]
+    failures = [provider_errors.failed_request(named, kind, "it went wrong")]
+    failures += [provider_errors.response_error(named, status, {}, b"", NOW) for status in (401, 400, 429, 503)]
     failures += [
-        response_error(named, 413, {}, b'{"error": {"type": "request_too_large"}}', NOW),
-        filtered(named, "", None),
+        provider_errors.response_error(named, 413, {}, b'{"error": {"type": "request_too_large"}}', NOW),
+        provider_errors.filtered(named, "", None),
     ]
     told = [failed.failure.message for failed in failures if failed.failure.kind is kind]
     assert told
@@ -580,13 +575,13 @@ def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
     ],
 )
 def test_a_server_of_this_machine_that_does_not_answer_may_not_be_running(base_url: str, advice: str) -> None:
-    failed = failed_request(provider("openai-chat", base_url), ErrorKind.NETWORK, "cannot connect")
+    failed = provider_errors.failed_request(provider("openai-chat", base_url), ErrorKind.NETWORK, "cannot connect")
     assert failed.failure.message == f"fake: cannot connect. {advice}"
 
 
 def test_behind_a_proxy_that_is_to_be_looked_at() -> None:
     proxied = provider("openai-chat", "https://models.example.com", proxy=Secret("http://u:secret@proxy:3128"))
-    message = failed_request(proxied, ErrorKind.NETWORK, "refused").failure.message
+    message = provider_errors.failed_request(proxied, ErrorKind.NETWORK, "refused").failure.message
     assert message == "fake: refused. Check the network and the proxy of provider fake, then send a message."
 
 
@@ -617,7 +612,7 @@ def test_a_message_never_holds_a_secret(said: str) -> None:
     )  # fmt: skip
     body = json.dumps({"error": {"message": said}}).encode()
     for status, sent in ((400, body), (401, body), (429, body), (500, body), (400, said.encode())):
-        text = response_error(secretive, status, {}, sent, NOW).failure.message
+        text = provider_errors.response_error(secretive, status, {}, sent, NOW).failure.message
         assert "[redacted]" in text
         for secret in (KEY, KEY[:14], KEY[-10:], "sk-proj", "hunter22", "team-secret"):
             assert secret not in text
@@ -626,7 +621,7 @@ def test_a_message_never_holds_a_secret(said: str) -> None:
 def test_a_long_message_is_cut_and_put_on_one_line() -> None:
     message = refused(500, {"message": "line one\nline two\x1b[31m\x00 " + "word " * 1000}).failure.message
     assert "line one line two [31m word" in message
-    assert len(message) < MAX_SAID + 100
+    assert len(message) < provider_errors.MAX_SAID + 100
 
 
 @pytest.mark.parametrize(
@@ -634,27 +629,27 @@ def test_a_long_message_is_cut_and_put_on_one_line() -> None:
     [b"", b"<html>502 Bad Gateway secret-internal-host</html>", b"[1]", b"{", b"[" * 5000, b"\xff", b'{"error":[]}'],
 )
 def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
-    failed = response_error(PROVIDER, 502, {}, body, NOW)
+    failed = provider_errors.response_error(PROVIDER, 502, {}, body, NOW)
     assert failed.failure.message.startswith("Server error at fake (HTTP 502). Send a message later")
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 429])
 def test_the_plain_text_of_a_refusal_is_shown_on_one_line_and_cut(status: int) -> None:
     for body in (b"404 page not found\n", b"404 page\r\nnot \x1b found", b"404 page not found. " + b"x" * 60_000):
-        message = response_error(PROVIDER, status, {}, body, NOW).failure.message
+        message = provider_errors.response_error(PROVIDER, status, {}, body, NOW).failure.message
         assert re.search(r": 404 page not (\[?)found", message)
         assert message.isprintable()
-        assert len(message) < MAX_SAID + 200
+        assert len(message) < provider_errors.MAX_SAID + 200
     said = b"This model's maximum context length is 4096 tokens"
-    assert response_error(PROVIDER, 400, {}, said, NOW).failure.kind is ErrorKind.CONTEXT_EXHAUSTED
-    assert response_error(PROVIDER, 429, {}, b"Please try again in 20ms", NOW).retry_after_ms == 20
+    assert provider_errors.response_error(PROVIDER, 400, {}, said, NOW).failure.kind is ErrorKind.CONTEXT_EXHAUSTED
+    assert provider_errors.response_error(PROVIDER, 429, {}, b"Please try again in 20ms", NOW).retry_after_ms == 20
 
 
 @pytest.mark.parametrize(
     "body", [b"<!DOCTYPE html><title>404 at secret-host</title>", b"\xff\xfeb\0", b'{"trace": "secret"', b""]
 )
 def test_a_page_or_what_is_no_text_is_not_shown(body: bytes) -> None:
-    message = response_error(PROVIDER, 404, {}, body, NOW).failure.message
+    message = provider_errors.response_error(PROVIDER, 404, {}, body, NOW).failure.message
     assert message.startswith("The request was refused by fake (HTTP 404). Check")
 
 
@@ -663,7 +658,7 @@ def test_a_page_or_what_is_no_text_is_not_shown(body: bytes) -> None:
     [{"error": "model not found"}, {"detail": "model not found"}, {"message": "model not found", "object": "error"}],
 )
 def test_other_shapes_of_errors(body: dict[str, str]) -> None:
-    failed = response_error(PROVIDER, 404, {}, json.dumps(body).encode(), NOW)
+    failed = provider_errors.response_error(PROVIDER, 404, {}, json.dumps(body).encode(), NOW)
     assert "model not found" in failed.failure.message
 
 
@@ -674,5 +669,5 @@ def test_other_shapes_of_errors(body: dict[str, str]) -> None:
 )
 def test_no_body_breaks_the_classification(body: bytes) -> None:
     anonymous = ProviderConfig(name="p", protocol="openai-chat", base_url="http://127.0.0.1")
-    assert response_error(anonymous, 500, {}, body, NOW).failure.retryable
-    assert stream_error(anonymous, body).failure.message
+    assert provider_errors.response_error(anonymous, 500, {}, body, NOW).failure.retryable
+    assert provider_errors.stream_error(anonymous, body).failure.message

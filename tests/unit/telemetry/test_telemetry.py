@@ -21,18 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from actors.adapters.telemetry.exporters import Instruments, Spans, prometheus
 from actors.adapters.telemetry.metrics import ATTEMPTS, LEAKS, METRICS, RUNS, THREADS, TOOLS, Kind, Metric
 from actors.adapters.telemetry.observer import MODELS, OTHER, Observer
-from actors.core.content import (
-    Content,
-    Message,
-    MessageType,
-    Text,
-    ToolCancelled,
-    ToolError,
-    ToolOutcome,
-    ToolSuccess,
-    ToolUse,
-    Usage,
-)
+from actors.core import content
 from actors.core.context import ClientTool, Profile
 from actors.core.history import ProviderView, Turn
 from actors.core.notifications import MessageAdded, RunStop, StateChanged, StopReason
@@ -170,19 +159,19 @@ def test_calls_that_never_ran_have_an_end_and_others_no_second_one(caplog: pytes
     read = Read()
     record = replace(record_of("c1"), profile=Profile(client_tools=(ClientTool("find"),)))
     names = {"t1": "bash", "t2": "look", "t3": "mcp__a__b", "t4": "find", "t5": "made-up"}
-    calls = tuple(ToolUse(call, name, "{}") for call, name in names.items())
-    results: tuple[Content, ...] = (
-        ToolError("t1", "it failed"),
-        ToolError("t2", "no", ToolOutcome.DENIED),
-        ToolError("t3", "no", ToolOutcome.SKIPPED),
-        ToolCancelled("t4", "stopped"),
-        ToolError("t5", "there is no such tool"),
-        ToolSuccess("t6", "done"),
+    calls = tuple(content.ToolUse(call, name, "{}") for call, name in names.items())
+    results: tuple[content.Content, ...] = (
+        content.ToolError("t1", "it failed"),
+        content.ToolError("t2", "no", content.ToolOutcome.DENIED),
+        content.ToolError("t3", "no", content.ToolOutcome.SKIPPED),
+        content.ToolCancelled("t4", "stopped"),
+        content.ToolError("t5", "there is no such tool"),
+        content.ToolSuccess("t6", "done"),
     )
     began = StateChanged(StateSummary("llm_requesting", run="c1:1"), ())
-    read.observer.published(record, [began, MessageAdded(Message("m", 1, MessageType.AGENT, calls, 1))])
+    read.observer.published(record, [began, MessageAdded(content.Message("m", 1, content.MessageType.AGENT, calls, 1))])
     read.observer.tool_began(ToolStart("c1", "t1", "bash"))
-    read.observer.published(record, [MessageAdded(Message("n", 2, MessageType.TOOL, results, 1))])
+    read.observer.published(record, [MessageAdded(content.Message("n", 2, content.MessageType.TOOL, results, 1))])
     assert ended(caplog, "tool call ended", "call", "tool", "run", "outcome") == [
         ("t2", "look", "c1:1", "denied"),
         ("t3", "mcp__a__b", "c1:1", "skipped"),
@@ -195,9 +184,9 @@ def test_calls_that_never_ran_have_an_end_and_others_no_second_one(caplog: pytes
 def test_runs_that_a_restart_ended_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "actors")
     read = Read()
-    results = (ToolCancelled("t1", "stopped"), ToolCancelled("t2", "stopped"))
-    calls = (ToolUse("t1", "bash", "{}"), ToolUse("t2", "made-up", "{}"))
-    message = MessageAdded(Message("n", 2, MessageType.TOOL, results, 1))
+    results = (content.ToolCancelled("t1", "stopped"), content.ToolCancelled("t2", "stopped"))
+    calls = (content.ToolUse("t1", "bash", "{}"), content.ToolUse("t2", "made-up", "{}"))
+    message = MessageAdded(content.Message("n", 2, content.MessageType.TOOL, results, 1))
     stop = RunStop("c1:1", StopReason.INTERRUPTED, "restart")
     read.observer.recovered(record_of("c1"), "c1:1", calls, [message, RunStop("c1:0", StopReason.ERROR), stop])
     assert ended(caplog, "tool call ended", "call", "outcome") == [("t1", "cancelled"), ("t2", "cancelled")]
@@ -215,9 +204,9 @@ RECORD = record_of("c", model="opus")
 BEGAN = StateChanged(StateSummary("llm_requesting", run="c:1"), ())
 ATTEMPT = AttemptStart("c", "c:r1", 1, "opus", "anthropic", "conversation")
 CALL = ToolStart("c", "t1", "bash")
-QUESTION = ModelRequest("c", "c:r1", 1, "", (), ProviderView((Turn("user", (Text("a question"),)),)))
-ANSWER = ModelAnswer((Text("an answer"), ToolUse("t1", "bash", '{"cmd": "ls"}')), end_turn=False)
-OK = AttemptEnd("ok", 1.0, 0.5, Usage(10, 3, cache_read_tokens=5, cache_write_tokens=2))
+QUESTION = ModelRequest("c", "c:r1", 1, "", (), ProviderView((Turn("user", (content.Text("a question"),)),)))
+ANSWER = ModelAnswer((content.Text("an answer"), content.ToolUse("t1", "bash", '{"cmd": "ls"}')), end_turn=False)
+OK = AttemptEnd("ok", 1.0, 0.5, content.Usage(10, 3, cache_read_tokens=5, cache_write_tokens=2))
 
 
 class Told:
@@ -331,8 +320,8 @@ MOST = {"log lines": 140, "metrics": 1100, "metrics and traces": 1740}
 """How many calls a turn costs, with a few for other versions of Python and of the libraries."""
 
 BARE_RECORD = record_of("c")
-BARE_ANSWER = ModelAnswer((Text("an answer"),), end_turn=True)
-END = AttemptEnd("ok", 1.0, 0.5, Usage(10, 3))
+BARE_ANSWER = ModelAnswer((content.Text("an answer"),), end_turn=True)
+END = AttemptEnd("ok", 1.0, 0.5, content.Usage(10, 3))
 
 
 def turn(told: Telemetry) -> None:

@@ -13,36 +13,28 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from actors import ports
 from actors.adapters.tools.bash import job
 from actors.adapters.tools.bash import tool as bash
 from actors.core.states import BackgroundJob, JobStatus
 from actors.core.tool_run import KillReceipt
-from actors.ports import (
-    Launch,
-    ProcessEnd,
-    ProcessStartError,
-    RunningProcess,
-    SandboxReport,
-    ToolOutput,
-    ToolTransientError,
-)
 from tests.support.tool_harness import BashHarness
 
 BOUND = 30.0
-EXITED = ProcessEnd(0, None, b"all\n", b"", 0, 12, ())
-KILLED = ProcessEnd(None, 9, b"all\n", b"", 0, 12, (41, 42), killed=True)
+EXITED = ports.ProcessEnd(0, None, b"all\n", b"", 0, 12, ())
+KILLED = ports.ProcessEnd(None, 9, b"all\n", b"", 0, 12, (41, 42), killed=True)
 
 
 class HeldProcess:
     """Runs until the test ends it, or somebody kills it."""
 
-    def __init__(self, launch: Launch, write: Callable[[bytes], None]) -> None:
+    def __init__(self, launch: ports.Launch, write: Callable[[bytes], None]) -> None:
         self.launch = launch
         self.write = write
         self.dies = True
         self.signals: SimpleQueue[int] = SimpleQueue()
         self.kills = 0
-        self._end: Future[ProcessEnd] = Future()
+        self._end: Future[ports.ProcessEnd] = Future()
 
     def end(self, **changes: Any) -> None:
         self._end.set_result(msgspec.structs.replace(EXITED, **changes))
@@ -58,7 +50,7 @@ class HeldProcess:
     def signal(self, number: int) -> None:
         self.signals.put(number)
 
-    def wait(self) -> ProcessEnd:
+    def wait(self) -> ports.ProcessEnd:
         return self._end.result(BOUND)
 
 
@@ -67,11 +59,11 @@ class HoldingSandbox:
     """ports.Sandbox"""
 
     protected: tuple[str, ...] = ()
-    report: SandboxReport = field(default_factory=lambda: SandboxReport("none", 0, False))
+    report: ports.SandboxReport = field(default_factory=lambda: ports.SandboxReport("none", 0, False))
     processes: SimpleQueue[HeldProcess] = field(default_factory=SimpleQueue)
     starting: Callable[[HeldProcess], None] = lambda process: None
 
-    def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> HeldProcess:
+    def start(self, launch: ports.Launch, on_output: Callable[[bytes], None]) -> HeldProcess:
         process = HeldProcess(launch, on_output)
         self.starting(process)
         self.processes.put(process)
@@ -120,7 +112,7 @@ def harness(tmp_path: Path) -> Iterator[JobHarness]:
     harness.pool.shutdown(wait=False)
 
 
-def display(output: ToolOutput) -> dict[str, Any]:
+def display(output: ports.ToolOutput) -> dict[str, Any]:
     shown: dict[str, Any] = json.loads(output.display)
     return shown
 
@@ -189,7 +181,7 @@ def test_a_cancelled_wait_only_stops_waiting(harness: JobHarness) -> None:
 def test_a_cancel_while_the_job_is_detached_kills_it(harness: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The token is pulled after the wait was over and before the process is let go."""
 
-    def track(process: RunningProcess) -> Callable[[], bool]:
+    def track(process: ports.RunningProcess) -> Callable[[], bool]:
         let_go = JobHarness.track(harness, process)
 
         def after_the_cancel() -> bool:
@@ -209,7 +201,7 @@ def test_a_cancel_followed_by_ending_the_jobs_misses_none(harness: JobHarness, m
     """A job that is let go just before the cancel is one that `end_jobs` finds."""
     receipts: list[KillReceipt] = []
 
-    def track(process: RunningProcess) -> Callable[[], bool]:
+    def track(process: ports.RunningProcess) -> Callable[[], bool]:
         let_go = JobHarness.track(harness, process)
 
         def before_the_cancel() -> bool:
@@ -484,7 +476,7 @@ def test_a_command_that_ends_within_its_call_is_no_job_and_reported_by_its_resul
 def test_a_job_that_ends_as_it_is_let_go_is_reported_with_both(
     harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def track(process: RunningProcess) -> Callable[[], bool]:
+    def track(process: ports.RunningProcess) -> Callable[[], bool]:
         let_go = JobHarness.track(harness, process)
 
         def after_its_end() -> bool:
@@ -579,11 +571,11 @@ def test_a_receipt_that_cannot_be_delivered_breaks_nothing(harness: JobHarness) 
 
 def test_a_start_that_fails_leaves_no_job(harness: JobHarness) -> None:
     def fail(process: HeldProcess) -> None:
-        raise ProcessStartError("no process could be created")
+        raise ports.ProcessStartError("no process could be created")
 
     harness.sandbox.starting = fail
     for _ in range(9):
-        with pytest.raises(ToolTransientError) as failed:
+        with pytest.raises(ports.ToolTransientError) as failed:
             harness.call(cmd="ls", wait_seconds=0)
         assert failed.value.begun is False
     assert harness.toolbox.jobs("c-1") == ()
@@ -595,7 +587,7 @@ def test_a_machine_without_threads_runs_nothing_unwatched(harness: JobHarness, m
             raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(job.threading, "Thread", NoThread)  # type: ignore[attr-defined]
-    with pytest.raises(ToolTransientError) as failed:
+    with pytest.raises(ports.ToolTransientError) as failed:
         harness.call(cmd="ls", wait_seconds=0)
     assert failed.value.begun is True
     assert harness.process().kills == 1
