@@ -36,6 +36,7 @@ class CommandDispatch:
         self._pipeline = pipeline
         self._titles = titles
         self._services = pipeline.services
+        self._builder = pipeline.executor.builder
 
     def carry_out(
         self, request: messages.CreatingCommand | messages.CreateSubAgent | messages.Wake | messages.ConversationCommand
@@ -50,7 +51,7 @@ class CommandDispatch:
             case messages.CreateSubAgent():
                 return creation.create_sub_agent(self._pipeline, request)
             case _:
-                return self._apply(self._pipeline.load(), request)
+                return self._apply(self._pipeline.loaded or self._pipeline.load(), request)
 
     def _apply(self, loaded: LoadedConversation, request: messages.ConversationCommand) -> object:
         match request:
@@ -128,7 +129,8 @@ class CommandDispatch:
             check_images(services, loaded.record.model)
         _check_output_schema(request.output_schema)
         # The quota of stored bytes is checked for each message, because messages can extend one run without end.
-        services.quotas.check_stored(loaded.record.principal)
+        if services.quotas.limits_stored:
+            services.quotas.check_stored(loaded.record.principal)
         event = events.UserMessage(
             at=self._pipeline.now(),
             message_id=services.ids.message(),
@@ -139,7 +141,7 @@ class CommandDispatch:
             generation=request.generation,
             output_schema=request.output_schema,
         )
-        self._pipeline.executor.read_history(loaded.record)
+        self._builder.read_history(loaded.record)
         unit = loaded.begin()
         # Outdated MCP servers are ended only once the message is accepted: a refused one must change nothing.
         outdated = services.mcp.outdated(unit.record) if isinstance(unit.record.state, INACTIVE) else ()
@@ -160,7 +162,7 @@ class CommandDispatch:
 
     def _trigger_continuation(self, loaded: LoadedConversation) -> ConversationRecord:
         _refuse_archived(loaded)
-        self._pipeline.executor.read_history(loaded.record)
+        self._builder.read_history(loaded.record)
         self._pipeline.advance(events.TriggerContinuation(self._pipeline.now()))
         return loaded.record
 
@@ -189,7 +191,7 @@ class CommandDispatch:
         try:
             unit.run(event)
         except Rejected:
-            return late_answer(self._pipeline.executor.history(loaded.record), request)
+            return late_answer(self._builder.history_of(loaded.record).through(loaded.record.state.ledger.seq), request)
         answer = command_results.tool_result_result(unit, request.tool_use_id)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
         return answer
@@ -201,7 +203,7 @@ class CommandDispatch:
         if known is not None:
             return msgspec.json.decode(known.answer, type=messages.SpawnSubAgentsResult)
         _refuse_archived(loaded)
-        self._pipeline.executor.read_history(loaded.record)
+        self._builder.read_history(loaded.record)
         at = self._pipeline.now()
         unit, answer = creation.spawn_from_command(self._pipeline, loaded, request, at)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), at))
@@ -236,7 +238,7 @@ class CommandDispatch:
         return messages.WithdrawMessageResult(withdrawn, event.at)
 
     def _set_mode(self, loaded: LoadedConversation, request: messages.SetModeCommand) -> messages.SetModeResult:
-        self._pipeline.executor.read_history(loaded.record)
+        self._builder.read_history(loaded.record)
         rights, mode = self._pipeline.executor.rights, request.mode
         if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
             check_mode(self._services, mode, loaded.record.cwd, loaded.record.principal)
@@ -291,7 +293,7 @@ class CommandDispatch:
         self, loaded: LoadedConversation, request: messages.UpdateConversationCommand
     ) -> ConversationRecord:
         _check_etag(loaded, request.etag)
-        self._pipeline.executor.read_history(loaded.record)
+        self._builder.read_history(loaded.record)
         unit = loaded.begin()
         settings.update(self._services, unit, request, self._pipeline.now())
         self._pipeline.perform(loaded, unit)

@@ -25,7 +25,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, MessageAdded, QueueChanged
 from actors.core.states import Question
 from actors.core.summary import run_id, summarize
-from actors.ports import CommandRecord, ConversationRecord, Store
+from actors.ports import CommandRecord, ConversationRecord, Store, live_run
 
 RepeatableCommand: TypeAlias = (
     messages.SendMessageCommand | messages.ContinueConversationCommand | messages.SpawnSubAgentsCommand
@@ -35,17 +35,13 @@ RepeatableCommand: TypeAlias = (
 
 def send_result(unit: UnitOfWork, message_id: str) -> messages.SendMessageResult:
     """How a message was accepted: as the first message of a run, or queued."""
-    after, before = unit.record, unit.before
-    run = run_id(after.id, after.state.ledger.run)
     for added in unit.find(MessageAdded):
-        if added.message.id == message_id:
-            return messages.SendMessageResult(message_id, "direct", run, before.last_seq, message=added.message)
+        if (message := added.message).id == message_id:
+            return messages.SendMessageResult(message_id, "direct", message.run, unit.before.last_seq, message=message)
     queued = next(q for q in unit.find(QueueChanged) if q.input.message_id == message_id)
     steer = queued.delivery == "steer"
-    disposition = "steer_queued" if steer else "follow_up_queued"
-    return messages.SendMessageResult(
-        message_id, disposition, run if steer else "", before.last_seq, queued=queued.input
-    )
+    disposition, run = ("steer_queued", live_run(unit.record)) if steer else ("follow_up_queued", "")
+    return messages.SendMessageResult(message_id, disposition, run, unit.before.last_seq, queued=queued.input)
 
 
 def tool_result_result(unit: UnitOfWork, tool_use_id: str) -> messages.SubmitToolResultResult:
@@ -69,7 +65,7 @@ def cancel_result(
     """The result of a cancel: the stopped work, the surviving background jobs, and whether it was stored."""
     now = unit.record if recorded else unit.before
     summary = summarize(now.state, unit.context)
-    if unit.empty:
+    if not unit.entries:
         return messages.CancelConversationResult(
             no_op=not ended,
             state=summary,
@@ -174,13 +170,13 @@ def known_command(store: Store, conversation_id: str, request: RepeatableCommand
     Raises Rejected if the request id was used for a different command, or StoreError.
     """
     known = store.command(conversation_id, request.request_id) if request.request_id else None
-    return _same_command(known, request.body_hash)
+    return known and _same_command(known, request.body_hash)
 
 
 def known_create(store: Store, request: messages.CreatingCommand) -> CommandRecord | None:
     """The stored record of this Create or Fork command if it was accepted before; see `known_command`."""
     known = store.create_command(request.principal, request.request_id) if request.request_id else None
-    return _same_command(known, request.body_hash)
+    return known and _same_command(known, request.body_hash)
 
 
 def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
@@ -196,8 +192,8 @@ def command_record(request: RepeatableCommand, answer: bytes, at: int) -> Comman
     return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
 
 
-def _same_command(known: CommandRecord | None, body_hash: str) -> CommandRecord | None:
-    if known is not None and known.body_hash != body_hash:
+def _same_command(known: CommandRecord, body_hash: str) -> CommandRecord:
+    if known.body_hash != body_hash:
         text = f"the request_id {known.request_id} was used before with different content"
         raise Rejected(Reason.REQUEST_ID_REUSED, text)
     return known

@@ -94,7 +94,7 @@ class ConversationActor(Actor):
         self._directory = directory
         self._executor = EffectExecutor(services, shared.admission, self.actor_ref, shared.sub_agents)
         self._pipeline = ConversationPipeline(services, self._executor, conversation_id)
-        self._pipeline.perform_outcomes = functools.partial(creation.perform_outcomes, self._pipeline)
+        self._pipeline.perform_exhausting = functools.partial(creation.perform_exhausting, self._pipeline)
         self._commands = CommandDispatch(self._pipeline, shared.titles)
         self._recovery = Recovery(self._pipeline, functools.partial(self._remind, Retry()))
         self._commit_retries = self._recovery.commit_retries
@@ -147,11 +147,6 @@ class ConversationActor(Actor):
 
     def cancel_run_now(self, run: str) -> None:
         self._executor.cancel_run_now(run)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the actor accepts no more messages."""
-        return self.mailbox.closed
 
     def deliver(self, message: object) -> bool:
         return tell(self.actor_ref, message)

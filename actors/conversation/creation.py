@@ -18,7 +18,6 @@ from actors.conversation.forking import forked_conversation, stored_bytes
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 from actors.conversation.system_prompt import left_out, sub_agent_prompt, system_prompt
 from actors.conversation.unit_of_work import UnitOfWork, attributed
-from actors.core import states
 from actors.core.content import Message, MessageType, SystemKind, Text, most_tokens, text_of
 from actors.core.context import Budget, Mode, Profile
 from actors.core.errors import Reason, Rejected
@@ -26,6 +25,7 @@ from actors.core.events import SpawnSubAgents, StartSubAgent
 from actors.core.history.result_budget import cut_text, shares
 from actors.core.notifications import MessageAdded
 from actors.core.states import AgentTask, AwaitingContinuation, AwaitingSubAgents, ContextExhausted, Idle, Ledger
+from actors.core.steps import runs
 from actors.runners.sub_agents import agent_task, checked, task_refusal
 from actors.runtime.offered_tools import check_generation, supported
 from actors.runtime.services import Services, initial_mode, offered_model, served_model, working_directory
@@ -182,9 +182,9 @@ def new_sub_agent(
 def _share(parent: ports.ConversationRecord) -> Budget:
     """The parent's remaining budget, divided among the new sub-agents. Raises Rejected if nothing is left."""
     ledger, state = parent.state.ledger, parent.state
-    if spent := states.spent(parent.budget, ledger):
+    if spent := runs.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")
-    return states.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
+    return runs.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
 
 
 def _created(
@@ -234,7 +234,7 @@ def spawn_from_command(
         raise task_refusal(refused) from None
     unit, message_id = loaded.begin(), pipeline.services.ids.message()
     unit.run(SpawnSubAgents(at, message_id, tasks))
-    if spent := states.spent_for_good(record.budget, record.state.ledger):
+    if spent := runs.spent_for_good(record.budget, record.state.ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is used up: raise it to continue")
     return unit, command_results.spawn_result(unit, message_id)
 
@@ -348,13 +348,13 @@ def _create_successor(
     raise ports.SlugTakenError
 
 
-def perform_outcomes(
+def perform_exhausting(
     pipeline: ConversationPipeline, loaded: LoadedConversation, unit: UnitOfWork, *, urgent: bool
 ) -> None:
-    """Commit outcomes as `pipeline.perform` does. Actor's thread only. Raises StoreError.
+    """Commit outcomes that exhaust a conversation. Actor's thread only. Raises StoreError.
 
-    If they exhaust a conversation that continues by itself, the same commit creates the successor, so that there is
-    exactly one however the server ends.
+    If it continues by itself, the same commit creates the successor, so that there is exactly one however the server
+    ends.
     """
     services = pipeline.services
     successor = _own_successor(services, unit)

@@ -24,7 +24,7 @@ from actors.core.context import ConvContext
 from actors.core.effects import ActEffect, ExecuteTool
 from actors.core.events import InternalFault, UserCancel
 from actors.core.notifications import ToolTreeReaped
-from actors.core.states import INACTIVE, TERMINAL, JobStatus, State
+from actors.core.states import INACTIVE, TERMINAL, ContextExhausted, JobStatus, State
 from actors.core.tool_run import KillReceipt
 from actors.messages import EffectOutcome, TreeReaped, UnknownConversationError
 from actors.ports import DatabaseAwayError, StoreUnavailableError
@@ -77,13 +77,13 @@ class LoadedConversation:
         Raises StoreError or QuotaExceededError; then this object is unchanged.
         """
         faults = self._services.faults
-        if not unit.empty:
+        if unit.entries:
             faults.hit("commit.before")
             self._commit_within_quotas(unit, others, command, urgent=urgent)
             self._logged_context = unit.logged_context
         # After the commit, memory is updated before anything that can fail: otherwise it would lag behind the store.
         self.record, self.context = unit.record, unit.context
-        if not unit.empty:
+        if unit.entries:
             faults.hit("commit.after")
         self._publish(unit)
         return tuple(unit.effects)
@@ -96,7 +96,7 @@ class LoadedConversation:
         Raises QuotaExceededError before a run too many.
         """
         quotas, record = self._services.quotas, unit.record
-        counted = unit.begins_run and quotas.begin_run(record.principal, record.id)
+        counted = quotas.limits_runs and unit.begins_run and quotas.begin_run(record.principal, record.id)
         spending = quotas.spending(record.principal, unit.used, record.updated_at)
         try:
             self._commit(unit, unit.commit(command, spending), others, urgent=urgent)
@@ -159,8 +159,9 @@ class ConversationPipeline:
         self.deleted: ports.ConversationRecord | None = None
         self.origin: CommandOrigin | None = None
         """Who sent the command that is being carried out; None while no command is."""
-        self.perform_outcomes: Callable[..., None] = self.perform
-        """Commits outcomes; the actor replaces it with creation.perform_outcomes."""
+        self.now = services.clock.now_ms
+        self.perform_exhausting: Callable[..., None] = self.perform
+        """Commits outcomes that exhaust the conversation; the actor replaces it with creation.perform_exhausting."""
 
     @property
     def idle(self) -> bool:
@@ -174,9 +175,6 @@ class ConversationPipeline:
             yield
         finally:
             self.origin = None
-
-    def now(self) -> int:
-        return self.services.clock.now_ms()
 
     def load(self) -> LoadedConversation:
         """Read the conversation from the store and recover it, unless it is loaded.
@@ -235,9 +233,9 @@ class ConversationPipeline:
         return Prepared(batch.count, functools.partial(self._commit, loaded, batch))
 
     def _commit(self, loaded: LoadedConversation, batch: OutcomeBatch) -> None:
-        if batch.origin is not None:
-            batch.unit.attribute(batch.origin)
-        self.perform_outcomes(loaded, batch.unit, urgent=batch.urgent)
+        exhausted = isinstance(batch.unit.record.state, ContextExhausted)
+        perform = self.perform_exhausting if exhausted else self.perform
+        perform(loaded, batch.unit, urgent=batch.urgent)
 
     def record_kill(self, receipt: KillReceipt) -> None:
         """Log that the killed processes of a tool call or job have exited, or may still run. Raises StoreError."""
@@ -267,8 +265,7 @@ class ConversationPipeline:
         urgent: bool = False,
     ) -> None:
         """Commit the unit, publish its events, and start its effects. Raises StoreError; then nothing has changed."""
-        if self.origin is not None:
-            unit.attribute(self.origin)
+        unit.origin = self.origin or unit.origin
         self._carry_out(loaded, unit, *others, command=command, urgent=urgent)
 
     def _carry_out(

@@ -21,7 +21,7 @@ from actors.conversation.conversation_actor import ConversationActor, SharedRunn
 from actors.conversation.pipeline import LoadedConversation, recovering, taken_over
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.errors import Reason, Rejected
-from actors.runners.request_builder import learn_models_of, needs_provider
+from actors.runners.request_builder import learn_models
 from actors.runners.side_queries import SideQueries, Titles
 from actors.runners.sub_agents import SubAgentRunner, prepared
 from actors.runtime.actor import Request, ask, failed, forward, tell
@@ -156,7 +156,7 @@ class Supervisor:
                 if self._stopped:
                     return None
                 actor = self._live.get(conversation_id)
-                if actor is None or actor.stopped:
+                if actor is None or actor.mailbox.closed:
                     ConversationActor.start(self._services, self, self._shared, conversation_id)
                     actor = self._live[conversation_id]
                     self._load_once()
@@ -167,7 +167,7 @@ class Supervisor:
         """The actor of the conversation if there is one that accepts messages, else None."""
         with self._lock:
             actor = self._live.get(conversation_id)
-        return None if actor is None or actor.stopped else actor
+        return None if actor is None or actor.mailbox.closed else actor
 
     def on_started(self, conversation: ConversationActor) -> None:
         """Add an actor that `deliver` is starting; called with the lock held."""
@@ -211,7 +211,8 @@ class Supervisor:
         with_files = isinstance(command, messages.SpawnSubAgentsCommand) and any(
             task.read_first for task in command.tasks
         )
-        if with_files or needs_provider(self._services, command):
+        models = self._services.models
+        if with_files or any(name and models.undecided(name) for name in _models_named(self._services, command)):
             return self._prepare(conversation_id, request, with_files=with_files)
         return self._ask(conversation_id, request)
 
@@ -223,7 +224,7 @@ class Supervisor:
             self._services.timers.after(math.ceil(left * 1000), cancel.cancel)
 
         def prepared_request() -> Request:
-            learn_models_of(self._services, request.command, cancel)
+            learn_models(self._services, _models_named(self._services, request.command), cancel)
             if not with_files:
                 return request
             return replace(request, command=prepared(self._services, conversation_id, request.command, cancel))
@@ -297,7 +298,22 @@ class Supervisor:
         except Exception:
             log.exception("the conversation could not be recovered", extra={"conversation": conversation_id})
             return None
-        return None if unit is None or unit.empty else unit
+        return unit if unit and unit.entries else None
+
+
+def _models_named(
+    services: Services, request: messages.CreatingCommand | messages.ConversationCommand
+) -> tuple[str, ...]:
+    """The models that a command names. Where a provider lists its models itself, that list must be known."""
+    match request:
+        case messages.CreateConversationCommand(model=model):
+            return (model or services.models.default,)
+        case messages.UpdateConversationCommand(model=str() as model):
+            return (model,)
+        case messages.SpawnSubAgentsCommand(tasks=tasks):
+            return tuple(task.model for task in tasks)
+        case _:
+            return ()
 
 
 # How many conversations are woken at a time: each needs a thread, and their commits share transactions.

@@ -48,6 +48,8 @@ class UnitOfWork:
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
         self.effects: list[ActEffect] = []
+        self.origin: CommandOrigin | None = None
+        """Who sent the command: recorded in the first log row, and in those with decisions about tool calls."""
         self.used = (0, 0)
         """The tokens of the conversation's own model requests, and their cost in micro-dollars, without sub-agents."""
 
@@ -57,10 +59,6 @@ class UnitOfWork:
         before, after = self.before.state, self.record.state
         begun = not isinstance(after, INACTIVE) or after.ledger.run > before.ledger.run
         return self.record.user_initiated and isinstance(before, INACTIVE) and begun
-
-    @property
-    def empty(self) -> bool:
-        return not self.entries
 
     @property
     def notifications(self) -> tuple[Durable, ...]:
@@ -81,21 +79,19 @@ class UnitOfWork:
         self.record = msgspec.structs.replace(self.record, **fields)
         self._log(_encode(entry), at, notifications)
 
-    def attribute(self, origin: CommandOrigin) -> None:
-        """Record who sent the command, in the unit's first log row and in its rows with decisions about tool calls."""
-        for place, entry in enumerate(self.entries):
-            if place == 0 or entry.audit is not None:
-                self.entries[place] = attributed(entry, origin)
-
     def set_context(self, context: ConvContext) -> None:
         self.context = context
 
     def commit(self, command: CommandRecord | None = None, spending: Spending | None = None) -> Commit:
+        origin = self.origin
         return Commit(
             record=self.record,
             expected_step=self.before.step,
             messages=tuple(self.messages),
-            log=tuple(self.entries),
+            log=tuple(
+                attributed(entry, origin) if origin and (place == 0 or entry.audit) else entry
+                for place, entry in enumerate(self.entries)
+            ),
             command=command,
             profile_changed=self.record.profile != self.before.profile,
             spending=spending,
@@ -154,7 +150,7 @@ class UnitOfWork:
 def _added(used: tuple[int, int], before: Ledger, after: Ledger) -> tuple[int, int]:
     if after.total_usage is before.total_usage and after.aside_usage is before.aside_usage:
         return used
-    old, new = before.total_usage + before.aside_usage, after.total_usage + after.aside_usage
+    old, new = before.whole_usage, after.whole_usage
     return used[0] + new.context_tokens - old.context_tokens, used[1] + new.cost_micros - old.cost_micros
 
 
@@ -171,13 +167,12 @@ class OutcomeBatch:
         self.unit = unit
         self.count = 0
         self.urgent = False
-        self.origin: CommandOrigin | None = None
-        """Who requested the cancel of this batch, which then has no other outcome; None without a cancel."""
 
     def run(self, outcome: EffectOutcome) -> None:
         event, entries = outcome.event, len(self.unit.entries)
         self.urgent |= isinstance(event, UserCancel)
-        self.origin = outcome.origin or self.origin
+        # Only a cancel has an origin, and no other outcome shares its commit.
+        self.unit.origin = outcome.origin or self.unit.origin
         self.unit.run(event)
         ignored = len(self.unit.entries) == entries
         if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:

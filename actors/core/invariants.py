@@ -13,7 +13,7 @@ from actors.core import notifications, states
 from actors.core.content import Message, MessageType
 from actors.core.context import ConvContext, Limits, Mode
 from actors.core.history import ChainCheck
-from actors.core.summary import ContextState, project, run_id, stray_edge, summarize
+from actors.core.summary import ContextState, live_run_id, project, stray_edge, summarize
 
 # Identifies the streamed text of one attempt: the request id and the attempt number.
 Slot = tuple[str, int]
@@ -177,7 +177,7 @@ class InvariantChecker:
             yield "the tokens that the state counts differ from those last reported"
 
     def _open_runs(self, state: states.State) -> Iterator[str]:
-        live = run_id(self._conversation_id, state.ledger.run) if state.ledger.live else ""
+        live = live_run_id(self._conversation_id, state.ledger)
         if live and live in self._ended:
             yield f"run {live} is marked as live though it has ended"
         if live and live not in self._started:

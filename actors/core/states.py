@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from msgspec import Struct
 
 from actors.core.content import Image, SystemKind, ToolResult, ToolUse, Usage
-from actors.core.context import Budget, Generation, Mode, Suggested
+from actors.core.context import Generation, Mode, Suggested
 from actors.core.errors import ErrorKind, LlmFailure
 
 # The version of the stored JSON. A state with an unknown version is restored as Idle, and logged as an alarm.
@@ -160,6 +160,11 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """Results of tools up to this message are shorter in requests, because a provider found a request too long."""
     jobs: tuple[BackgroundJob, ...] = ()
     """The running background jobs, and the ended ones of which the agent has not been notified yet."""
+
+    @property
+    def whole_usage(self) -> Usage:
+        """What the conversation has used, with its side queries."""
+        return self.total_usage + self.aside_usage
 
     @property
     def running_jobs(self) -> tuple[BackgroundJob, ...]:
@@ -403,10 +408,8 @@ TERMINAL = (ContextExhausted, Completed, Failed)
 INACTIVE = (Idle, Error, *TERMINAL)
 
 
-def name_of(state: State) -> str:
-    tag = type(state).__struct_config__.tag
-    assert isinstance(tag, str)  # noqa: S101 -- every state above has a literal tag
-    return tag
+# How states are stored, and named in filters.
+NAMES = {kind: str(kind.__struct_config__.tag) for kind in get_args(State)}
 
 
 def open_calls(state: State) -> tuple[str, ...]:
@@ -420,32 +423,3 @@ def open_calls(state: State) -> tuple[str, ...]:
             return (state.tool_use_id, *state.remaining_tool_ids)
         case _:
             return ()
-
-
-def spent(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
-    """The first limit of which `ratio` is used up, as a text such as "5000 tokens per run"; "" if there is none."""
-    if 0 < budget.run_tokens * ratio <= ledger.run_usage.context_tokens:
-        return f"{budget.run_tokens} tokens per run"
-    return spent_for_good(budget, ledger, ratio)
-
-
-def spent_for_good(budget: Budget, ledger: Ledger, ratio: float = 1.0) -> str:
-    """Like `spent`, for the limits that a new run does not reset."""
-    whole = ledger.total_usage + ledger.aside_usage
-    if 0 < budget.conversation_tokens * ratio <= whole.context_tokens:
-        return f"{budget.conversation_tokens} tokens"
-    if 0 < budget.conversation_cost_micros * ratio <= whole.cost_micros:
-        return f"${budget.conversation_cost_micros / 1_000_000:.2f}"
-    return ""
-
-
-def share(budget: Budget, ledger: Ledger, among: int) -> Budget:
-    """An equal part of what is left of the parent's budget. Call this only while `spent` returns ""."""
-    whole = ledger.total_usage + ledger.aside_usage
-    limits = ((budget.run_tokens, ledger.run_usage.context_tokens), (budget.conversation_tokens, whole.context_tokens))
-    tokens = [limit - used for limit, used in limits if limit]
-    money = budget.conversation_cost_micros
-    return Budget(
-        conversation_tokens=max(1, min(tokens) // among) if tokens else 0,
-        conversation_cost_micros=max(1, (money - whole.cost_micros) // among) if money else 0,
-    )

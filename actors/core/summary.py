@@ -56,10 +56,14 @@ def run_id(conversation_id: str, run: int) -> str:
     return f"{conversation_id}:{run}"
 
 
+def live_run_id(conversation_id: str, ledger: states.Ledger) -> str:
+    """The id of the conversation's run that has not ended; "" if there is none."""
+    return run_id(conversation_id, ledger.run) if ledger.live else ""
+
+
 def summarize(state: states.State, context: ConvContext) -> StateSummary:
-    ledger = state.ledger
-    run = run_id(context.conversation_id, ledger.run) if ledger.live else ""
-    kind, busy = states.name_of(state), not isinstance(state, states.INACTIVE)
+    run = live_run_id(context.conversation_id, state.ledger)
+    kind, busy = states.NAMES[type(state)], not isinstance(state, states.INACTIVE)
     match state:
         case states.LlmRequesting() | states.AwaitingContinuation():
             return StateSummary(

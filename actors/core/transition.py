@@ -88,7 +88,7 @@ from actors.core.steps.command_steps import withdraw_message
 from actors.core.steps.notices import change_job, notice_mcp_restart
 from actors.core.steps.runs import add_reported_usage
 from actors.core.steps.tool_rounds import apply_tool_result, end_wait
-from actors.core.summary import run_id
+from actors.core.summary import live_run_id
 
 __all__ = [
     "InvalidTransition",
@@ -135,9 +135,9 @@ def transition(state: states.State, context: ConvContext, event: events.Event) -
             return handle_fault(state, context, event)
         case events.UsageReported() | events.McpRestarted() | events.JobChanged():
             return _record(state, context, event)
-        case events.UserMessage() if event.expected_run and event.expected_run != _live_run(state, context):
+        case events.UserMessage(expected_run=run) if run and run != live_run_id(context.conversation_id, state.ledger):
             raise Rejected(Reason.RUN_OVER)
-        case events.UserCancel() if event.run_id and event.run_id != _live_run(state, context):
+        case events.UserCancel(run_id=run) if run and run != live_run_id(context.conversation_id, state.ledger):
             return ignored(state)
         case _:
             return _dispatch(state, context, event)
@@ -228,7 +228,3 @@ def context_after(context: ConvContext, effects: tuple[Effect, ...]) -> ConvCont
         if isinstance(effect, PersistMode):
             context = replace(context, mode=effect.mode)
     return context
-
-
-def _live_run(state: states.State, context: ConvContext) -> str:
-    return run_id(context.conversation_id, state.ledger.run) if state.ledger.live else ""

@@ -20,7 +20,7 @@ from actors.core.content import Message
 from actors.core.context import ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
 from actors.core.notifications import Durable, QueueChanged, RunStop
 from actors.core.states import State
-from actors.core.summary import run_id
+from actors.core.summary import live_run_id
 
 
 class CommandOrigin(Struct, frozen=True, omit_defaults=True):
@@ -175,9 +175,7 @@ class ConversationRecord(Struct, frozen=True):
 
 
 def live_run(record: ConversationRecord) -> str:
-    """The id of the conversation's run that has not ended; "" if there is none."""
-    ledger = record.state.ledger
-    return run_id(record.id, ledger.run) if ledger.live else ""
+    return live_run_id(record.id, record.state.ledger)
 
 
 class LogEntry(Struct, frozen=True):
@@ -255,11 +253,6 @@ class Commit(Struct, frozen=True):
     """If a fork is created: what is copied from the original. In this case, `log` has no events for `messages`."""
     spending: Spending | None = None
     """The usage to add to the principal's totals; None if nothing was used, or if there is no quota for usage."""
-
-    @property
-    def begins_after(self) -> int:
-        """The revision after which a new conversation's events begin: 0, or for a fork that of the original."""
-        return self.fork.revision if self.fork else 0
 
 
 class StoredTransition(Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from actors.core.content import Message
-from actors.core.states import name_of
+from actors.core.states import NAMES
 from actors.ports import records
 from actors.ports.records import ConversationRecord
 
@@ -69,7 +69,7 @@ class Negation(Struct, frozen=True):
 
 
 class StateIs(Struct, frozen=True):
-    """A condition on the conversation's state: it has one of these names, as returned by `core.states.name_of`."""
+    """A condition on the conversation's state: it has one of these names, as in `core.states.NAMES`."""
 
     kinds: frozenset[str]
 
@@ -188,7 +188,7 @@ def matches(condition: Condition, record: ConversationRecord) -> bool:
         case Negation(part):
             return not matches(part, record)
         case StateIs(kinds):
-            return name_of(record.state) in kinds
+            return NAMES[type(record.state)] in kinds
         case IsArchived(archived):
             return (record.archived_at is not None) == archived
         case TextEquals(field, value):

@@ -53,6 +53,7 @@ class EffectExecutor:
         self._services = services
         self._owner = owner
         self._requests = ModelRequests(services, admission, owner)
+        self.builder = self._requests.builder
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
         # The call that was sent to the tool runner last; None once it and its processes have ended.
@@ -160,14 +161,6 @@ class EffectExecutor:
         if self._tool_runner is not None:
             with suppress(ActorDeadError):
                 self._tool_runner.stop(block=False)
-
-    def read_history(self, record: ConversationRecord) -> None:
-        """Read all messages now, so that nothing changes if they are not readable. Raises StoreError."""
-        self._requests.builder.read_history(record)
-
-    def history(self, record: ConversationRecord) -> tuple[Message, ...]:
-        """All messages of the conversation. Raises StoreError."""
-        return self._requests.builder.history_of(record).through(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, context: ConvContext, messages: Sequence[Message]) -> None:
         """Tell the model requests what was committed and published."""

@@ -16,29 +16,10 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import provider_view
 from actors.core.history.provider_view import GrowingView, ImageBudget, ProviderView, summary_view, within_limits
 from actors.core.history.result_budget import UNLIMITED, Room
-from actors.messages import (
-    ConversationCommand,
-    CreateConversationCommand,
-    CreatingCommand,
-    SpawnSubAgentsCommand,
-    UpdateConversationCommand,
-)
 from actors.ports.models import fixed_tokens
 from actors.ports.telemetry import AttemptEnd, AttemptStart
 from actors.runtime.offered_tools import for_model, output_form, supported
 from actors.runtime.services import Services, model_refusal
-
-
-def needs_provider(services: Services, request: CreatingCommand | ConversationCommand) -> bool:
-    """Whether providers must be asked for their models before this command can be checked. Never blocks."""
-    return any(name and services.models.undecided(name) for name in _models_named(services, request))
-
-
-def learn_models_of(
-    services: Services, request: CreatingCommand | ConversationCommand, cancel: ports.CancelToken
-) -> None:
-    """Ask providers which models they have: those providers that may serve a model named in the command. Blocks."""
-    learn_models(services, _models_named(services, request), cancel)
 
 
 def learn_models(services: Services, names: Iterable[str], cancel: ports.CancelToken) -> None:
@@ -122,18 +103,6 @@ class _TimedSink:
         if self.started_at is None:
             self.started_at = self._clock.monotonic()
         self._sink.text(text, reasoning=reasoning)
-
-
-def _models_named(services: Services, request: CreatingCommand | ConversationCommand) -> tuple[str, ...]:
-    match request:
-        case CreateConversationCommand(model=model):
-            return (model or services.models.default,)
-        case UpdateConversationCommand(model=str() as model):
-            return (model,)
-        case SpawnSubAgentsCommand(tasks=tasks):
-            return tuple(task.model for task in tasks)
-        case _:
-            return ()
 
 
 # How many messages are read from the store at a time.

@@ -193,7 +193,8 @@ class QuotaBook:
         self._streams: Counter[str] = Counter()
         self._calls: dict[str, _Bucket] = {}
         self._spent: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._limits_runs = settings.limits(Quota.CONCURRENT_RUNS, Quota.STORED_BYTES, *SPENDING)
+        self.limits_runs = settings.limits(Quota.CONCURRENT_RUNS, Quota.STORED_BYTES, *SPENDING)
+        """Whether `begin_run` has anything to count or check."""
         self._limits_calls = settings.limits(Quota.CALLS_PER_SECOND)
         self._limits_streams = settings.limits(Quota.STREAMS)
         self.counts_spending = settings.limits(*SPENDING)
@@ -217,8 +218,6 @@ class QuotaBook:
 
         May block. Raises QuotaExceededError (runs, spending or storage) or StoreError.
         """
-        if not self._limits_runs:
-            return False
         self._learn()
         self.check_stored(principal)
         with self._lock:

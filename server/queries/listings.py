@@ -22,9 +22,8 @@ from actors.core.context import ApprovalRule
 from actors.core.errors import Reason
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.states import AwaitingToolApproval, QueuedInput, ToolExecuting
-from actors.core.summary import run_id
 from actors.messages import UnknownApprovalRuleError
-from actors.ports import ConversationReader, ConversationRecord, SettledInput, StoreReader, Workspace
+from actors.ports import ConversationReader, ConversationRecord, SettledInput, StoreReader, Workspace, live_run
 from actors.ports import store as conditions
 from server.contract import limits
 from server.contract import resource_names as names
@@ -398,8 +397,7 @@ def waiting(record: ConversationRecord) -> list[_Waiting]:
     Steers and follow-ups are merged by time, but stay in their own order even if the clock was set back.
     """
     ledger = record.state.ledger
-    run = run_id(record.id, ledger.run) if ledger.live else ""
-    steers: list[_Waiting] = [(each, "steer", run) for each in ledger.steers]
+    steers: list[_Waiting] = [(each, "steer", live_run(record)) for each in ledger.steers]
     follows: list[_Waiting] = [(each, "follow_up", "") for each in ledger.follows]
     return list(heapq.merge(steers, follows, key=lambda entry: entry[0].at))
 

@@ -142,7 +142,7 @@ class Played:
                     self.ended_at_once[call] = event
             before = len(self.executor.performed)
             usage = getattr(event, "usage", None)
-            if self._command(event).empty and isinstance(event, ENDINGS) and usage is not None:
+            if not self._command(event).entries and isinstance(event, ENDINGS) and usage is not None:
                 self._command(UsageReported(event.at, usage, aside=False))
             started = self.executor.performed[before:]
 

@@ -55,7 +55,7 @@ class StoredWorld(World):
         verdict = super().apply(event)
         if verdict is True and self.stored:
             draft.run(event)
-            if not draft.empty:
+            if draft.entries:
                 self.store.commit(draft.commit())
             self.record = draft.record
             if isinstance(event, UserMessage | SpawnSubAgents):

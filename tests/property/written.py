@@ -91,7 +91,7 @@ class WrittenWorld(World):
         return UnitOfWork(self.record, self.context, self._logged)
 
     def _commit(self, draft: UnitOfWork) -> None:
-        if not draft.empty:
+        if draft.entries:
             self.store.commit(draft.commit())
             self._logged = draft.logged_context
         self.record = draft.record

@@ -6,7 +6,7 @@ Also the conditions that most of them have: that a conversation is not deleted, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from peewee import SQL, AutoField, ColumnBase, Database, Node, Select, fn
@@ -100,6 +100,10 @@ class Session(ABC):
     shared = False  # whether several servers use the database, so that conversations have owners
     # The exceptions of the database for a refused row, after which no row of the batch is written.
     refusals: tuple[type[Exception], ...] = ()
+    run: Callable[..., Any]
+    """Executes SQL with this database's placeholders, and their values if there are any, and returns the cursor."""
+    run_many: Callable[[str, Sequence[Sequence[Any]]], Any]
+    """Executes SQL once for each row; the cursor counts the changed rows of all."""
 
     def execute(self, statement: Statement, **values: Any) -> Any:
         """Execute a statement, and return the cursor. Raises what the database raises."""
@@ -126,19 +130,11 @@ class Session(ABC):
         return written
 
     @abstractmethod
-    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Any:
-        """Execute hand-written SQL, with the placeholders of this database, and return the cursor."""
-
-    @abstractmethod
     def close(self) -> None:
         """Close the connection. Idempotent."""
 
     def recovered(self) -> bool:
         return False
-
-    @abstractmethod
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Any:
-        """Execute SQL once for each row; the cursor counts the changed rows of all."""
 
 
 def undeleted(column: Any) -> Any:

@@ -6,7 +6,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from queue import LifoQueue
 from typing import Any, Generic, TypeVar
 
@@ -141,13 +141,16 @@ class ReaderPool(ABC, Generic[SessionT]):
         self._closed = False
 
     @contextmanager
-    def lend(self) -> Generator[SessionT]:
-        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError."""
+    def lend(self, texts: str = "strict") -> Generator[SessionT]:
+        """Lend a connection for the duration of the `with` block; `texts` is the error handler of `bytes.decode`.
+
+        Raises StoreUnavailableError or StoreDamagedError.
+        """
         session = self._places.get()
         try:
             if self._closed:
                 raise ports.StoreUnavailableError("the store is closed")
-            session = self._usable(session)
+            session = self._usable(session, texts)
             yield session
         except BaseException as error:
             if session is not None and not (isinstance(error, ports.StoreError) and session.recovered()):
@@ -161,7 +164,7 @@ class ReaderPool(ABC, Generic[SessionT]):
             self._places.put(session)
 
     @abstractmethod
-    def _usable(self, session: SessionT | None) -> SessionT:
+    def _usable(self, session: SessionT | None, texts: str) -> SessionT:
         """The idle session, or open one in its place. Closes an idle session that it does not return."""
 
     @abstractmethod
@@ -182,17 +185,13 @@ class StoreReads(ABC):
 
     _snapshot = "BEGIN"  # begins a transaction whose statements all see the same data
 
-    @abstractmethod
-    def _session(self, texts: str) -> AbstractContextManager[Session]:
-        """Lend a session for reading; `texts` is the error handler of `bytes.decode`.
-
-        Raises StoreUnavailableError or StoreDamagedError.
-        """
+    def __init__(self, readers: ReaderPool[Any]) -> None:
+        self._readers = readers
 
     @abstractmethod
     def _database_bytes(self) -> int: ...
     def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
-        with self._session(texts) as session:
+        with self._readers.lend(texts) as session:
             if not at_one_moment:
                 return body(session)
             session.run(self._snapshot)

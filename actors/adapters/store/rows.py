@@ -24,7 +24,7 @@ from actors.adapters.store.query import Param, Session, Statement, of_conversati
 from actors.core.content import LATEST_MS, Content, Message, MessageType, SystemKind, Usage
 from actors.core.context import ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop, StopReason
-from actors.core.states import STATE_VERSION, Idle, Ledger, QueuedInput, State, name_of
+from actors.core.states import NAMES, STATE_VERSION, Idle, Ledger, QueuedInput, State
 from actors.ports import (
     Attachment,
     CommandRecord,
@@ -109,7 +109,7 @@ def fixed_values(record: ConversationRecord) -> Row:
 
 def changing_values(record: ConversationRecord) -> Row:
     values = (
-        name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
+        NAMES[type(record.state)], _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
         record.updated_at, int(record.archived_at is not None), record.archived_at, str(record.mode),
         record.model, record.title, _encode(record.labels).decode(), str(record.approval_policy),
         _encode(record.approval_rules).decode(), str(record.follow_up_policy), _encode(record.budget).decode(),
@@ -328,7 +328,7 @@ def check_shape(part: Commit) -> None:
         revision += len(entry.notifications)
     if part.record.step != step or part.record.last_seq != revision - 1:
         raise ValueError(f"the record and the log of {part.record.id} end at different steps")
-    first = part.begins_after + 1
+    first = part.fork.revision + 1 if part.fork else 1
     if part.create and (part.expected_step or (part.log and part.log[0].first_revision != first)):
         raise ValueError(f"the log of {part.record.id} does not begin at its first step")
     if part.fork is not None and not part.create:

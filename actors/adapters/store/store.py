@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from actors.adapters.store import changes
 from actors.adapters.store.changes import EncodedCommit, write_together
 from actors.adapters.store.query import Session
-from actors.adapters.store.reads import StoreReads
+from actors.adapters.store.reads import ReaderPool, StoreReads
 from actors.adapters.store.removal import abandon_unfinished, remove_slice
 from actors.adapters.store.rows import attachment_values, audit_values, place_after
 from actors.ports import (
@@ -285,8 +285,9 @@ WriterT = TypeVar("WriterT", bound=Writer)
 class SqlStore(StoreReads, Generic[WriterT]):
     """Implements ports.Store, except for the differences between the databases. Safe to call from any thread."""
 
-    def __init__(self, writer: WriterT, clock: Clock | None, closing: ExitStack) -> None:
+    def __init__(self, writer: WriterT, readers: ReaderPool[Any], clock: Clock | None, closing: ExitStack) -> None:
         """`writer` writes the changes; `close` closes `closing`. The system's clock is used if `clock` is None."""
+        super().__init__(readers)
         self._writer = writer
         self._clock = clock
         # Held while one batch of a fork's attachments is copied, so that no transaction contains batches of two forks.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from actors.core import content, states
 from actors.core.content import SystemKind
-from actors.core.context import ConvContext, FollowUpPolicy, Generation, Rules
+from actors.core.context import Budget, ConvContext, FollowUpPolicy, Generation, Rules
 from actors.core.effects import AbortLlm, NotifyParent, RequestContinuation, RequestLlm, TransitionResult
 from actors.core.errors import ErrorKind
 from actors.core.events import LlmResponse, UsageReported, UserCancel
@@ -342,6 +342,37 @@ def add_reported_usage(state: states.State, context: ConvContext, event: UsageRe
     return builder.stay_silently(replace(state, ledger=builder.ledger))
 
 
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def spent(budget: Budget, ledger: states.Ledger, ratio: float = 1.0) -> str:
+    """The first limit of which `ratio` is used up, as a text such as "5000 tokens per run"; "" if there is none."""
+    if 0 < budget.run_tokens * ratio <= ledger.run_usage.context_tokens:
+        return f"{budget.run_tokens} tokens per run"
+    return spent_for_good(budget, ledger, ratio)
+
+
+def spent_for_good(budget: Budget, ledger: states.Ledger, ratio: float = 1.0) -> str:
+    """Like `spent`, for the limits that a new run does not reset."""
+    if 0 < budget.conversation_tokens * ratio <= ledger.whole_usage.context_tokens:
+        return f"{budget.conversation_tokens} tokens"
+    if 0 < budget.conversation_cost_micros * ratio <= ledger.whole_usage.cost_micros:
+        return f"${budget.conversation_cost_micros / 1_000_000:.2f}"
+    return ""
+
+
+def share(budget: Budget, ledger: states.Ledger, among: int) -> Budget:
+    """An equal part of what is left of the parent's budget. Call this only while `spent` returns ""."""
+    whole = ledger.whole_usage
+    limits = ((budget.run_tokens, ledger.run_usage.context_tokens), (budget.conversation_tokens, whole.context_tokens))
+    tokens = [limit - used for limit, used in limits if limit]
+    money = budget.conversation_cost_micros
+    return Budget(
+        conversation_tokens=max(1, min(tokens) // among) if tokens else 0,
+        conversation_cost_micros=max(1, (money - whole.cost_micros) // among) if money else 0,
+    )
+
+
 # --- the inference boundary -------------------------------------------------------------------------------------------
 
 
@@ -451,8 +482,8 @@ def _count_turn(builder: TransitionBuilder) -> None:
 def _spent(builder: TransitionBuilder) -> str:
     """The message about a used-up budget of the conversation, or quota of its principal; "" if there is none."""
     context = builder.context
-    if spent := states.spent(context.budget, builder.ledger):
-        return texts.budget_reached(spent)
+    if limit := spent(context.budget, builder.ledger):
+        return texts.budget_reached(limit)
     return texts.quota_reached(context.quota_spent) if context.quota_spent else ""
 
 
@@ -462,7 +493,7 @@ def _notice_limits(builder: TransitionBuilder) -> None:
     ratio = context.limits.warn_ratio
     if context.rules < Rules.NOTHING_LOST:
         return
-    if not ledger.budget_warned and (what := states.spent(context.budget, ledger, ratio)):
+    if not ledger.budget_warned and (what := spent(context.budget, ledger, ratio)):
         builder.ledger = replace(ledger, budget_warned=True)
         builder.add_system_message(SystemKind.NONE, texts.budget_nears(ratio, what))
     cap = context.limits.max_rounds

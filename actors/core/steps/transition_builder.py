@@ -12,7 +12,7 @@ from actors.core.content import Content, Image, Message, MessageType, SystemKind
 from actors.core.context import ConvContext, Rules
 from actors.core.notifications import Durable, StateChanged, TextDelta
 from actors.core.states import Ledger, State
-from actors.core.summary import ContextState, project, run_id, summarize
+from actors.core.summary import ContextState, live_run_id, project, summarize
 
 
 class TransitionBuilder:
@@ -30,7 +30,7 @@ class TransitionBuilder:
 
     @property
     def run(self) -> str:
-        return run_id(self.context.conversation_id, self.ledger.run) if self.ledger.live else ""
+        return live_run_id(self.context.conversation_id, self.ledger)
 
     def add_message(
         self,
@@ -47,8 +47,6 @@ class TransitionBuilder:
     ) -> None:
         """Persist a message with the next sequence number. Without `message_id`, the id is made from that number."""
         ledger = self.ledger = replace(self.ledger, seq=self.ledger.seq + 1)
-        if has_image(content) and self.context.rules >= Rules.NOTHING_LOST:
-            self.ledger = replace(ledger, hidden_from="")
         self.effects.append(
             effects.PersistMessage(
                 Message(
@@ -69,6 +67,8 @@ class TransitionBuilder:
                 )
             )
         )
+        if self.context.rules >= Rules.NOTHING_LOST and has_image(content):
+            self.ledger = replace(ledger, hidden_from="")
 
     def add_to_last_result(self, text: str) -> None:
         """Append a paragraph to the tool result that was persisted last; it must be one of this transition."""
@@ -101,7 +101,7 @@ class TransitionBuilder:
 
     def finish(self, state: State, *through: ContextState) -> effects.TransitionResult:
         """The result of the transition, which passes `through` these states of the Context Manager diagram."""
-        return self._result(state, (*through, project(state)))
+        return self._result(state, through, moves=True)
 
     def stay(self, state: State) -> effects.TransitionResult:
         """The result of a transition that stays in the same state and changes details that clients see."""
@@ -111,9 +111,12 @@ class TransitionBuilder:
         """The result of a transition that stays in the same state and changes only what clients do not see."""
         return self._result(state, None)
 
-    def _result(self, state: State, path: tuple[ContextState, ...] | None) -> effects.TransitionResult:
+    def _result(
+        self, state: State, through: tuple[ContextState, ...] | None, *, moves: bool = False
+    ) -> effects.TransitionResult:
         mark = len(self.effects) if self._mark is None else self._mark
         self.effects.insert(mark, effects.PersistState(state))
-        if path is not None:
+        if through is not None:
+            path = (*through, project(state)) if moves else through
             self.effects.append(effects.NotifyClient(StateChanged(summarize(state, self.context), path)))
         return effects.TransitionResult(state, tuple(self.effects))

@@ -746,10 +746,10 @@ class Failing:
     def __init__(self, failures: int) -> None:
         self.left = failures
 
-    def lend(self, lend: Callable[[Readers], Any]) -> Callable[[Readers], Any]:
+    def lend(self, lend: Callable[[Readers, str], Any]) -> Callable[[Readers, str], Any]:
         @contextmanager
-        def lending(readers: Readers) -> Generator[SqliteSession]:
-            with lend(readers) as database:
+        def lending(readers: Readers, texts: str) -> Generator[SqliteSession]:
+            with lend(readers, texts) as database:
                 if self.left:
                     self.left -= 1
                     raise sqlite3.DatabaseError("database disk image is malformed")

@@ -151,7 +151,7 @@ def test_a_draft_is_nothing_until_it_is_applied(machine: LoadedConversation, bus
     before = machine.record
     unit = machine.begin()
     unit.run(message())
-    assert not unit.empty
+    assert unit.entries
     assert len(unit.find(StateChanged)) == 2
     assert machine.record is before
     assert bus.published == []
@@ -189,7 +189,7 @@ def test_a_refused_or_ignored_event_changes_nothing(machine: LoadedConversation,
     unit = machine.begin()
     with pytest.raises(Rejected):
         unit.run(message("busy"))
-    assert unit.empty
+    assert not unit.entries
     assert run(machine, LlmResponse(3, "c1:r9", 1, (Text("stale"),), True)) == ()
     assert (machine.record, len(bus.published)) == (before, published)
 

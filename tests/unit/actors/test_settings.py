@@ -193,7 +193,7 @@ def test_an_update_changes_what_is_named_and_says_so_once(services: Services) ->
     assert unit.context.budget == Budget(run_tokens=1)
     again = unit_of(services, unit.record)
     settings.update(services, again, UpdateConversationCommand(title="new"), 6)
-    assert again.empty
+    assert not again.entries
 
 
 def test_what_update_may_change_is_in_the_record_and_in_the_request() -> None:
@@ -235,7 +235,7 @@ def test_the_model_changes_only_while_no_run_is_in_progress(services: Services, 
         assert unit.record.model == "known"
     unchanged = unit_of(services, record)
     settings.update(services, unchanged, UpdateConversationCommand(model="old"), 6)
-    assert unchanged.empty, "the model that it has is no change"
+    assert not unchanged.entries, "the model that it has is no change"
     settings.update(
         services,
         unchanged,
@@ -372,9 +372,8 @@ def test_runs_of_a_principal_and_of_all_together(clock: SetClock) -> None:
 
 def test_without_quotas_nothing_is_counted(clock: SetClock) -> None:
     book = QuotaBook(QuotaSettings(), clock)
-    assert not book.begin_run("ada", "a1")
-    assert book.spending("ada", (100, 100), NOON) is None
-    assert book.spent("ada") == ""
+    assert not book.limits_runs
+    assert (book.spending("ada", (100, 100), NOON), book.spent("ada")) == (None, "")
     for _ in range(1000):
         book.admit_call("ada")
     assert book.uses("ada") == ()

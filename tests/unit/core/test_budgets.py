@@ -44,7 +44,8 @@ from actors.core.history import (
 from actors.core.history.provider_view import MAX_BYTES, MAX_IMAGES
 from actors.core.history.result_budget import cut_text, shares
 from actors.core.notifications import RunStop, UsageChanged
-from actors.core.states import TERMINAL, AwaitingContinuation, Ledger, share, spent, spent_for_good
+from actors.core.states import TERMINAL, AwaitingContinuation, Ledger
+from actors.core.steps.runs import share, spent, spent_for_good
 from tests.machine.columns import PARENT, Column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk
 

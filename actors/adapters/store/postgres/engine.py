@@ -284,12 +284,12 @@ class Readers(ReaderPool[PostgresConnection]):
         self._outages = outages
 
     @contextmanager
-    def lend(self) -> Generator[PostgresConnection]:
-        with super().lend() as session:
+    def lend(self, texts: str = "strict") -> Generator[PostgresConnection]:
+        with super().lend(texts) as session:
             yield session
             self._outages.worked()
 
-    def _usable(self, session: PostgresConnection | None) -> PostgresConnection:
+    def _usable(self, session: PostgresConnection | None, texts: str) -> PostgresConnection:
         if session is not None:
             if not session.ended:
                 return session

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 
 import psycopg
 
@@ -116,12 +116,8 @@ class PostgresStore(SqlStore[PostgresWriter]):
     def __init__(
         self, writer: PostgresWriter, readers: Readers, clock: Clock | None, closing: ExitStack, *, version: str
     ) -> None:
-        super().__init__(writer, clock, closing)
-        self._readers = readers
+        super().__init__(writer, readers, clock, closing)
         self._version = version
-
-    def _session(self, texts: str) -> AbstractContextManager[Session]:
-        return self._readers.lend()
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None

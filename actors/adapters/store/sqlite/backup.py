@@ -25,7 +25,7 @@ from actors.adapters.store.sqlite.engine import (
     BUSY_SECONDS,
     FILE,
     SqliteSession,
-    every_text,
+    decode_texts,
     migrate,
     raw,
     schema_of,
@@ -236,8 +236,8 @@ def _damage(part: Path) -> tuple[str, ...]:
     """Migrate a copied file, verify its rows, and return descriptions of the first MAX_DAMAGED damaged objects."""
     with closing(SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)) as database:
         migrate(database)
-        with every_text(raw(database)):
-            found = list(islice(check_all(SqliteSession(database)), MAX_DAMAGED + 1))
+        decode_texts(raw(database), "replace")
+        found = list(islice(check_all(SqliteSession(database)), MAX_DAMAGED + 1))
     damaged = [f"{what}: {finding}" for what, finding in found[:MAX_DAMAGED]]
     return (*damaged, "and more") if len(found) > MAX_DAMAGED else tuple(damaged)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import peewee
 from msgspec import DecodeError
@@ -26,12 +26,11 @@ from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError, S
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Generator, Mapping, Sequence
 else:
     from peewee import sqlite3
 
 __all__ = [
-    "BUSY_SECONDS", "FILE", "INCREMENTAL", "MIGRATIONS", "Readers", "SqliteSession", "every_text", "migrate",
+    "BUSY_SECONDS", "FILE", "INCREMENTAL", "MIGRATIONS", "Readers", "SqliteSession", "decode_texts", "migrate",
     "open_writer", "raw", "schema_of", "sqlite3", "wal_reset_race",
 ]  # fmt: skip
 
@@ -62,12 +61,7 @@ class SqliteSession(Session):
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
         self.connection = raw(database)
-
-    def run(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), /) -> Any:
-        return self.connection.execute(sql, values)
-
-    def run_many(self, sql: str, rows: Sequence[Sequence[Any]], /) -> Any:
-        return self.connection.executemany(sql, rows)
+        self.run, self.run_many = self.connection.execute, self.connection.executemany
 
     def close(self) -> None:
         with suppress(sqlite3.Error, peewee.PeeweeException):
@@ -93,15 +87,10 @@ def raw(database: SqliteDatabase) -> sqlite3.Connection:
     return connection
 
 
-@contextmanager
-def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Generator[None]:
-    """Within the `with` block, decode invalid UTF-8 in texts by the error handler `errors` instead of raising."""
-    if errors != "strict":  # which is SQLite's own way, and fast
-        connection.text_factory = lambda raw: raw.decode(errors=errors)
-    try:
-        yield
-    finally:
-        connection.text_factory = str
+def decode_texts(connection: sqlite3.Connection, errors: str) -> None:
+    """From now on, decode invalid UTF-8 in texts by the error handler `errors`."""
+    # SQLite's own way is strict, and fast.
+    connection.text_factory = str if errors == "strict" else lambda text: text.decode(errors=errors)
 
 
 def open_writer(path: Path) -> SqliteDatabase:
@@ -167,10 +156,13 @@ class Readers(ReaderPool[SqliteSession]):
         self._path = path
         self._files = files
 
-    def _usable(self, session: SqliteSession | None) -> SqliteSession:
+    def _usable(self, session: SqliteSession | None, texts: str) -> SqliteSession:
         self._files.refuse_if_missing()
-        if session is not None:
-            return session
+        session = session or self._opened()
+        decode_texts(session.connection, texts)
+        return session
+
+    def _opened(self) -> SqliteSession:
         try:
             database = open_reader(self._path)
         except (sqlite3.OperationalError, peewee.OperationalError):

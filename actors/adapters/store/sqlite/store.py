@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import peewee
@@ -27,7 +27,6 @@ from actors.adapters.store.sqlite.engine import (
     OpenFiles,
     Readers,
     SqliteSession,
-    every_text,
     migrate,
     open_writer,
     raw,
@@ -256,9 +255,8 @@ class PeeweeStore(SqlStore[SqliteWriter]):
     def __init__(
         self, directory: DataDirectory, writer: SqliteWriter, readers: Readers, clock: Clock | None, closing: ExitStack
     ) -> None:
-        super().__init__(writer, clock, closing)
+        super().__init__(writer, readers, clock, closing)
         self._directory = directory
-        self._readers = readers
 
     def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
         try:
@@ -266,11 +264,6 @@ class PeeweeStore(SqlStore[SqliteWriter]):
         except StoreDamagedError:  # as SQLite also reports a page that the disk has failed to deliver once
             _log.warning("read corrupt data; reading again")
             return super()._read(body, at_one_moment=at_one_moment, texts=texts)
-
-    @contextmanager
-    def _session(self, texts: str) -> Generator[Session]:
-        with self._readers.lend() as session, every_text(session.connection, texts):
-            yield session
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
