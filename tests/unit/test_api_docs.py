@@ -128,8 +128,8 @@ def test_the_other_details_come_where_the_guide_says(error: Exception, detail: s
 
 def _raised_reasons() -> Iterator[str]:
     """Every `Reason.X` in the code that is no key of a table and not compared with."""
-    for file in (*(ROOT / "actors").rglob("*.py"), *(ROOT / "server").rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+    files = (*(ROOT / "actors").rglob("*.py"), *(ROOT / "server").rglob("*.py"))
+    for tree in (ast.parse(text) for file in files if "Reason." in (text := file.read_text(encoding="utf-8"))):
         looked_up = {id(part) for node in ast.walk(tree) for part in _only_looked_up(node)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and id(node) not in looked_up and ast.unparse(node.value) == "Reason":

@@ -1,17 +1,21 @@
 """MCP servers in real tool hosts, and the certainty that none of them is left."""
 
 import os
+import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.mcp import login_flow, transports
 from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import McpServerHub
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.common import machine
 from actors.core.content import Image
 from actors.core.context import Mode
 from actors.core.states import Idle
@@ -80,6 +84,18 @@ class Hub:
 
     def close(self) -> None:
         self.all.close()
+
+
+@cache
+def trusting(*_: str | None) -> ssl.SSLContext:
+    return machine.client_tls()
+
+
+@pytest.fixture(autouse=True)
+def authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for the values of the variables that name more: to read them takes longer than most tests."""
+    for module in (login_flow, transports):
+        monkeypatch.setattr(module, "client_tls", lambda: trusting(*map(os.environ.get, machine.VARIABLES)))
 
 
 @pytest.fixture
