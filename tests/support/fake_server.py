@@ -355,8 +355,6 @@ class FakeBedrock:
         self._accepted: dict[str, v1.SendMessageResponse] = {}
         self._runs = 0
         self._closing = False
-        self.keeps_list_open = False
-        """Whether a stream of the list goes on after what exists already, without news."""
         self._changed = threading.Condition()
 
     # What the tests do and look at.
@@ -811,9 +809,6 @@ class FakeBedrock:
     ) -> Iterator[v1.WatchConversationsResponse]:
         yield v1.WatchConversationsResponse(conversation_changed=self.conversation)
         yield v1.WatchConversationsResponse(caught_up=v1.WatchConversationsResponse.CaughtUp())
-        with self._changed:
-            while self.keeps_list_open and not self._closing and context.is_active():
-                self._changed.wait(0.1)
 
     def ListApprovals(self, request: v1.ListApprovalsRequest) -> v1.ListApprovalsResponse:
         open_ = self.conversation.state.awaiting_approval.pending

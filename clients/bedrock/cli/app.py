@@ -25,7 +25,7 @@ OURS = {
     "show": ("inspect", "Show a conversation: its state and settings, and its latest messages."),
     "cycles": ("inspect", "List the runs of a conversation with their messages and outcomes."),
     "wait": ("inspect", "Wait until a run has ended, and print how."),
-    "watch": ("inspect", "Follow a conversation, or the list of conversations, until Ctrl-C."),
+    "watch": ("inspect", "Follow a conversation until Ctrl-C."),
     "models": ("inspect", "List the models that conversations can use."),
     "tools": ("inspect", "List the tools that agents can call."),
     "mcp": ("inspect", "List the MCP servers with their states and tools."),

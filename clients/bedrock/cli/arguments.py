@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 else:
     NameType = click.ParamType  # before click 8.4 ParamType is not generic at run time
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Maximum seconds to wait for each answer of the server during a completion.
@@ -42,8 +43,16 @@ def option(names: str, about: str, **how: Any) -> Callable[[F], F]:
     return click.option(*names.split(), help=about, **how)
 
 
-def unreadable(path: str, error: Exception, option: str) -> click.BadParameter:
-    return click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=option)
+def read_for(option: str, path: str, parse: Callable[[bytes], T]) -> T:
+    """Read and parse the file that an option names. Raises BadParameter for its OSError or ValueError."""
+    try:
+        return parse(read_file(path))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=option) from None
+
+
+def text_of(data: bytes) -> str:
+    return data.decode("utf-8-sig")
 
 
 def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -66,7 +75,6 @@ CONVERSATION = ConversationName()
 NAME = click.argument("name", type=CONVERSATION)
 POLICY = click.Choice(get_args(ApprovalPolicy))
 MODE = click.Choice(list(MODES))
-FILTER_OPTION = option("--filter filter_", "Only conversations that match.", metavar="FILTER", default="")
 
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -155,9 +163,6 @@ def connect_or_spawn(ctx: click.Context) -> Client:
     return ctx.with_resource(Client(address_or_spawned(ctx)))
 
 
-HINT = "--mcp-servers"
-
-
 class _McpTable(Struct, forbid_unknown_fields=True):
     """A table [[mcp_servers]]."""
 
@@ -179,15 +184,12 @@ class _McpTable(Struct, forbid_unknown_fields=True):
         return McpServer(self.name, McpStdio(self.command, self.environment), None, self.read_only)
 
 
-def servers_in(path: Path) -> list[McpServer]:
-    """The tables [[mcp_servers]] of a TOML file. Raises BadParameter."""
-    try:
-        tables = tomllib.loads(read_file(path).decode("utf-8-sig")).get("mcp_servers", [])
-        if not isinstance(tables, list) or not tables:
-            raise ValueError("has no tables [[mcp_servers]]")
-        return [table.server for table in convert(tables, list[_McpTable])]
-    except (OSError, ValueError) as error:
-        raise unreadable(str(path), error, HINT) from None
+def servers_in(data: bytes) -> list[McpServer]:
+    """The tables [[mcp_servers]] of a TOML file. Raises ValueError."""
+    tables = tomllib.loads(text_of(data)).get("mcp_servers", [])
+    if not isinstance(tables, list) or not tables:
+        raise ValueError("has no tables [[mcp_servers]]")
+    return [table.server for table in convert(tables, list[_McpTable])]
 
 
 # Maximum models that are listed when the user is asked for one.
@@ -267,7 +269,7 @@ def create_conversation(
         client.create, directory,
         instructions=Instructions(_text(instructions), replace_instructions) if instructions else None,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
-        mcp_servers=servers_in(Path(mcp_servers)) if mcp_servers else (), **others,
+        mcp_servers=read_for("--mcp-servers", mcp_servers, servers_in) if mcp_servers else (), **others,
     )  # fmt: skip
     try:
         return create(model=model)
@@ -302,12 +304,7 @@ def _asked_model(client: Client) -> str:
 
 def _text(given: str) -> str:
     """A text, or with @ the content of a file. Raises BadParameter if that cannot be read."""
-    if not given.startswith("@"):
-        return given
-    try:
-        return read_file(given[1:]).decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise unreadable(given[1:], error, "--instructions") from None
+    return read_for("--instructions", given[1:], text_of) if given.startswith("@") else given
 
 
 def open_conversation(client: Client, *, latest: bool, resume: str | None, **creating: Any) -> Conversation:

@@ -506,7 +506,6 @@ def test_lists_for_a_pipe_have_tabs_and_whole_values(program: Program, fake: Fak
     cells = line.split("\t")
     assert cells[:4] == [SLUG, "idle", "restricted", "demo"]
     assert cells[5:] == ["/tmp", fake.conversation.title]
-    assert fake.conversation.title.strip() in program("watch").stdout
 
 
 def test_lists_as_json_have_the_names_of_the_contract(program: Program) -> None:
@@ -793,8 +792,6 @@ def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock
     assert len(program("log", SLUG, "--after", "1").stdout.splitlines()) == 1
     assert json.loads(program("export", SLUG).stdout) == {"kind": "conversation"}
     assert program("rm", SLUG, "--yes").stdout == f"deleted {SLUG}\n"
-    assert program("watch").stdout.startswith(SLUG)
-    assert json.loads(program("watch", "--output", "stream-json").stdout.splitlines()[-1]) == {"caught_up": {}}
     assert "_BEDROCK_COMPLETE" in program("completion", "bash").stdout
 
 

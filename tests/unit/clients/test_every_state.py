@@ -15,7 +15,6 @@ from bedrock.cli.commands import inspect as looking
 from bedrock.cli.display.follower import ConversationView, Drawing
 from bedrock.cli.display.transcript import AgentTree, Transcript
 from bedrock.cli.text.style import Paint
-from bedrock.conversations import ConversationListEvent
 
 from tests.support.fake_server import delta, discarded, output, result, state, stopped, stored
 from tests.unit.clients.test_agents import TASKS, changed, report
@@ -135,8 +134,6 @@ def test_every_state_is_listed_and_shown(kind: str, archived: bool) -> None:
             conversation.archive_time.GetCurrentTime()
         info = ConversationInfo.from_proto(conversation)
         assert looking._facts(info)
-        entry = ConversationListEvent.from_proto(v1.WatchConversationsResponse(conversation_changed=conversation))
-        assert looking._line(entry, Paint(False), {})
         snapshot = v1.Event(snapshot=v1.Event.Snapshot(conversation=conversation))
         show_to_everybody(snapshot, state("cancelling", "r"), snapshot)
 

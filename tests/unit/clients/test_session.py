@@ -576,7 +576,7 @@ def test_a_new_conversation_in_the_same_chat_has_the_same_settings(
     wanted = made.conversation
     assert (wanted.working_directory, wanted.mode) == ("/tmp", v1.MODE_UNRESTRICTED)
     assert (wanted.approval_policy, wanted.model.removeprefix("models/")) == (v1.APPROVAL_POLICY_ASK_WRITES, "demo")
-    assert cleared == (["screen"] if command == "/clear" else [])
+    assert cleared == ["screen"]
 
 
 def job(handle: str, status: str, code: int | None = None) -> v1.Event:

@@ -181,19 +181,6 @@ def test_a_watch_ends_with_its_terminal(address: str, fake: FakeBedrock) -> None
         assert terminal.ends() in (120, 141)
 
 
-def test_a_watch_of_the_list_ends_with_its_terminal_though_nothing_happens(address: str, fake: FakeBedrock) -> None:
-    fake.keeps_list_open = True
-    program = [sys.executable, "-P", "-m", "bedrock.cli", "watch"]
-    ignoring = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *program]
-    with Terminal(environ={"BEDROCK_ADDRESS": address}, command=ignoring) as terminal:
-        terminal.shows("brave-otter")
-        terminal.hang_up()
-        try:
-            assert terminal.ends() in (120, 141)
-        finally:
-            fake.close()
-
-
 def test_which_terminals_rewrap_lines() -> None:
     assert reflows({"TERM": "tmux-256color"})
     assert reflows({"TERM": "xterm-kitty"})

@@ -210,7 +210,8 @@ async def _compact(chat: ChatSession, _: str) -> None:
         await chat.compact()
 
 
-async def _new(chat: ChatSession, _: str) -> None:
+async def _clear(chat: ChatSession, _: str) -> None:
+    chat.clear_screen()
     made = await chat.attempt(chat.create_alike())
     if made is not None:
         _move(chat, made, f"a new conversation: {made.slug}, {made.mode}")
@@ -241,11 +242,6 @@ def _move(chat: ChatSession, to: ConversationInfo, what: str) -> None:
     chat.move_to(to.name)
 
 
-async def _clear(chat: ChatSession, _: str) -> None:
-    chat.clear_screen()
-    await _new(chat, "")
-
-
 COMMANDS = (
     Command("help", "", "list keys and commands", _help),
     Command("queue", "[TEXT]", "queue a message, as Tab does; without a text, list the queue", _queue),
@@ -270,14 +266,13 @@ COMMANDS = (
     Command("cancel", "", "the same as Esc", lambda chat, _: chat.cancel()),
     Command("kill", "", "cancel the run and stop the background jobs", lambda chat, _: chat.cancel(kill_jobs=True)),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),
-    Command("new", "", "begin a new conversation with the same directory, model, mode and approval policy", _new),
     Command("fork", "", "continue in a copy of the conversation as it was when the last run ended", _fork),
     Command(
         "rewind", "[NUMBER]", "continue in a copy without the last run, or so many; files stay as they are", _rewind
     ),
-    Command("clear", "", "begin a new conversation, as /new does, and clear the screen", _clear),
+    Command("clear", "", "clear the screen, and begin a new conversation with the same directory and settings", _clear),
     Command("continue", "", "continue in a new conversation when the context is used up", lambda chat, _: chat.go_on()),
     Command("quit", "", "exit; a run continues", _quit),
 )
 
-ALIASES = {"?": "help", "exit": "quit", "q": "quit"}
+ALIASES = {"?": "help", "exit": "quit", "new": "clear", "q": "quit"}

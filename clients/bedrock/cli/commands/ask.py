@@ -13,12 +13,20 @@ from typing import Any
 
 import click
 
-from bedrock import AsyncClient, AsyncConversation, AsyncRun, Conversation, Generation, v1
-from bedrock._shared.requests import MAX_REQUEST_BYTES, image, read_file
+from bedrock import AsyncClient, AsyncConversation, AsyncRun, Conversation, Generation
+from bedrock._shared.requests import MAX_REQUEST_BYTES, image
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import connect, generation_options, open_conversation, opening_options, option, unreadable
+from bedrock.cli.arguments import (
+    connect,
+    generation_options,
+    open_conversation,
+    opening_options,
+    option,
+    read_for,
+    text_of,
+)
 from bedrock.cli.commands.approvals import fill_in
 from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, LiveBlock, Outage
 from bedrock.cli.display.labels import NOT_WHOLE, interruption
@@ -99,8 +107,8 @@ def ask(
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)
     text = _prompt(prompt, quiet=quiet)
-    attached = [_image(path) for path in images]
-    output_schema = _schema(schema) if schema else None
+    attached = [read_for("--image", path, image) for path in images]
+    output_schema = read_for("--output-schema", schema, _schema) if schema else None
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
     ctx.meta[exits.NAME] = opening["resume"] or conversation.name.removeprefix("conversations/")
@@ -174,21 +182,10 @@ def _is_silent(seconds: float) -> bool:
     return False
 
 
-def _image(path: str) -> v1.Image:
-    try:
-        return image(path)
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error, "--image") from None
-
-
-def _schema(path: str) -> dict[str, Any]:
-    try:
-        schema = json.loads(read_file(path).decode("utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error, "--output-schema") from None
-    if not isinstance(schema, dict):
-        raise click.BadParameter(f"{path}: not a JSON object", param_hint="--output-schema")
-    return schema
+def _schema(data: bytes) -> dict[str, Any]:
+    if isinstance(schema := json.loads(text_of(data)), dict):
+        return schema
+    raise ValueError("not a JSON object")
 
 
 def _is_piped() -> bool:

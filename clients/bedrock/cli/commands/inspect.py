@@ -18,12 +18,11 @@ import click
 
 from bedrock import AsyncClient, Conversation
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.wrapper import resource_name
 from bedrock.catalog import McpServer, Model, Node, Quota, Tool
 from bedrock.cli import arguments
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, connect, on_conversation, option
+from bedrock.cli.arguments import connect, on_conversation, option
 from bedrock.cli.display import labels
 from bedrock.cli.display.follower import Drawing, LiveBlock, Outage, tail_room
 from bedrock.cli.display.transcript import Fate, Transcript, fates_among
@@ -39,7 +38,7 @@ from bedrock.cli.text.output import (
 )
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, columns, one_line
-from bedrock.conversations import ConversationInfo, ConversationListEvent
+from bedrock.conversations import ConversationInfo
 from bedrock.messages import Message, Usage
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import ConversationState
@@ -52,7 +51,7 @@ _LABEL = 12
 @option("--archived", "List archived conversations instead.", is_flag=True)
 @option("--here", "Only conversations of the current directory.", is_flag=True)
 @option("--parent", "List the sub-agents of this conversation instead.", metavar="SLUG", type=arguments.CONVERSATION)
-@arguments.FILTER_OPTION
+@option("--filter filter_", "Only conversations that match.", metavar="FILTER", default="")
 @option("-n --limit", "Maximum number.", type=click.IntRange(1), default=30, show_default=True)
 @JSON_OPTION
 @click.pass_context
@@ -418,51 +417,15 @@ def _latest_run(conversation: Conversation) -> str:
     return latest.name
 
 
-async def watch_list(address: str | None, output: str, wanted: str = "") -> None:
-    """Print the list of conversations and its changes until the stream ends. `wanted` is a filter; "" for all."""
-    async with AsyncClient(address) as client, aclosing(client.watch_conversations(filter=wanted)) as entries:
-        if output == "stream-json":
-            async for entry in entries:
-                print_json(entry.to_dict())
-        else:
-            paint, slugs = Paint.for_stream(sys.stdout), dict[str, str]()
-            async for entry in entries:
-                if line := _line(entry, paint, slugs):
-                    print_line(line)
-
-
-def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> SafeText:
-    """The line for a change; empty if there is nothing to print.
-
-    `slugs` maps the names of the conversations shown so far to their slugs, and is updated.
-    """
-    if gone := entry.conversation_deleted or entry.conversation_unmatched:
-        ending = "  deleted" if entry.conversation_deleted else "  no longer matches"
-        return paint.flat(slugs.pop(gone, gone)) + ending
-    if (changed := entry.conversation_changed) is None:
-        return SafeText()
-    slugs[changed.name] = changed.slug
-    state = "archived" if changed.archive_time else labels.state_in_words(changed.state.kind)
-    titled = ("  ", paint.flat(changed.title)) if changed.title else ()
-    return paint.text(paint.flat(changed.slug), "  ", state, *titled)
-
-
-@click.command()
-@click.argument("name", required=False, type=CONVERSATION)
+@on_conversation
 @option("--output", "Text for people, or JSON lines.", type=click.Choice(["text", "stream-json"]), default="text")
-@FILTER_OPTION
-@click.pass_context
-def watch(ctx: click.Context, name: str | None, output: str, filter_: str) -> None:
-    """Follow a conversation, or the list of conversations, until Ctrl-C. Watching changes nothing.
+def watch(conversation: Conversation, output: str) -> None:
+    """Follow a conversation until Ctrl-C. Watching changes nothing.
 
     A terminal also shows which sub-agents are at work. To follow one, watch it by its own name: `bedrock list --parent
-    NAME` lists them. FILTER narrows the list, as that of `bedrock list` does.
+    NAME` lists them. To follow the list of conversations: `watch bedrock list`.
     """
-    if name is not None and filter_:
-        raise click.UsageError("--filter is only for the list of conversations, without NAME")
-    address: str | None = ctx.find_root().obj
-    following = watch_list(address, output, filter_) if name is None else _watch(address, name, output)
-    streams.run(following)
+    streams.run(_watch(click.get_current_context().find_root().obj, conversation.name, output))
 
 
 async def _watch(address: str | None, name: str, output: str) -> None:
@@ -482,7 +445,7 @@ async def _watch(address: str | None, name: str, output: str) -> None:
             exits.print_message(text)
 
     async with AsyncClient(address) as client, AsyncExitStack() as stack:
-        conversation = client.conversation(resource_name("conversations", name))
+        conversation = client.conversation(name)
         outage = stack.enter_context(closing(Outage(lambda: conversation, say)))
         client.on_disconnect = outage.begin
         if live:

@@ -36,7 +36,6 @@ class ConversationView:
     queue: list[Message] = field(default_factory=list)
     jobs: set[str] = field(default_factory=set)
     """The handles of the running background jobs."""
-    deleted: bool = False
     _since: float = 0.0
     _tool: str = ""
 
@@ -63,8 +62,6 @@ class ConversationView:
                 self.queue = [message for message in self.queue if message.name != event.message.name]
                 if event.fate == "queued":
                     self.queue.append(event.message)
-            case "deleted":
-                self.deleted = True
             case _:
                 pass
 
