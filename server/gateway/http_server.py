@@ -122,6 +122,7 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
         lifespan="off",
         interface="asgi3",
         log_config=None,
+        log_level="error",  # it warns of each malformed request: strangers could fill the log
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -281,9 +282,6 @@ class GuardedConnection(H11Protocol):
             for event in (head, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Serve the request as if it asked for no upgrade: uvicorn would log how to install WebSocket."""
 
     def on_response_complete(self) -> None:
         """Wait a while for the rest of a body that was answered before it had arrived: then its sender has read it."""

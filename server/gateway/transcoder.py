@@ -69,6 +69,7 @@ class Transcoder:
         self._upstream, self._new_thread = upstream, new_thread
         self.stopping = asyncio.Event()
         """Set when the gateway stops, which ends all streams of events."""
+        self._stopped: asyncio.Task[None] | None = None
         self._routes = contract()
         self._calls = {route.name: route for route in reversed(list(self._routes))}
         self._subscribe, self._watch, self._quotas = (
@@ -153,7 +154,9 @@ class Transcoder:
 
         Raises HttpError if the gateway stops.
         """
-        answer, stop = asyncio.ensure_future(answering), asyncio.ensure_future(self._stop())
+        # One task for all calls, as few calls see its end; the event loop cancels it.
+        stop = self._stopped = self._stopped or asyncio.ensure_future(self._stop())
+        answer = asyncio.ensure_future(answering)
         gone = asyncio.ensure_future(http.receive())  # the body has been read, so this is the end of the connection
         try:
             await asyncio.wait((answer, gone, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -161,8 +164,8 @@ class Transcoder:
                 raise HttpError(503, "the gateway is stopping: try again", grpc.StatusCode.UNAVAILABLE)
             return answer.result() if answer.done() else None
         finally:
-            for task in (answer, gone, stop):
-                task.cancel()
+            answer.cancel()
+            gone.cancel()
 
     async def _stop(self) -> None:
         """Wait until the gateway has been stopping for a while, in which most calls end."""
