@@ -79,7 +79,7 @@ class SendMessageResult(Struct, frozen=True):
 
 
 class CancelConversationCommand(Struct, frozen=True):
-    """Stop the current run. The mailbox delivers this command before all normal messages."""
+    """Stop the current run. The supervisor sends it as urgent, so it overtakes all normal messages."""
 
     run_id: str = ""
     discard_queued: bool = False

@@ -22,9 +22,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.contract.errors import MalformedRequestError
+from server.gateway.http_api import body_of
 from server.gateway.json_requests import JSON, HttpError, decoded, encoded, error_response
-from server.gateway.routes import SESSION, BrowserSession
-from server.gateway.transcoder import body_of
+from server.gateway.upstream import SESSION, BrowserSession
 
 _INSTALLED = Path(__file__).with_name("page")
 # The files of the page: next to this module in a wheel, in their source directory in a checkout.

@@ -24,7 +24,8 @@ from starlette.responses import Response, StreamingResponse
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.json_requests import HttpError, as_error, as_json, decoded, encoded, on_one_line, request_of
-from server.gateway.routes import ALL, Route, Upstream
+from server.gateway.routes import ALL, Route
+from server.gateway.upstream import Upstream
 
 Item = TypeVar("Item")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"

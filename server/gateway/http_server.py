@@ -29,9 +29,9 @@ from actors.common.machine import max_open_files
 from server.certificates import CertificateFiles
 from server.gateway.console import Console, Links
 from server.gateway.event_streams import LAST_EVENT
+from server.gateway.http_api import IDEMPOTENCY, HttpApi
 from server.gateway.json_requests import HttpError, error_response
-from server.gateway.routes import CERTIFICATE, PASSED_ON, TIMEOUT, Upstream
-from server.gateway.transcoder import IDEMPOTENCY, Transcoder
+from server.gateway.upstream import CERTIFICATE, PASSED_ON, TIMEOUT, Upstream
 
 if TYPE_CHECKING:
     import socket
@@ -62,9 +62,9 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     """The conversation that a new thread of AG-UI becomes; None if threads are created by other calls only."""
 
 
-def application(settings: Gateway, transcoder: Transcoder, links: Links | None = None) -> ASGIApp:
-    """The ASGI application. `links` are those that a browser can sign in with at its start."""
-    app: ASGIApp = transcoder
+def guarded(settings: Gateway, api: HttpApi, links: Links | None = None) -> ASGIApp:
+    """The API with what guards it. `links` are those that a browser can sign in with at its start."""
+    app: ASGIApp = api
     if settings.origins:
         app = CORSMiddleware(
             app,
@@ -73,7 +73,7 @@ def application(settings: Gateway, transcoder: Transcoder, links: Links | None =
             allow_headers=(*PASSED_ON, TIMEOUT, IDEMPOTENCY, LAST_EVENT, "content-type"),
             expose_headers=("retry-after", "content-disposition"),
         )
-    console = Console(app, transcoder.check_token, links or Links())
+    console = Console(app, api.check_token, links or Links())
     return _sandboxed(Guard(console, settings.hosts, settings.origins, behind_proxy=settings.behind_proxy))
 
 
@@ -112,10 +112,10 @@ class _Server(uvicorn.Server):
 async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool, links: Links | None = None) -> None:
     """Serve until a signal, or with `until_eof` until standard input ends."""
     upstream = Upstream(settings.upstream, settings.upstream_ca, tls=settings.upstream_tls, secret=settings.secret)
-    transcoder, links = Transcoder(upstream, settings.new_thread), links or Links()
+    api, links = HttpApi(upstream, settings.new_thread), links or Links()
     connection = type("Connection", (GuardedConnection,), {"max_connections": max_open_files() // CONNECTIONS_SHARE})
     config = uvicorn.Config(
-        application(settings, transcoder, links),
+        guarded(settings, api, links),
         http=connection,
         loop="asyncio",
         ws="none",
@@ -132,7 +132,7 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
         timeout_graceful_shutdown=STOP_SECONDS,
         ssl_context_factory=(lambda *_: tls.context()) if (tls := settings.tls) else None,
     )
-    server = _Server(config, transcoder.stopping)
+    server = _Server(config, api.stopping)
     if until_eof:
         _read_stdin(server, links)
     try:

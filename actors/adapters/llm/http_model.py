@@ -43,6 +43,8 @@ from actors.ports import (
     ModelSink,
 )
 
+log = logging.getLogger(__name__)
+
 _WITHOUT_IMAGES = (
     "Send a message to continue without them, since {name} now gets a text in their place; or choose another model. "
     'With images = false in [models."{name}"] of the server\'s settings it gets none from the start.'
@@ -177,8 +179,6 @@ def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool)
 
 # --- what a provider's server states about its models -----------------------------------------------------------------
 
-
-log = logging.getLogger(__name__)
 
 # Time limits in seconds for fetching the names of a server's models. They are short, since a client that names an
 # unknown model waits for the list.

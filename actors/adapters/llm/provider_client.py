@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
+import signal
+import subprocess
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +26,7 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
 from actors.adapters.llm.protocols.encoding import Joint, comma
 from actors.adapters.llm.protocols.lenient_json import join_halves, mark_halves, open_half
-from actors.adapters.llm.provider import ProviderConfig, Secret
+from actors.adapters.llm.provider import NO_KEY, ProviderConfig, Secret, is_key
 from actors.adapters.llm.transport.connections import (
     Later,
     LocalResourcesExhaustedError,
@@ -36,15 +41,6 @@ from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFaile
 
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.http import Reply, Transport
-
-
-import os
-import signal
-import subprocess
-import threading
-from contextlib import suppress
-
-from actors.adapters.llm.provider import NO_KEY, is_key
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Migrations create the tables, with indexes and constraints. The models are never bound to a database, because
 `bedrock move` opens two: `Statement` compiles a query for the database that executes it. A row's digest covers its
-columns in the order of its model, so that order never changes.
+columns in the order of its model, so that order never changes. docs/contributing.md says what a new column needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Table(Model):
 
 
 class Records(Table):
-    """The record of a conversation (see ConversationRecord): what never changes, what each commit writes, the rest."""
+    """The table `conversations` (see ConversationRecord): what never changes, what each commit writes, the rest."""
 
     id = TextField()
     cwd = TextField()

@@ -156,7 +156,7 @@ def _kind_of(event: events.LlmResponse) -> ErrorKind:
 def _failed(
     builder: TransitionBuilder, state: AwaitingContinuation, failure: LlmFailure, retry_after_ms: int | None
 ) -> TransitionResult:
-    if failure.retryable and may_retry(state.attempt, builder.context.limits, retry_after_ms):
+    if may_retry(failure, state.attempt, builder.context.limits, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)
     cause = responses.error_text(builder, state.attempt, failure, retry_after_ms)
     return _not_summarized(builder, state, replace(failure, message=cause))

@@ -21,7 +21,7 @@ from actors.core.steps.approvals import (
 )
 from actors.core.steps.command_steps import queue_input, refusal, spawn_agents
 from actors.core.steps.notices import change_mode, drop_job_end, grant, set_mode
-from actors.core.steps.retries import back_off_call, may_retry
+from actors.core.steps.retries import attempts_left, back_off_call
 from actors.core.steps.runs import cancel_run, interrupt_run
 from actors.core.steps.transition_builder import TransitionBuilder
 
@@ -147,7 +147,7 @@ def _transient(builder: TransitionBuilder, state: ToolExecuting, event: events.T
     """Retry a call that cannot have changed anything, while attempts are left; otherwise the failure is its result."""
     traits = traits_of(builder.context, tool_rounds.current_call(state).name)
     repeatable = not event.begun or (traits is not None and traits.retry_safe)
-    if not repeatable or not may_retry(state.attempt, builder.context.limits):
+    if not repeatable or not attempts_left(state.attempt, builder.context.limits):
         text = texts.failed_after(state.attempt, event.message)
         return _completed(builder, state, ToolError(state.current_tool_id, text))
     return back_off_call(builder, state, LlmFailure(ErrorKind.UNKNOWN, event.message))

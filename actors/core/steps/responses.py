@@ -97,7 +97,7 @@ def request_failed(
 
     `retry_after_ms`: the provider's wish.
     """
-    if failure.retryable and may_retry(state.attempt, builder.context.limits, retry_after_ms):
+    if may_retry(failure, state.attempt, builder.context.limits, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)
     runs.discard_stream(builder, state)
     if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:

@@ -13,9 +13,13 @@ from actors.core.steps.runs import discard_stream
 from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def may_retry(attempt: int, limits: Limits, retry_after_ms: int | None = None) -> bool:
-    """Whether another attempt may follow this one; `retry_after_ms` is the provider's Retry-After."""
-    return attempt < limits.max_attempts and not too_long(retry_after_ms, limits)
+def attempts_left(attempt: int, limits: Limits) -> bool:
+    return attempt < limits.max_attempts
+
+
+def may_retry(failure: LlmFailure, attempt: int, limits: Limits, retry_after_ms: int | None) -> bool:
+    """Whether a model request is tried again after this attempt; `retry_after_ms` is the provider's Retry-After."""
+    return failure.retryable and attempts_left(attempt, limits) and not too_long(retry_after_ms, limits)
 
 
 def too_long(retry_after_ms: int | None, limits: Limits) -> bool:

@@ -27,7 +27,7 @@ from server.app.serving import HttpGateway
 from server.certificates import CertificateFiles
 from server.contract import limits
 from server.contract.errors import make
-from server.gateway import console, event_streams, http_server, transcoder
+from server.gateway import console, event_streams, http_api, http_server
 from server.gateway.http_server import Gateway, serve
 from server.operating_system import bound
 from server.settings.config import load
@@ -212,8 +212,8 @@ def test_a_client_that_completes_no_body_is_told_and_cut_off(tmp_path: Path, mon
 def test_nobody_sends_on_whom_the_server_cannot_be_asked_about(
     headers: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transcoder, "STRANGERS_SECONDS", 0.1)
-    monkeypatch.setattr(transcoder, "CHECK_SECONDS", 0.3)
+    monkeypatch.setattr(http_api, "STRANGERS_SECONDS", 0.1)
+    monkeypatch.setattr(http_api, "CHECK_SECONDS", 0.3)
 
     async def test(_: Upstream, port: int) -> None:
         head = f"POST /v1/conversations HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: 9999\r\n\r\n{{"

@@ -8,7 +8,7 @@ from actors.core.content import MessageType, SystemKind, ToolError, ToolSuccess,
 from actors.core.context import Budget, ConvContext, Limits
 from actors.core.errors import RETRYABLE, ErrorKind, LlmFailure
 from actors.core.notifications import ApprovalDecision, ApprovalResolved, Retrying, RunStop, StopReason, StreamDiscarded
-from actors.core.steps.retries import delay, may_retry, too_long
+from actors.core.steps.retries import attempts_left, delay, too_long
 from tests.machine.columns import SUB_AGENT, Column, column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk, bash, messages
 
@@ -383,4 +383,4 @@ def test_a_wait_above_a_minute_is_too_long(retry_after: int | None, expected: bo
 
 @pytest.mark.parametrize(("attempt", "expected"), [(1, True), (2, True), (3, False), (4, False)])
 def test_there_are_three_attempts(attempt: int, expected: bool) -> None:
-    assert may_retry(attempt, LIMITS) is expected
+    assert attempts_left(attempt, LIMITS) is expected

@@ -12,8 +12,9 @@ from bedrock import v1
 from hypothesis import given
 from hypothesis import strategies as some
 
-from server.gateway.routes import Route, Upstream
-from server.gateway.transcoder import AG_UI, Transcoder
+from server.gateway.http_api import AG_UI, HttpApi
+from server.gateway.routes import Route
+from server.gateway.upstream import Upstream
 
 CONVERSATION = v1.Conversation(name="conversations/t")
 IMAGE = {"type": "image", "source": {"type": "data", "value": "AAAA", "mimeType": "image/png"}, "metadata": {"a": 1}}
@@ -77,7 +78,7 @@ def answer_to(body: Any) -> tuple[int, str]:
 
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": AG_UI, "raw_path": AG_UI.encode(), "headers": headers}
-    asyncio.run(Transcoder(cast("Upstream", Answering()))({**scope, "query_string": b"", "state": {}}, receive, send))
+    asyncio.run(HttpApi(cast("Upstream", Answering()))({**scope, "query_string": b"", "state": {}}, receive, send))
     return sent[0]["status"], b"".join(bytes(each.get("body", b"")) for each in sent[1:]).decode()
 
 

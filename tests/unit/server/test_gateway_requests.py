@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 
 from server.contract.errors import MalformedRequestError
-from server.gateway import routes
+from server.gateway import upstream
 from server.gateway.event_streams import requests as followed_streams
 from server.gateway.json_requests import as_error, request_from
 from server.gateway.routes import NoRouteError, Route, contract
@@ -310,7 +310,7 @@ def test_a_duration_has_one_form(seconds: str | int) -> None:
 def test_a_deadline_is_a_number_of_seconds(text: str) -> None:
     http = Request({"type": "http", "headers": [(b"x-server-timeout", text.encode())]})
     with pytest.raises(MalformedRequestError, match="must be a number of seconds"):
-        routes._timeout(http)
+        upstream._timeout(http)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ from server.gateway.event_streams import (
     wanted,
 )
 from server.gateway.json_requests import JSON, HttpError, StatusError, as_json, encoded, error_response, request_from
-from server.gateway.routes import NoRouteError, Route, Upstream, contract
+from server.gateway.routes import NoRouteError, Route, contract
+from server.gateway.upstream import Upstream
 
 OPENAPI = Path(__file__).with_name("openapi.json")
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ _QUOTED = re.compile(r'"([^"\\]*)"')
 NO_STORE = {"Cache-Control": "no-store"}
 
 
-class Transcoder:
+class HttpApi:
     """The ASGI application. Use in the event loop only."""
 
     def __init__(self, upstream: Upstream, new_thread: v1.Conversation | None = None) -> None:
