@@ -12,11 +12,9 @@ from tests.support import pictures
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Play, calls, says
 from tests.support.patience import eventually, within
-from tests.support.server_process import ServerProcess, Servers, bedrock, provider
-from tests.support.watcher import Watcher
+from tests.support.server_process import ServerProcess, bedrock
 
 TABLES = ("conversations", "prompts", "messages", "log", "runs", "fates", "prunings", "commands", "attachments")
-SOON_DAYS = 1 / 86_400
 
 
 class Cli:
@@ -81,21 +79,3 @@ def test_the_program_archives_brings_back_and_deletes(
     eventually(lambda: rows_of(server.data, chat.name) == {}, "the last row is removed")
     code, said = cli("rm", "--yes", slug)
     assert (code, "Traceback" in said) == (1, False)
-
-
-@pytest.mark.one_server("it counts the rows of SQLite's file")
-def test_what_was_archived_long_ago_is_deleted_and_only_that(
-    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
-) -> None:
-    server = start_server(tmp_path, **provider(fake_provider.url), BEDROCK_RETENTION_ARCHIVED_DAYS=f"{SOON_DAYS:.8f}")
-    with server.client() as client:
-        active, old = (Chat(client, fake_provider.part(), tmp_path) for _ in range(2))
-        family(old, fake_provider)
-        family(active, fake_provider)
-        watcher = Watcher(server, old.name)
-        old.conversation.archive()
-        assert watcher.end() == "OK"
-        assert watcher.kinds[-1] == "deleted"
-        watcher.close()
-        eventually(lambda: rows_of(server.data, old.name) == {}, "the last row is removed")
-        assert active.ask("And you?") == "Done."

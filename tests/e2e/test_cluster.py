@@ -59,26 +59,6 @@ def at_other(other: ServerProcess) -> Iterator[Client]:
         yield client
 
 
-def test_any_node_takes_any_call(
-    fake_provider: FakeProvider, at_owner: Client, at_other: Client, other: ServerProcess, tmp_path: Path
-) -> None:
-    chat = Chat(at_owner, fake_provider.part(calls(("bash", {"cmd": "echo there"})), says("Done.")), tmp_path)
-    conversation = at_other.conversation(chat.name)
-    watcher = Watcher(other, chat.name)
-    try:
-        watcher.until("caught_up")
-        run = conversation.send(f"Do it. {chat.part.key}")
-        assert within(run.answer) == "Done."
-        watcher.until(lambda event: event.run_stopped.request_cycle == run.name)
-        first, *_, last = watcher.revisions
-        assert watcher.revisions == list(range(first, last + 1))
-    finally:
-        watcher.close()
-    assert chat.name in [each.name for each in at_other.conversations()]
-    assert conversation.get().revision == chat.conversation.get().revision
-    chat.assert_valid()
-
-
 def test_a_list_at_any_node_shows_what_happens_at_the_others(
     fake_provider: FakeProvider, at_owner: Client, at_other: Client, tmp_path: Path
 ) -> None:
@@ -94,20 +74,6 @@ def test_a_list_at_any_node_shows_what_happens_at_the_others(
         return False
 
     assert any(within(partial(shown, f"elsewhere {number}")) for number in range(5))
-
-
-def test_a_cancel_at_another_node_ends_the_tool(
-    fake_provider: FakeProvider, at_owner: Client, at_other: Client, tmp_path: Path
-) -> None:
-    forever = processes.forever()
-    command = f"setsid sleep {forever} & sleep {forever}"
-    chat = Chat(at_owner, fake_provider.part(calls(("bash", {"cmd": command}))), tmp_path, mode="unrestricted")
-    chat.send("Do it.")
-    eventually(lambda: len(processes.sleepers(forever)) == 2, "the tool has started both")
-    receipt = at_other.conversation(chat.name).cancel()
-    assert receipt.state.kind == "idle"
-    eventually(lambda: not processes.running(forever), "nothing of the tool is left")
-    chat.assert_valid()
 
 
 def taken_over(nodes: Nodes) -> float:
@@ -203,26 +169,6 @@ def test_a_node_that_is_stopped_in_order_passes_on_what_it_begins_no_more(
     assert within(leaving.process.wait) == 0
     assert at_other.conversation(resting.name).get().title == "While it stops"
     assert at_other.conversation(made.name).get().state.kind == "idle"
-
-
-def test_the_living_nodes_are_listed_at_each_of_them(
-    owner: ServerProcess, at_owner: Client, at_other: Client, tmp_path: Path
-) -> None:
-    at_owner.create(tmp_path)
-
-    def seen(client: Client) -> dict[str, bool]:
-        """Which nodes, and whether each answers."""
-        return {each.name: each.answering for each in client.nodes()}
-
-    eventually(lambda: seen(at_owner) == {"owner": True, "other": False}, "both are seen at one")
-    eventually(lambda: seen(at_other) == {"owner": False, "other": True}, "both are seen at the other")
-    eventually(lambda: any(each.active_conversations for each in at_other.nodes()), "it tells of its conversation")
-    shown = {each.name: each for each in at_other.nodes()}
-    assert shown["owner"].address == owner.address
-    assert shown["owner"].version == shown["other"].version != ""
-    assert min(each.incarnation for each in shown.values()) > 0
-    assert owner.stop() == 0
-    eventually(lambda: seen(at_other) == {"other": True}, "one that was stopped is gone")
 
 
 def test_a_token_that_is_made_or_revoked_once_counts_at_every_node(nodes: Nodes) -> None:

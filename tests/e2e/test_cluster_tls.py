@@ -1,6 +1,5 @@
 """Nodes that call each other with TLS; and nodes that cannot, because of their settings."""
 
-import secrets
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -129,23 +128,3 @@ def test_a_node_with_other_settings_is_told_at_both_and_its_clients_are_not_kept
 
 def _tells(server: ServerProcess, text: str) -> bool:
     return text in server.log_text()
-
-
-def test_a_node_with_another_token_is_told_at_both(
-    nodes: Nodes, owner: ServerProcess, at_owner: Client, tmp_path: Path
-) -> None:
-    ours = at_owner.create(tmp_path)
-    wrong = nodes.folder / "wrong.token"
-    wrong.touch(mode=0o600)
-    wrong.write_text(secrets.token_hex(32))
-    right, nodes.table["token_file"] = nodes.table["token_file"], str(wrong)
-    try:
-        stranger = with_tls(nodes, "stranger")
-    finally:
-        nodes.table["token_file"] = right
-    for _ in range(20):
-        assert asked(stranger, ours.name).code == "UNAVAILABLE"
-    told = f"the node owner at {nodes.address('owner')} rejects this node's token: cluster."
-    assert stranger.log_text().count(told) == 1
-    assert owner.log_text().count("calls as a node, with another token than cluster.token_file has here") == 1
-    assert stranger.stop() == 0

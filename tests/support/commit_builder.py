@@ -1,6 +1,6 @@
 """Build commits for tests: what an actor would hand to the store, transition after transition."""
 
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -9,7 +9,7 @@ from actors.core.context import Mode
 from actors.core.notifications import Durable, MessageAdded, StateChanged
 from actors.core.states import Idle, Ledger, State
 from actors.core.summary import ContextState, StateSummary
-from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
+from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Store
 
 CHANGED = StateChanged(StateSummary("idle"), (ContextState.IDLE,))
 
@@ -43,6 +43,13 @@ class CommitBuilder:
 
     def __init__(self, conversation_id: str, **fields: Any) -> None:
         self.record = record_of(conversation_id, **fields)
+
+    @classmethod
+    def stored(cls, store: Store, conversation_id: str, **fields: Any) -> Self:
+        """Build commits of a conversation whose first one is stored."""
+        made = cls(conversation_id, **fields)
+        store.commit(made.create())
+        return made
 
     @property
     def id(self) -> str:

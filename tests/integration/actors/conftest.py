@@ -18,7 +18,7 @@ from actors.core.context import ApprovalPolicy, Limits, ReasoningEffort, ToolGro
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
 from actors.core.notifications import Durable
-from actors.core.states import State
+from actors.core.states import Idle, State
 from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
 from actors.runtime.services import SystemClock
@@ -299,9 +299,29 @@ class Talk:
         """The next model request."""
         return self.world.model.exchanges.get(timeout=PATIENCE)
 
+    def asks(self, text: str, **fields: Any) -> Exchange:
+        """Say something; the model request that it leads to."""
+        self.send(text, **fields)
+        return self.exchange()
+
+    def answer(self, text: str, kind: type[Any] = Idle) -> Any:
+        """Answer the next model request with a text, and wait for what comes of it."""
+        self.exchange().say(text)
+        return self.rest(kind)
+
+    def turn(self, text: str, answer: str, kind: type[Any] = Idle) -> Any:
+        """Say something that is answered with a text."""
+        self.send(text)
+        return self.answer(answer, kind)
+
     def tool(self, name: str = "bash") -> ToolRun:
         """The next run of a tool."""
         return self.world.box.tools[name].runs.get(timeout=PATIENCE)
+
+    def starts(self, call: ToolUse, text: str = "go", **fields: Any) -> ToolRun:
+        """Say something that the model answers with a call; the run of its tool."""
+        self.asks(text, **fields).call(call)
+        return self.tool(call.name)
 
     @property
     def record(self) -> ports.ConversationRecord:

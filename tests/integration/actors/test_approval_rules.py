@@ -85,8 +85,7 @@ def test_an_answer_with_a_rule_decides_the_next_calls_too(world: World) -> None:
         messages.ResolveApprovalCommand("t3", False, replace(question.suggestions[2], action=ALLOW), "not yet", "bob")
     )
     talk.exchange().call(bash("t4", "git push origin"))
-    talk.exchange().say("I see")
-    talk.rest(Idle)
+    talk.answer("I see")
 
     assert [(rule.command_prefix, rule.action, rule.creator) for rule in talk.record.approval_rules] == [
         ("make test", ALLOW, "ann"),
@@ -140,8 +139,7 @@ def test_a_call_that_cannot_run_is_refused_before_a_person_is_asked_about_it(wor
     talk.ask(messages.ResolveApprovalCommand("t2", True))
     runs(talk)
     talk.exchange().call(replace(wrong, id="t3"))
-    talk.exchange().say("I see")
-    talk.rest(Idle)
+    talk.answer("I see")
     assert len(talk.found(ApprovalRequested)) == 1
     assert sum("there is no tool loook" in text for text in talk.texts()) == 2
 
@@ -155,8 +153,7 @@ def test_an_answer_that_comes_too_late_makes_no_rule(world: World) -> None:
         talk.ask(messages.ResolveApprovalCommand("t1", True, question.suggestions[1], principal="ann"))
     assert refusal.value.reason is Reason.NOT_AWAITING_APPROVAL
     assert talk.record.approval_rules == ()
-    talk.exchange().say("I see")
-    talk.rest(Idle)
+    talk.answer("I see")
 
 
 def test_a_rule_for_a_tool_that_does_not_exist_is_refused_with_what_may_have_been_meant(world: World) -> None:
@@ -220,19 +217,15 @@ def test_a_conversation_has_a_bounded_number_of_rules(world: World) -> None:
 def test_forks_and_successors_keep_the_rules_and_go_their_own_ways(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
     rule = make(talk, DENY, command_prefix="git push")
-    talk.send("hello")
-    talk.exchange().say("hi")
-    talk.rest(Idle)
+    talk.turn("hello", "hi")
     fork = Talk(world, world.supervisor.create(messages.ForkConversationCommand("tester", talk.id)).result(PATIENCE).id)
     talk.ask(messages.TriggerContinuationCommand())
-    talk.exchange().say("nothing")
-    talk.rest(ContextExhausted)
+    talk.answer("nothing", ContextExhausted)
     successor = Talk(world, talk.ask(messages.ContinueConversationCommand()).id)
 
     for heir in (fork, successor):
         assert heir.record.approval_rules == (rule,)
-        heir.send("push")
-        heir.exchange().call(bash("t9", "git push"))
+        heir.asks("push").call(bash("t9", "git push"))
         heir.exchange().say("no")
         ended(heir)
         more = make(heir, ALLOW, tool="look")

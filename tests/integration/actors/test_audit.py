@@ -72,8 +72,7 @@ def test_a_command_is_logged_with_who_sent_it_and_what_follows_with_nobody(world
 
 def test_what_decides_about_a_call_is_logged(world: World) -> None:
     talk: Talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
-    talk.send("go")
-    talk.exchange().call(bash("t1", "make test"))
+    talk.asks("go").call(bash("t1", "make test"))
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     with asking("ResolveApproval"):
         talk.ask(ResolveApprovalCommand("t1", approve=True, principal="ann"))
@@ -105,8 +104,7 @@ def test_what_decides_about_a_call_is_logged(world: World) -> None:
 
 def test_a_cancel_that_is_stored_late_is_still_the_one_of_its_caller(shaky: Any) -> None:
     talk: Talk = shaky.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     shaky.store.down = True
     with asking("CancelConversation"):
         assert not talk.cancel().recorded

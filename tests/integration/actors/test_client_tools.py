@@ -45,8 +45,7 @@ def refused(cause: str) -> Any:
 def asking(world: World, call: ToolUse = CALL) -> Any:
     """A conversation whose model has called a tool of clients."""
     talk = world.create(profile=Profile(client_tools=(FIND, SHIP)))
-    talk.send("go")
-    talk.exchange().call(call)
+    talk.asks("go").call(call)
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
     return talk
 
@@ -62,8 +61,7 @@ def results(talk: Any) -> list[ToolResult]:
 
 def test_the_model_is_offered_them_after_ours_and_an_answer_goes_on_with_the_run(world: World) -> None:
     talk = world.create(profile=Profile(client_tools=(FIND, SHIP)))
-    talk.send("go")
-    first = talk.exchange()
+    first = talk.asks("go")
     assert [spec.name for spec in first.request.tools][-2:] == ["find_order", "ship_order"]
     assert first.request.tools[-1].input_schema["required"] == ["id"]
     first.call(CALL)
@@ -73,8 +71,7 @@ def test_the_model_is_offered_them_after_ours_and_an_answer_goes_on_with_the_run
 
     assert not answer.duplicate
     assert [result.output for result in results(talk)] == ["shipped"]
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     assert statuses(talk) == [CallStatus.PENDING, CallStatus.ANSWERED]
     talk.check()
 
@@ -118,16 +115,14 @@ def test_an_answer_to_no_such_call_is_refused_as_unknown(world: World) -> None:
 
 def test_a_call_that_nobody_answers_times_out_and_the_run_goes_on(world: World) -> None:
     talk = world.create(profile=Profile(client_tools=(ClientTool("find_order", input_schema=SCHEMA, timeout_ms=1),)))
-    talk.send("go")
-    talk.exchange().call(CALL)
+    talk.asks("go").call(CALL)
     talk.until(lambda: isinstance(talk.state, LlmRequesting) and len(results(talk)) == 1)
 
     assert statuses(talk) == [CallStatus.PENDING, CallStatus.TIMED_OUT]
     assert results(talk)[0].outcome is ToolOutcome.TIMED_OUT
     with refused("timed_out"):
         submit(talk)
-    talk.exchange().say("nobody is there")
-    talk.rest(Idle)
+    talk.answer("nobody is there")
 
 
 def test_restricted_mode_offers_those_that_read_and_stop_running_withdraws_the_others(
@@ -135,8 +130,7 @@ def test_restricted_mode_offers_those_that_read_and_stop_running_withdraws_the_o
 ) -> None:
     cell = make_world(sandbox=Cell())
     talk = cell.create(profile=Profile(client_tools=(FIND, SHIP)), mode=Mode.RESTRICTED)
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     assert [spec.name for spec in exchange.request.tools if spec.traits.client] == ["find_order"]
     talk.ask(messages.SetModeCommand(Mode.UNRESTRICTED))
     exchange.call(ToolUse("t0", "find_order", '{"id": 1}'))
@@ -152,8 +146,7 @@ def test_restricted_mode_offers_those_that_read_and_stop_running_withdraws_the_o
 
     assert answer.stopped_calls == ("t1",)
     assert statuses(talk)[-1] is CallStatus.WITHDRAWN
-    talk.exchange().say("stopped")
-    talk.rest(Idle)
+    talk.answer("stopped")
 
 
 def test_what_the_mode_does_not_offer_is_refused_if_asked_and_nothing_is_changed(
@@ -182,8 +175,7 @@ def test_they_change_at_rest_only_and_the_next_run_offers_the_new_ones(world: Wo
     with pytest.raises(Rejected, check=lambda error: error.reason is Reason.AGENT_BUSY):
         talk.ask(messages.UpdateConversationCommand(client_tools=(SHIP,)))
     submit(talk)
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
     record = talk.ask(messages.UpdateConversationCommand(client_tools=(SHIP,)))
 
@@ -275,8 +267,7 @@ def answer_when_asked(talk: Any, call_id: str, pause: float) -> None:
 def test_a_fork_keeps_the_tools_of_clients(world: World) -> None:
     talk = asking(world)
     submit(talk)
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
     forked = world.supervisor.create(messages.ForkConversationCommand("tester", talk.id)).result(PATIENCE)
 

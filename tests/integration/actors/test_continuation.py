@@ -36,8 +36,7 @@ def full(world: World) -> Usage:
 
 def test_at_ninety_percent_no_tool_runs_and_the_summary_is_written(world: World) -> None:
     talk = world.create()
-    talk.send("go on")
-    talk.exchange().say(BASH, end_turn=False, usage=full(world))
+    talk.asks("go on").say(BASH, end_turn=False, usage=full(world))
     summary = talk.exchange()
     assert summary.request.tools == ()
     assert "bash" in summary.request.turns[-1].content[-1].text
@@ -54,8 +53,7 @@ def test_at_ninety_percent_no_tool_runs_and_the_summary_is_written(world: World)
 def ran_much(world: World) -> Any:
     """A conversation whose tool printed more than the window has room for, and the request with its result."""
     talk = world.create()
-    talk.send("go on")
-    talk.exchange().say(BASH, end_turn=False, usage=Usage(input_tokens=1_000))
+    talk.asks("go on").say(BASH, end_turn=False, usage=Usage(input_tokens=1_000))
     talk.tool().finish.put(ToolOutput("12345\n" * 100_000))
     return talk, talk.exchange()
 
@@ -78,8 +76,7 @@ def test_a_request_that_the_provider_finds_too_long_is_sent_once_more_with_short
     again = talk.exchange()
     again.say("done")
     talk.rest(Idle)
-    talk.send("and now?")
-    later = talk.exchange()
+    later = talk.asks("and now?")
     later.say("nothing")
     talk.rest(Idle)
     assert len(shown(again)) < len(shown(refused)) / 3
@@ -104,13 +101,11 @@ def test_a_request_that_stays_too_long_is_followed_by_a_summary_that_is_shortene
 
 def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor_is_informed(world: World) -> None:
     talk = world.create()
-    talk.send("go on")
-    exchange = talk.exchange()
+    exchange = talk.asks("go on")
     for text in ("then the tests", "then the docs"):
         talk.send(text, delivery="follow_up")
     exchange.say("That is all I could do.", usage=full(world))
-    talk.exchange().say("the summary")
-    talk.rest(ContextExhausted)
+    talk.answer("the summary", ContextExhausted)
     fates = [(told.input.text, told.fate) for told in talk.found(QueueChanged) if told.fate is not Fate.QUEUED]
     assert fates == [("then the tests", Fate.DISCARDED), ("then the docs", Fate.DISCARDED)]
     assert [stop.detail for stop in talk.found(RunStop)] == ["context_exhausted", "not_run", "not_run"]
@@ -125,10 +120,8 @@ def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor
 
 def test_the_successor_of_a_conversation_in_which_nothing_waited_begins_with_the_summary(world: World) -> None:
     talk = world.create()
-    talk.send("go on")
-    talk.exchange().say("That is all I could do.", usage=full(world))
-    talk.exchange().say("the summary")
-    talk.rest(ContextExhausted)
+    talk.asks("go on").say("That is all I could do.", usage=full(world))
+    talk.answer("the summary", ContextExhausted)
 
     successor = talk.ask(messages.ContinueConversationCommand(include_summary=True))
 
@@ -140,10 +133,8 @@ def test_instructions_that_cannot_be_read_are_said_before_the_first_message(worl
     (tmp_path / "AGENTS.md").write_bytes("Use tabs.".encode("utf-16"))
     warning = f"{tmp_path}/AGENTS.md is not used as instructions: it is not UTF-8 text."
     talk = create_in(world, tmp_path)
-    talk.send("go on")
-    talk.exchange().say("That is all I could do.", usage=full(world))
-    talk.exchange().say("the summary")
-    talk.rest(ContextExhausted)
+    talk.asks("go on").say("That is all I could do.", usage=full(world))
+    talk.answer("the summary", ContextExhausted)
     begin = [text_of(message.content) for message in world.truth.history(talk.id, 2)]
     assert begin == [warning, "go on"]
 
@@ -165,8 +156,7 @@ def test_an_empty_file_and_one_that_the_prompt_does_not_use_are_not_spoken_of(wo
 
 def test_messages_that_are_too_long_fill_neither_the_summary_nor_the_successor(world: World) -> None:
     talk = world.create()
-    talk.send("why " * 200_000)
-    exchange = talk.exchange()
+    exchange = talk.asks("why " * 200_000)
     talk.send("how " * 200_000, delivery="follow_up")
     exchange.fail(ErrorKind.CONTEXT_EXHAUSTED)
     summary = talk.exchange()
@@ -190,8 +180,7 @@ BY_ITSELF = Profile(auto_continue=True)
 
 def summarised(talk: Talk) -> Any:
     """Use up the context while a message waits, and return the request for the summary."""
-    talk.send("go on")
-    exchange = talk.exchange()
+    exchange = talk.asks("go on")
     talk.send("then the tests", delivery="follow_up")
     exchange.say("That is all I could do.", usage=full(talk.world))
     return talk.exchange()
@@ -216,8 +205,7 @@ def test_a_conversation_that_continues_by_itself_has_its_successor_once_it_is_ex
     assert seed.content[0].text.endswith("comes back to them:\n\n- then the tests")
     assert talk.ask(messages.ContinueConversationCommand(include_summary=True)).id == successor.id
     goes_on = Talk(world, successor.id)
-    goes_on.send("the tests, then")
-    goes_on.exchange().say("done")
+    goes_on.asks("the tests, then").say("done")
     goes_on.rest(Idle)
 
 

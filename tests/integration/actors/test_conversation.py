@@ -69,8 +69,7 @@ def test_a_full_conversation_runs_its_tools_serially_and_in_order(world: World) 
 
 def test_text_streams_before_the_message_and_never_after_it(world: World) -> None:
     talk = world.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     exchange.sink.started()
     exchange.sink.text("Hel")
     exchange.sink.text("lo")
@@ -135,8 +134,7 @@ def _collect(watch: Any, talk: Any, seen: list[str]) -> str:
 
 def test_a_message_to_a_busy_agent_is_refused_and_changes_nothing(world: World) -> None:
     talk = world.create()
-    talk.send("first")
-    exchange = talk.exchange()
+    exchange = talk.asks("first")
     before = talk.record
     with refused(Reason.AGENT_BUSY) as refusal:
         talk.send("second")
@@ -149,8 +147,7 @@ def test_a_message_to_a_busy_agent_is_refused_and_changes_nothing(world: World) 
 
 def test_steers_reach_the_model_at_the_next_boundary_and_follow_ups_start_the_next_run(world: World) -> None:
     talk = world.create()
-    talk.send("one")
-    first = talk.exchange()
+    first = talk.asks("one")
     assert talk.send("steer me", delivery="steer").disposition == "steer_queued"
     queued = talk.send("and then", delivery="follow_up")
     assert (queued.disposition, queued.run) == ("follow_up_queued", "")
@@ -171,8 +168,7 @@ def test_steers_reach_the_model_at_the_next_boundary_and_follow_ups_start_the_ne
 @pytest.mark.parametrize("approve", [True, False])
 def test_writes_wait_for_an_answer_under_ask_writes(world: World, approve: bool) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
-    talk.send("go")
-    talk.exchange().call(BASH)
+    talk.asks("go").call(BASH)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     assert [asked.call for asked in talk.found(notifications.ApprovalRequested)] == [BASH]
     with refused(Reason.UNKNOWN_OR_DECIDED):
@@ -180,8 +176,7 @@ def test_writes_wait_for_an_answer_under_ask_writes(world: World, approve: bool)
     talk.ask(ResolveApprovalCommand("t1", approve, note="because"))
     if approve:
         talk.tool().finish.put(ports.ToolOutput("ok"))
-    talk.exchange().say("fine")
-    talk.rest(Idle)
+    talk.answer("fine")
     decision = notifications.ApprovalDecision.APPROVE if approve else notifications.ApprovalDecision.DENY
     assert [answer.decision for answer in talk.found(notifications.ApprovalResolved)] == [decision]
     outcome = next(
@@ -193,16 +188,13 @@ def test_writes_wait_for_an_answer_under_ask_writes(world: World, approve: bool)
 
 def test_a_bug_in_a_model_adapter_is_an_error_not_a_hang(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().crash()
+    talk.asks("go").crash()
     assert talk.rest(Error).error_kind is ErrorKind.UNKNOWN
 
 
 def test_a_bug_in_a_tool_is_an_error_result(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    talk.tool().finish.put(ZeroDivisionError("bug"))
+    talk.starts(BASH).finish.put(ZeroDivisionError("bug"))
     told = talk.exchange()
     assert told.request.turns[-1].content == (ToolError("t1", "The tool failed because of an internal error."),)
     told.say("I see")
@@ -211,13 +203,11 @@ def test_a_bug_in_a_tool_is_an_error_result(world: World) -> None:
 
 def test_a_safe_tool_is_retried_and_an_unsafe_one_is_not(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(LOOK, BASH)
+    talk.asks("go").call(LOOK, BASH)
     talk.tool("look").finish.put(ports.ToolTransientError("no process", begun=True))
     talk.tool("look").finish.put(ports.ToolOutput("seen"))
     talk.tool("bash").finish.put(ports.ToolTransientError("lost", begun=True))
-    talk.exchange().say("ok")
-    talk.rest(Idle)
+    talk.answer("ok")
     assert (world.box.tools["look"].started, world.box.tools["bash"].started) == (2, 1)
 
 
@@ -242,38 +232,31 @@ def test_cancel_of_a_model_request_is_idle_at_once_and_keeps_no_text(world: Worl
 
 def test_cancel_of_a_tool_is_idle_before_the_tree_is_dead_and_holds_the_next_tool_back(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(BASH, LOOK)
+    talk.asks("go").call(BASH, LOOK)
     slow = talk.tool()
     answer = talk.cancel()
     assert answer.tool_use_ids == ("t1", "t2")
     talk.rest(Idle)
     assert talk.texts()[-2:] == ["Cancelled by user", "Skipped due to cancellation"]
     assert talk.found(notifications.ToolTreeReaped) == []
-    talk.send("next")
-    talk.exchange().call(ToolUse("t5", "bash", "{}"))
+    talk.asks("next").call(ToolUse("t5", "bash", "{}"))
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
     assert world.box.tools["bash"].started == 1
     slow.reap.set()
     talk.tool().finish.put(ports.ToolOutput("after"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     receipt = talk.found(notifications.ToolTreeReaped)[0]
     assert (receipt.tool_use_id, receipt.pids, receipt.leaked) == ("t1", (4711,), False)
 
 
 def test_a_process_tree_that_survives_is_reported_as_leaked_and_blocks_nothing_for_ever(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    stuck = talk.tool()
+    stuck = talk.starts(BASH)
     talk.cancel()
     world.box.tools["bash"].running = 0
-    talk.send("next")
-    talk.exchange().call(ToolUse("t5", "look", "{}"))
+    talk.asks("next").call(ToolUse("t5", "look", "{}"))
     talk.tool("look").finish.put(ports.ToolOutput("after"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     assert talk.found(notifications.ToolTreeReaped)[0].leaked
     stuck.reap.set()
 
@@ -282,10 +265,8 @@ def test_cancel_when_nothing_runs_is_a_no_op_and_a_late_one_spares_the_next_run(
     talk = world.create()
     assert talk.cancel().no_op
     first = talk.send("one")
-    talk.exchange().say("done")
-    talk.rest(Idle)
-    talk.send("two")
-    exchange = talk.exchange()
+    talk.answer("done")
+    exchange = talk.asks("two")
     assert talk.cancel(run_id=first.run).no_op
     assert not exchange.cancel.cancelled
     exchange.say("done too")
@@ -294,8 +275,7 @@ def test_cancel_when_nothing_runs_is_a_no_op_and_a_late_one_spares_the_next_run(
 
 def test_cancel_returns_steers_and_drops_follow_ups_only_on_request(world: World) -> None:
     talk = world.create()
-    talk.send("one")
-    talk.exchange()
+    talk.asks("one")
     talk.send("steer", delivery="steer")
     talk.send("later", delivery="follow_up")
     answer = talk.cancel(discard_queued=True)
@@ -308,8 +288,7 @@ def test_cancel_returns_steers_and_drops_follow_ups_only_on_request(world: World
 
 def test_cancel_overtakes_a_backlog(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     asked = [world.supervisor.ask(talk.id, SendMessageCommand(str(n))) for n in range(2_000)]
     talk.cancel()
     assert exchange.cancel.cancelled
@@ -319,8 +298,7 @@ def test_cancel_overtakes_a_backlog(world: World) -> None:
 
 def test_a_cancel_is_carried_out_before_the_messages_that_wait(world: World, hold: Any) -> None:
     talk = world.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     world.faults.arm("commit.before", hold)
     messages = [world.supervisor.ask(talk.id, SendMessageCommand("0", delivery="steer"))]
     hold.wait()
@@ -340,8 +318,7 @@ def test_one_request_id_fifty_times_in_parallel_is_one_message(world: World) -> 
         answers = list(pool.map(lambda _: talk.ask(request), range(50)))
     assert len({answer.message_id for answer in answers}) == 1
     assert sum(not answer.duplicate for answer in answers) == 1
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     assert talk.texts().count("once") == 1
     with refused(Reason.REQUEST_ID_REUSED, request.request_id):
         talk.ask(SendMessageCommand("other", request_id=request.request_id, body_hash="x"))
@@ -359,8 +336,7 @@ def test_a_request_id_counts_within_its_conversation_and_for_creations_within_th
     for talk in talks:
         answer = talk.ask(SendMessageCommand("go", request_id=request_id, body_hash="s"))
         assert not answer.duplicate, "the same id elsewhere is another command"
-        talk.exchange().say("done")
-        talk.rest(Idle)
+        talk.answer("done")
         assert talk.ask(SendMessageCommand("go", request_id=request_id, body_hash="s")).duplicate
         with refused(Reason.REQUEST_ID_REUSED):
             talk.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("look"),), request_id=request_id, body_hash="p"))
@@ -370,16 +346,14 @@ def test_a_request_id_counts_within_its_conversation_and_for_creations_within_th
 
 def test_a_refused_command_may_be_sent_again_under_its_id(world: World) -> None:
     talk = world.create()
-    talk.send("busy")
-    exchange = talk.exchange()
+    exchange = talk.asks("busy")
     request = SendMessageCommand("later", request_id="22222222-2222-4222-8222-222222222222", body_hash="h")
     with refused(Reason.AGENT_BUSY):
         talk.ask(request)
     exchange.say("done")
     talk.rest(Idle)
     assert not talk.ask(request).duplicate
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
 
 def test_creating_twice_under_one_request_id_is_one_conversation(world: World) -> None:
@@ -458,14 +432,12 @@ def test_an_archived_conversation_starts_nothing(world: World) -> None:
     with refused(Reason.AGENT_BUSY) as refusal:
         talk.ask(ArchiveConversationCommand(True))
     assert str(refusal.value) == "agent is busy: cancel it first, then archive the conversation"
-    talk.exchange().say("hi")
-    talk.rest(Idle)
+    talk.answer("hi")
 
 
 def test_delete_refuses_a_busy_conversation_unless_forced(world: World) -> None:
     talk = world.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     with refused(Reason.AGENT_BUSY):
         talk.ask(DeleteConversationCommand())
     with pytest.raises(EtagMismatchError):
@@ -489,9 +461,7 @@ def test_the_context_is_summarised_by_hand_and_continued_once(world: World) -> N
     talk = world.create()
     with refused(Reason.NOT_EXHAUSTED):
         talk.ask(ContinueConversationCommand())
-    talk.send("remember the milk")
-    talk.exchange().say("I will")
-    talk.rest(Idle)
+    talk.turn("remember the milk", "I will")
     talk.ask(TriggerContinuationCommand())
     summary = talk.exchange()
     assert summary.request.tools == ()
@@ -512,17 +482,13 @@ def test_the_context_is_summarised_by_hand_and_continued_once(world: World) -> N
 def test_idle_conversations_keep_no_thread(world: World) -> None:
     object.__setattr__(world.services, "idle_seconds", 0.0)
     talk = world.create()
-    talk.send("hello")
-    talk.exchange().say("hi")
-    talk.rest(Idle)
+    talk.turn("hello", "hi")
     gone = threading.Event()
     while world.supervisor.live_count():
         gone.wait(0.005)
     mine = ("Conversation", "LlmRunner", "ToolRunner")
     eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith(mine)], "its runners have ended")
-    talk.send("awake?")
-    talk.exchange().say("yes")
-    talk.rest(Idle)
+    talk.turn("awake?", "yes")
 
 
 def test_the_model_is_told_of_a_new_day_and_the_prompt_stays(make_world: Callable[..., World]) -> None:
@@ -530,9 +496,7 @@ def test_the_model_is_told_of_a_new_day_and_the_prompt_stays(make_world: Callabl
     world = make_world(clock=clock)
     talk = world.create()
     for clock.days in (0, 0, 2, 2):
-        talk.send("go on")
-        talk.exchange().say("Done.")
-        talk.rest(Idle)
+        talk.turn("go on", "Done.")
     told = [message for message in world.truth.history(talk.id, 100) if message.type is MessageType.SYSTEM]
     assert [text_of(message.content) for message in told] == [f"The date is now {ports.date_of(clock.now_ms())} (UTC)."]
     assert told[0].sequence == 5

@@ -66,11 +66,9 @@ def test_a_conversation_of_an_earlier_version_goes_on_by_the_rules_of_this_one(
     earlier: Callable[[str], Talk], slug: str
 ) -> None:
     talk = earlier(slug)
-    talk.send("one more")
-    talk.exchange()
+    talk.asks("one more")
     talk.cancel()
-    talk.send("and another")
-    exchange = talk.exchange()
+    exchange = talk.asks("and another")
     asked = [block.text for block in exchange.request.turns[-1].content if isinstance(block, Text)]
     assert "The user interrupted the run before you answered" in asked[-2]
     exchange.say("done")

@@ -287,15 +287,12 @@ def test_a_fault_in_the_actor_ends_the_run_as_an_error_that_says_so(world: World
     assert [result.tool_use_id for result in results] == ["t1", "t2"]
     assert history[-1].type is MessageType.ERROR
     assert world.box.tools["bash"].started == 0
-    talk.send("again")
-    talk.exchange().say("fine")
-    talk.rest(Idle)
+    talk.turn("again", "fine")
 
 
 def test_a_fault_while_text_streams_closes_its_slot_and_hangs_up(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     exchange.sink.text("Once")
     exchange.sink.flush()
     talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is LlmPhase.STREAMING)
@@ -313,8 +310,7 @@ def test_a_fault_that_cannot_be_recorded_either_is_repaired_from_the_store_as_so
     shaky: World, monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
     talk = shaky.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     road = shaky.supervisor._live[talk.id]._pipeline
     advance = road.advance
 
@@ -333,15 +329,12 @@ def test_a_fault_that_cannot_be_recorded_either_is_repaired_from_the_store_as_so
         shaky.store.deaf = False
     talk.rest(Idle)
     assert [(stop.reason.value, stop.detail) for stop in talk.found(RunStop)] == [("interrupted", "restart")]
-    talk.send("again")
-    talk.exchange().say("fine")
-    talk.rest(Idle)
+    talk.turn("again", "fine")
 
 
 def test_a_fault_that_the_store_does_not_take_now_is_recorded_later(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
 
     def fail() -> None:
         shaky.store.down = True
@@ -356,8 +349,7 @@ def test_a_fault_that_the_store_does_not_take_now_is_recorded_later(shaky: World
 
 def test_a_fault_affects_no_other_conversation(world: World) -> None:
     broken, sound = world.create(), world.create()
-    sound.send("hello")
-    exchange = sound.exchange()
+    exchange = sound.asks("hello")
     world.faults.arm("commit.before", crash)
     with pytest.raises(Crash):
         broken.send("go")
@@ -368,8 +360,7 @@ def test_a_fault_affects_no_other_conversation(world: World) -> None:
 
 def test_a_conversation_deleted_behind_its_back_lets_go(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     world.store.delete(talk.id)
     exchange.say("to nobody")
     with world.supervisor._changed:

@@ -55,8 +55,7 @@ def said(world: World, texts: int = 3, **fields: Any) -> Talk:
     """A conversation of so many runs."""
     talk = world.create(**fields)
     for number in range(1, texts + 1):
-        talk.send(f"question {number}")
-        talk.exchange().say(f"answer {number}", usage=Usage(number * 100, 10))
+        talk.asks(f"question {number}").say(f"answer {number}", usage=Usage(number * 100, 10))
         talk.rest(Idle)
     assert isinstance(talk, Talk)
     return talk
@@ -68,8 +67,7 @@ def runs(talk: Talk) -> list[str]:
 
 def test_a_fork_goes_on_from_the_last_run_with_the_same_request_prefix(world: World) -> None:
     talk = world.create(title="Flowers", labels={"team": "blue"}, budget=Budget(conversation_tokens=5_000))
-    talk.send("question 1")
-    exchange = talk.exchange()
+    exchange = talk.asks("question 1")
     exchange.call(BASH)
     talk.tool().finish.put(ToolOutput("there are files"))
     second = talk.exchange()
@@ -85,8 +83,7 @@ def test_a_fork_goes_on_from_the_last_run_with_the_same_request_prefix(world: Wo
     assert record.slug != before.slug
     ledger = record.state.ledger
     assert (ledger.used_tokens, ledger.total_usage) == (4_010, Usage()), "what a fork spends counts from zero on"
-    forked.send("question 2")
-    request = forked.exchange()
+    request = forked.asks("question 2")
     sent, now = second.request, request.request
     assert (now.system, now.tools) == (sent.system, sent.tools)
     assert now.cache_key == talk.id
@@ -109,9 +106,7 @@ def test_a_fork_ends_where_it_is_asked_to_and_can_be_forked_again(world: World) 
     assert forked.texts() == ["question 1", "answer 1", "question 2", "answer 2"]
     history = world.truth.history(forked.id, 100)
     assert all(message.id.startswith(forked.id) and message.run.startswith(forked.id) for message in history)
-    forked.send("another question")
-    forked.exchange().say("another answer")
-    forked.rest(Idle)
+    forked.turn("another question", "another answer")
     assert runs(forked) == [f"{forked.id}:{number}" for number in (1, 2, 3)]
     again = fork(forked, f"{forked.id}:1")
     assert again.texts() == ["question 1", "answer 1"]
@@ -121,8 +116,7 @@ def test_a_fork_ends_where_it_is_asked_to_and_can_be_forked_again(world: World) 
 
 def test_a_busy_conversation_is_forked_where_it_last_ended_and_notices_nothing(world: World) -> None:
     talk = said(world, 1)
-    talk.send("question 2")
-    exchange = talk.exchange()
+    exchange = talk.asks("question 2")
     talk.send("later", delivery="follow_up")
     step = talk.record.step
     forked = fork(talk)
@@ -137,8 +131,7 @@ def test_a_busy_conversation_is_forked_where_it_last_ended_and_notices_nothing(w
 
 def test_an_error_is_forked_as_a_conversation_at_rest(world: World) -> None:
     talk = said(world, 1)
-    talk.send("question 2")
-    talk.exchange().fail(ErrorKind.AUTH, "no key")
+    talk.asks("question 2").fail(ErrorKind.AUTH, "no key")
     talk.rest(Error)
     forked = fork(talk)
     assert isinstance(forked.state, Idle)
@@ -150,8 +143,7 @@ def test_an_error_is_forked_as_a_conversation_at_rest(world: World) -> None:
 def test_an_exhausted_conversation_is_forked_before_its_summary(world: World) -> None:
     talk = said(world, 2)
     talk.ask(messages.TriggerContinuationCommand())
-    talk.exchange().say("the summary")
-    talk.rest(ContextExhausted)
+    talk.answer("the summary", ContextExhausted)
     forked = fork(talk)
     assert isinstance(forked.state, Idle)
     assert forked.texts() == ["question 1", "answer 1", "question 2", "answer 2"]
@@ -160,18 +152,15 @@ def test_an_exhausted_conversation_is_forked_before_its_summary(world: World) ->
 
 def test_a_run_that_used_up_the_context_cannot_be_forked_at(world: World) -> None:
     talk = said(world, 1)
-    talk.send("go on")
-    talk.exchange().say(BASH, end_turn=False, usage=Usage(world.model.info.usable_window * 9 // 10))
-    talk.exchange().say("the summary")
-    talk.rest(ContextExhausted)
+    talk.asks("go on").say(BASH, end_turn=False, usage=Usage(world.model.info.usable_window * 9 // 10))
+    talk.answer("the summary", ContextExhausted)
     assert "earlier" in refused(talk, Reason.NOT_FORKABLE, f"{talk.id}:2")
     assert fork(talk).texts() == ["question 1", "answer 1"]
 
 
 def test_a_fork_is_as_full_as_its_history_and_has_been_warned_of_it(world: World) -> None:
     talk = world.create()
-    talk.send("go on")
-    talk.exchange().say("much", usage=Usage(world.model.info.usable_window * 85 // 100))
+    talk.asks("go on").say("much", usage=Usage(world.model.info.usable_window * 85 // 100))
     talk.rest(Idle)
     assert talk.record.state.ledger.warned
     assert fork(talk).state.ledger.warned
@@ -189,8 +178,7 @@ def test_an_interruption_of_a_later_run_is_none_of_the_copied_one() -> None:
 
 def test_a_history_that_fills_the_context_cannot_be_forked(world: World) -> None:
     talk = world.create()
-    talk.send("go on")
-    talk.exchange().say("long", usage=Usage(world.model.info.usable_window * 9 // 10))
+    talk.asks("go on").say("long", usage=Usage(world.model.info.usable_window * 9 // 10))
     talk.exchange()  # the summary
     talk.cancel()
     talk.rest(Idle)
@@ -220,18 +208,14 @@ def test_an_archived_conversation_has_forks_that_are_not(world: World) -> None:
     talk.ask(messages.ArchiveConversationCommand(True))
     forked = fork(talk)
     assert forked.record.archived_at is None
-    forked.send("hello")
-    forked.exchange().say("hi")
-    forked.rest(Idle)
+    forked.turn("hello", "hi")
 
 
 def test_the_model_is_told_of_the_mode_only_if_the_history_says_another(make_world: Callable[..., World]) -> None:
     world = make_world(sandbox=Cell())
     talk = said(world, 1)
     talk.ask(messages.SetModeCommand(Mode.UNRESTRICTED))
-    talk.send("question 2")
-    talk.exchange().say("answer 2")
-    talk.rest(Idle)
+    talk.turn("question 2", "answer 2")
     early, late = fork(talk, f"{talk.id}:1"), fork(talk)
     assert early.record.mode is late.record.mode is Mode.UNRESTRICTED
     told = [notice.kind for notice in early.state.ledger.pending_notices]
@@ -249,9 +233,7 @@ def test_the_date_that_the_model_knows_is_that_of_the_copied_messages(make_world
     for days in (1, 2):
         clock.days = days
         forked = fork(talk)
-        forked.send("question 2")
-        forked.exchange().say("answer 2")
-        forked.rest(Idle)
+        forked.turn("question 2", "answer 2")
         told = [message.content for message in world.truth.history(forked.id, 100) if message.meta]
         assert told == [(Text(f"The date is now {date_of(clock.now_ms())} (UTC)."),)]
         forked.check()
@@ -260,22 +242,17 @@ def test_the_date_that_the_model_knows_is_that_of_the_copied_messages(make_world
 @pytest.mark.parametrize("told", [False, True])
 def test_the_model_is_told_that_the_last_run_was_cut_off(world: World, told: bool) -> None:
     talk = said(world, 1)
-    talk.send("question 2")
-    talk.exchange()
+    talk.asks("question 2")
     talk.cancel()
     talk.rest(Idle)
     if told:
-        talk.send("question 3")
-        talk.exchange().say("answer 3")
-        talk.rest(Idle)
+        talk.turn("question 3", "answer 3")
     forked = fork(talk, f"{talk.id}:2")
     assert [notice.kind for notice in forked.state.ledger.pending_notices] == [
         SystemKind.INTERRUPTED,
         SystemKind.FORKED,
     ]
-    forked.send("question 4")
-    forked.exchange().say("answer 4")
-    forked.rest(Idle)
+    forked.turn("question 4", "answer 4")
     kinds = [message.kind for message in world.truth.history(forked.id, 100) if message.type is MessageType.SYSTEM]
     assert kinds == [SystemKind.INTERRUPTED, SystemKind.FORKED]
 
@@ -390,8 +367,7 @@ def test_a_fork_outlives_its_origin_with_its_images(world: World) -> None:
     shot = Image("sha256-1", "image/png", 1, 2)
     world.store.put_attachment(talk.id, Attachment("sha256-1", "image/png", b"bytes", 1, 2))
     world.store.put_attachment(talk.id, Attachment("sha256-2", "image/png", b"of later", 1, 2))
-    talk.send("what is this?", images=(shot,))
-    talk.exchange().say("an image")
+    talk.asks("what is this?", images=(shot,)).say("an image")
     talk.rest(Idle)
     forked = fork(talk)
     assert talk.ask(messages.DeleteConversationCommand()) == ()
@@ -412,7 +388,5 @@ def test_the_events_before_a_fork_are_those_of_its_origin(world: World) -> None:
         world.truth.events(forked.id, after=0, limit=10)
     assert old.value.oldest == ended
     assert world.truth.events(forked.id, after=ended, limit=10) == ()
-    forked.send("question 2")
-    forked.exchange().say("answer 2")
-    forked.rest(Idle)
+    forked.turn("question 2", "answer 2")
     assert world.truth.events(forked.id, after=ended, limit=1)[0].revision == ended + 1

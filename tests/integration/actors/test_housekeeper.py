@@ -38,8 +38,7 @@ def keeper(world: World, days: float, **retention: Any) -> Housekeeper:
 
 def turn(world: World, talk: Any) -> None:
     """A message and its answer."""
-    talk.send("go on")
-    exchange = talk.exchange()
+    exchange = talk.asks("go on")
     exchange.sink.started()
     exchange.sink.flush()
     exchange.say("gone on")
@@ -80,8 +79,7 @@ def test_a_conversation_goes_on_while_its_events_are_pruned(world: World, monkey
     monkeypatch.setattr(removal, "PRUNED_ROWS", 1)
     talk = world.create()
     turn(world, talk)
-    talk.send("and now?")
-    exchange = talk.exchange()
+    exchange = talk.asks("and now?")
     exchange.sink.started()
     exchange.sink.flush()
     keeper(world, 2, events_days=1, events_min=1).sweep()

@@ -115,8 +115,7 @@ def test_a_cancel_leaves_the_jobs_and_names_them(yard: World) -> None:
     talk = started(yard, "b-1", "b-2")
     receipt = talk.cancel()
     assert (receipt.no_op, receipt.ended_jobs, receipt.surviving_jobs) == (True, (), ("b-1", "b-2"))
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     receipt = talk.cancel()
     assert exchange.cancel.cancelled
     assert (receipt.no_op, receipt.ended_jobs, receipt.surviving_jobs) == (False, (), ("b-1", "b-2"))
@@ -166,9 +165,7 @@ def test_a_job_that_exits_while_it_is_killed_is_reported_too(yard: World, monkey
 
 def test_jobs_are_ended_together_with_the_running_call(yard: World) -> None:
     talk = started(yard, "b-1")
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     receipt = talk.cancel(kill_jobs=True)
     assert (receipt.tool_use_ids, receipt.ended_jobs) == (("t1",), ("b-1",))
     run.reap.set()
@@ -179,8 +176,7 @@ def test_jobs_are_ended_together_with_the_running_call(yard: World) -> None:
 def test_a_cancel_of_a_run_that_is_not_in_progress_spares_the_jobs(yard: World) -> None:
     talk = started(yard, "b-1")
     run = talk.send("go").run
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     receipt = talk.cancel(run_id=run, kill_jobs=True)
     assert (receipt.no_op, receipt.surviving_jobs) == (True, ("b-1",))
     second = talk.send("again").run
@@ -194,8 +190,7 @@ def test_a_cancel_of_a_run_that_is_not_in_progress_spares_the_jobs(yard: World) 
 def test_jobs_are_ended_though_the_store_takes_nothing(make_world: Callable[..., World]) -> None:
     world = yard_over(make_world, ShakyStore(new_store()))
     talk = started(world, "b-1")
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     world.store.down = True
     receipt = talk.cancel(kill_jobs=True)
     assert (receipt.recorded, receipt.ended_jobs) == (False, ("b-1",))
@@ -216,13 +211,10 @@ LOST = replace(SERVE, status=JobStatus.LOST)
 def let_go(world: World) -> tuple[Any, Callable[[BackgroundJob], None]]:
     """An idle conversation with a running job, and how that job reports its end."""
     talk = started(world, "b-1")
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     run.context.job_changed(SERVE)
     run.finish.put(ToolOutput("still running"))
-    talk.exchange().say("It runs.")
-    talk.rest(Idle)
+    talk.answer("It runs.")
     return talk, run.context.job_changed
 
 
@@ -231,8 +223,7 @@ def job_changes(talk: Any) -> list[BackgroundJob]:
 
 
 def last_turn(talk: Any) -> str:
-    talk.send("And now?")
-    exchange = talk.exchange()
+    exchange = talk.asks("And now?")
     exchange.say("I see.")
     talk.rest(Idle)
     return str(exchange.request.turns[-1])
@@ -280,8 +271,7 @@ def test_a_job_that_ended_with_a_killed_server_is_lost(make_world: Callable[...,
 def test_an_interrupted_run_and_its_jobs_are_recovered_together(make_world: Callable[..., World]) -> None:
     world = yard_over(make_world, new_store())
     talk, _ = let_go(world)
-    talk.send("more")
-    talk.exchange()
+    talk.asks("more")
     after = yard_over(make_world, world.store)
     assert after.supervisor.start() == (talk.id,)
     again = type(talk)(after, talk.id)
@@ -320,36 +310,28 @@ def test_a_copy_that_is_read_again_keeps_the_jobs_that_run_here(yard: World) -> 
 def test_a_tool_that_waits_for_its_next_attempt_is_cancelled_at_once(make_world: Callable[..., World]) -> None:
     world = yard_over(make_world, new_store(), limits=Limits(retry_base_ms=3_600_000))
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(ToolUse("t0", "look", "{}"), BASH)
+    talk.asks("go").call(ToolUse("t0", "look", "{}"), BASH)
     talk.tool("look").finish.put(ToolTransientError("no process", begun=True))
     talk.until(lambda: isinstance(talk.state, ToolExecuting) and talk.state.phase is ToolPhase.BACKOFF)
     assert talk.cancel().tool_use_ids == ("t0", "t1")
     talk.rest(Idle)
-    talk.send("next")
-    talk.exchange().say("fine")
-    talk.rest(Idle)
+    talk.turn("next", "fine")
     assert [world.box.tools[name].started for name in ("look", "bash")] == [1, 0]
 
 
 def test_a_tool_that_is_held_back_is_cancelled_at_once_and_never_begins(yard: World) -> None:
     talk = yard.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    dying = talk.tool()
+    dying = talk.starts(BASH)
     talk.cancel()
-    talk.send("next")
-    talk.exchange().call(ToolUse("t2", "look", "{}"))
+    talk.asks("next").call(ToolUse("t2", "look", "{}"))
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
     assert talk.cancel().tool_use_ids == ("t2",)
     talk.rest(Idle)
     dying.reap.set()
     assert [each.tool_use_id for each in reaped(talk, 1)] == ["t1"]
-    talk.send("and now")
-    talk.exchange().call(ToolUse("t3", "look", "{}"))
+    talk.asks("and now").call(ToolUse("t3", "look", "{}"))
     talk.tool("look").finish.put(ToolOutput("seen"))
-    talk.exchange().say("fine")
-    talk.rest(Idle)
+    talk.answer("fine")
     assert yard.box.tools["look"].started == 1
 
 
@@ -368,8 +350,7 @@ def test_archiving_ends_the_jobs(yard: World) -> None:
 
 def test_a_refused_archiving_ends_no_jobs(yard: World) -> None:
     talk = started(yard, "b-1")
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     with pytest.raises(Rejected) as refusal:
         talk.ask(messages.ArchiveConversationCommand(archived=True))
     assert refusal.value.reason is Reason.AGENT_BUSY
@@ -407,9 +388,7 @@ def deleting(world: World, talk: Any) -> Future[Any]:
 
 def test_a_deletion_waits_for_tool_and_jobs_and_accepts_no_commands(yard: World) -> None:
     talk = started(yard, "b-1")
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     delete = deleting(yard, talk)
     assert run.context.cancel.wait(PATIENCE)
     for request in (
@@ -434,8 +413,7 @@ def test_a_deletion_waits_for_tool_and_jobs_and_accepts_no_commands(yard: World)
 
 def test_a_refused_deletion_ends_nothing(yard: World) -> None:
     talk = started(yard, "b-1")
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     with pytest.raises(Rejected, match=r"cancel it first, or delete .* with force") as refusal:
         talk.ask(messages.DeleteConversationCommand())
     assert refusal.value.reason is Reason.AGENT_BUSY
@@ -478,8 +456,7 @@ def test_a_deletion_that_the_store_does_not_take_leaves_an_intact_idle_conversat
     store = ShakyStore(inner)
     world = yard_over(make_world, store)
     talk = started(world, "b-1")
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     delete = deleting(world, talk)
     talk.until(lambda: isinstance(talk.state, Idle))
     store.deaf = True
@@ -489,9 +466,7 @@ def test_a_deletion_that_the_store_does_not_take_leaves_an_intact_idle_conversat
     store.deaf = False
     assert world.box.forgotten == []
     talk.until(lambda: isinstance(talk.state, Idle))
-    talk.send("still here")
-    talk.exchange().say("yes")
-    talk.rest(Idle)
+    talk.turn("still here", "yes")
     world.box.store = inner
     assert talk.ask(messages.DeleteConversationCommand()) == ()
 
@@ -512,8 +487,7 @@ def test_a_stop_of_the_server_finishes_a_deletion_or_says_that_it_did_not(yard: 
 def test_a_message_that_races_a_deletion_raises_nothing_from_the_dead(yard: World, hold: Hold, busy_with: type) -> None:
     """It comes between the end of the run and the end of the rows."""
     talk = started(yard, "b-1")
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     if busy_with is ToolExecuting:
         exchange.call(BASH)
         talk.tool().reap.set()
@@ -545,9 +519,7 @@ def test_the_end_of_the_process_at_any_point_of_a_deletion_leaves_all_or_nothing
         world = yard_over(make_world, new_store(), limits=Limits(retry_base_ms=1))
         talk = started(world, "b-1")
         if busy:
-            talk.send("go")
-            talk.exchange().call(BASH)
-            talk.tool().reap.set()
+            talk.starts(BASH).reap.set()
         return world, talk
 
     world, talk = prepared()
@@ -578,18 +550,14 @@ def test_the_end_of_the_process_at_any_point_of_a_deletion_leaves_all_or_nothing
         else:
             assert isinstance(record.state, Idle)
             again.check()
-            again.send("go on")
-            again.exchange().say("yes")
-            again.rest(Idle)
+            again.turn("go on", "yes")
         held.release()
     assert outcomes == {True, False}
 
 
 def test_a_tool_that_ends_by_itself_while_its_conversation_is_deleted_changes_nothing(yard: World, hold: Hold) -> None:
     talk = started(yard, "b-1")
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     yard.faults.arm("tool.after", hold)
     run.finish.put(ToolOutput("late"))
     hold.wait()

@@ -19,8 +19,7 @@ def test_a_lean_model_is_offered_the_essential_tools_and_a_short_prompt(make_wor
     asked = []
     for model in (ScriptedModel(), LeanModel()):
         talk = make_world(model=model, box=box).create()
-        talk.send("hello")
-        exchange = talk.exchange()
+        exchange = talk.asks("hello")
         asked.append(exchange.request)
         exchange.say("Hello.")
         talk.rest(Idle)
@@ -33,11 +32,8 @@ def test_a_lean_model_is_offered_the_essential_tools_and_a_short_prompt(make_wor
 def test_the_successor_of_a_lean_conversation_is_lean(make_world: Any) -> None:
     world = make_world(model=LeanModel())
     talk = world.create()
-    talk.send("hello")
-    talk.exchange().say("Hello.")
-    talk.rest(Idle)
+    talk.turn("hello", "Hello.")
     talk.ask(TriggerContinuationCommand())
-    talk.exchange().say("They said hello.")
-    talk.rest(ContextExhausted)
+    talk.answer("They said hello.", ContextExhausted)
     successor = talk.ask(ContinueConversationCommand(include_summary=True))
     assert len(successor.system_prompt) < 600

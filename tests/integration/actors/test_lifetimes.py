@@ -150,13 +150,11 @@ def test_slugs_that_are_always_taken_are_refused_not_tried_for_ever(world: World
 
 def test_a_conversation_whose_aborted_request_still_runs_may_leave_and_come_back(hasty: World) -> None:
     talk = hasty.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     exchange.cancel._callbacks.clear()  # a socket that does not notice
     talk.cancel()
     all_gone(hasty)
-    talk.send("again")
-    talk.exchange().say("hi")
+    talk.asks("again").say("hi")
     exchange.say("from the dead")
     talk.rest(Idle)
     all_gone(hasty)
@@ -166,19 +164,15 @@ def test_a_conversation_whose_aborted_request_still_runs_may_leave_and_come_back
 
 def test_a_conversation_stays_until_its_tools_are_dead_and_holds_the_next_one_back(hasty: World) -> None:
     talk = hasty.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    slow = talk.tool()
+    slow = talk.starts(BASH)
     talk.cancel()
     talk.rest(Idle)
     assert hasty.supervisor.live_count() == 1
-    talk.send("next")
-    talk.exchange().call(ToolUse("t2", "look", "{}"))
+    talk.asks("next").call(ToolUse("t2", "look", "{}"))
     assert hasty.box.tools["look"].runs.empty()
     slow.reap.set()
     talk.tool("look").finish.put(ToolOutput("seen"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     all_gone(hasty)
     assert [reaped.tool_use_id for reaped in talk.found(ToolTreeReaped)] == ["t1"]
     until_none(ours)
@@ -202,8 +196,7 @@ def test_a_message_always_finds_its_conversation_however_it_comes_and_goes(hasty
 
 def test_an_outcome_that_comes_twice_counts_once(world: World) -> None:
     talk = world.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     actor = world.supervisor._live[talk.id]
     event = LlmResponse(1, exchange.request.request_id, 1, (Text("hi"),), True)
     for _ in range(3):
@@ -217,8 +210,7 @@ def test_an_outcome_that_comes_twice_counts_once(world: World) -> None:
 
 def test_a_request_whose_caller_timed_out_is_dropped_unapplied_but_a_cancel_is_not(world: World, hold: Any) -> None:
     talk = world.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     world.faults.arm("commit.before", hold)
     world.supervisor.ask(talk.id, messages.UpdateConversationCommand(title="holds everything up"))
     hold.wait()
@@ -238,8 +230,7 @@ def test_a_cancel_stops_only_work_that_was_running_when_it_was_sent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = world.create()
-    talk.send("old")
-    old = talk.exchange()
+    old = talk.asks("old")
     ask, later = world.supervisor._ask, []
 
     def ask_and_dawdle(conversation_id: str, asked: Any) -> Any:
@@ -261,8 +252,7 @@ def test_a_cancel_stops_only_work_that_was_running_when_it_was_sent(
 
 def test_a_tool_that_is_about_to_start_when_the_cancel_comes_never_starts(world: World, hold: Any) -> None:
     talk = world.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     world.faults.arm("commit.after", hold)
     exchange.call(BASH)
     hold.wait()
@@ -297,8 +287,7 @@ def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: W
 
 def test_a_message_of_an_unknown_delivery_is_refused_without_side_effects(world: World) -> None:
     talk = world.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     with pytest.raises(messages.InvalidFieldError) as refusal:
         talk.send("?", delivery="by pigeon")
     assert refusal.value.field == "delivery"
@@ -327,8 +316,7 @@ def test_one_request_id_continues_a_conversation_once(world: World) -> None:
 
 def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
-    talk.send("go")
-    talk.exchange().call(BASH)
+    talk.asks("go").call(BASH)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     world.supervisor._refusing = True
     answered = world.supervisor.ask(talk.id, messages.ResolveApprovalCommand("t1", True)).exception(PATIENCE)
@@ -341,16 +329,13 @@ def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(wo
 def test_being_at_capacity_is_a_retryable_failure(make_world: Any) -> None:
     world = make_world(max_llm_requests=1)
     first, second = world.create(), world.create()
-    first.send("hello")
-    exchange = first.exchange()
+    exchange = first.asks("hello")
     second.send("me too")
     error = second.rest(Error)
     assert "1 model requests are in flight" in error.message
     exchange.say("hi")
     first.rest(Idle)
-    second.send("now?")
-    second.exchange().say("yes")
-    second.rest(Idle)
+    second.turn("now?", "yes")
 
 
 class Outdated(NoMcpServers):
@@ -369,8 +354,7 @@ def test_a_refused_message_ends_no_mcp_server(make_world: Any) -> None:
     mcp = Outdated()
     talk = make_world(mcp=mcp).create()
     run = talk.send("go").run
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     mcp.running = True
     with pytest.raises(Rejected) as refusal:
         talk.send("too late", delivery="steer", expected_run=run)

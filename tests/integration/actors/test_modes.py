@@ -106,15 +106,13 @@ def test_a_change_while_idle_applies_at_once_and_the_model_is_informed(cell: Wor
     assert talk.record.mode is UNRESTRICTED
     assert [changed.mode for changed in talk.found(ModeChanged)] == [UNRESTRICTED]
     assert notices(talk) == ["unrestricted"]
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     assert seen_by_model(exchange) == [["notice", "go"]]
     exchange.call(BASH)
     run = talk.tool()
     assert run.context.mode is UNRESTRICTED
     run.finish.put(ToolOutput("ok"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
 
 def test_changes_of_mode_and_cancels_are_committed_ahead_of_what_others_commit(cell: World) -> None:
@@ -126,8 +124,7 @@ def test_changes_of_mode_and_cancels_are_committed_ahead_of_what_others_commit(c
         commit(*parts, urgent=urgent)
 
     cell.store.commit = seen
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     talk.ask(SetModeCommand(UNRESTRICTED))
     talk.cancel()
     assert ahead == [False, True, True]
@@ -135,12 +132,9 @@ def test_changes_of_mode_and_cancels_are_committed_ahead_of_what_others_commit(c
 
 def test_a_change_that_is_refused_leaves_a_call_that_is_held_back_its_mode(shaky_cell: World) -> None:
     talk = shaky_cell.create(mode=UNRESTRICTED)
-    talk.send("go")
-    talk.exchange().call(BASH)
-    slow = talk.tool()
+    slow = talk.starts(BASH)
     talk.cancel()
-    talk.send("next")
-    talk.exchange().call(ToolUse("t5", "bash", "{}"))
+    talk.asks("next").call(ToolUse("t5", "bash", "{}"))
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
     shaky_cell.store.down = True
     with refused(Reason.STORE_UNAVAILABLE):
@@ -150,14 +144,12 @@ def test_a_change_that_is_refused_leaves_a_call_that_is_held_back_its_mode(shaky
     shaky_cell.store.down = False
     assert (held_back.context.mode, talk.record.mode) == (UNRESTRICTED, UNRESTRICTED)
     held_back.finish.put(ToolOutput("ok"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
 
 def test_a_narrower_mode_names_the_call_that_may_do_more_and_ends_it_if_asked(cell: World) -> None:
     talk = cell.create(mode=UNRESTRICTED)
-    talk.send("go")
-    talk.exchange().call(BASH, LOOK)
+    talk.asks("go").call(BASH, LOOK)
     first = talk.tool()
     answer = talk.ask(SetModeCommand(RESTRICTED))
     assert (answer.surviving_calls, answer.stopped_calls) == (("t1",), ())
@@ -205,9 +197,7 @@ def test_a_narrower_mode_names_the_mcp_servers_that_may_do_more_and_ends_them_if
 
 def test_a_mode_that_cannot_be_kept_stops_nothing(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     with refused(Reason.MODE_UNAVAILABLE):
         talk.ask(SetModeCommand(RESTRICTED, stop_running=True))
     assert not run.context.cancel.cancelled
@@ -217,15 +207,12 @@ def test_a_mode_that_cannot_be_kept_stops_nothing(world: World) -> None:
     following = talk.tool("look")
     assert following.context.mode is UNRESTRICTED
     following.finish.put(ToolOutput("ok"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
 
 def test_a_change_that_the_store_refuses_stops_nothing(shaky_cell: World) -> None:
     talk = shaky_cell.create(mode=UNRESTRICTED)
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     shaky_cell.store.down = True
     with refused(Reason.STORE_UNAVAILABLE):
         talk.ask(SetModeCommand(RESTRICTED, stop_running=True))
@@ -233,15 +220,13 @@ def test_a_change_that_the_store_refuses_stops_nothing(shaky_cell: World) -> Non
     assert not run.context.cancel.cancelled
     run.reap.set()
     run.finish.put(ToolOutput("ok"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
 
 def test_a_change_goes_before_everything_that_waits(cell: World, hold: Any) -> None:
     """An approval that came earlier still starts its tool in the narrower mode."""
     talk = cell.create(mode=UNRESTRICTED, approval_policy=ApprovalPolicy.ASK_ALL)
-    talk.send("go")
-    talk.exchange().call(BASH)
+    talk.asks("go").call(BASH)
     asked(talk)
     cell.faults.arm("commit.before", hold)
     waiting: list[Future[Any]] = [cell.supervisor.ask(talk.id, UpdateConversationCommand(title="busy"))]
@@ -257,18 +242,14 @@ def test_a_change_goes_before_everything_that_waits(cell: World, hold: Any) -> N
     told = [event.notification for event in talk.events()]
     assert told.index(ModeChanged(RESTRICTED)) < told.index(talk.found(ApprovalResolved)[0])
     run.finish.put(ToolOutput("ok"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
 
 def test_a_tool_that_is_held_back_starts_in_the_mode_of_that_moment(cell: World) -> None:
     talk = cell.create(mode=UNRESTRICTED)
-    talk.send("go")
-    talk.exchange().call(BASH)
-    dying = talk.tool()
+    dying = talk.starts(BASH)
     talk.cancel()
-    talk.send("again")
-    talk.exchange().call(LOOK)
+    talk.asks("again").call(LOOK)
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
     talk.ask(SetModeCommand(RESTRICTED))
     assert cell.box.tools["look"].runs.empty()
@@ -276,8 +257,7 @@ def test_a_tool_that_is_held_back_starts_in_the_mode_of_that_moment(cell: World)
     run = talk.tool("look")
     assert run.context.mode is RESTRICTED
     run.finish.put(ToolOutput("ok"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
 
 def test_a_change_whose_caller_no_longer_waits_is_dropped(cell: World, hold: Any) -> None:
@@ -309,8 +289,7 @@ def test_a_mode_that_cannot_be_kept_is_refused_with_the_reason(world: World) -> 
 
 def test_an_approved_request_widens_the_mode_for_what_comes_next(cell: World) -> None:
     talk = cell.create()
-    talk.send("go")
-    talk.exchange().call(UPGRADE, BASH)
+    talk.asks("go").call(UPGRADE, BASH)
     asked(talk)
     (question,) = talk.found(ApprovalRequested)
     assert question.call == UPGRADE
@@ -340,8 +319,7 @@ def test_a_request_for_a_mode_that_cannot_be_kept_is_refused_before_a_person_is_
     make_world: Callable[..., World],
 ) -> None:
     talk = make_world(box=UpgradeBox(), sandbox=CellWithoutWorkspaces()).create()
-    talk.send("go")
-    talk.exchange().call(replace(UPGRADE, input='{"reason": "to edit", "mode": "workspace"}'))
+    talk.asks("go").call(replace(UPGRADE, input='{"reason": "to edit", "mode": "workspace"}'))
     exchange = talk.exchange()
     assert talk.found(ApprovalRequested) == []
     (refusal,) = exchange.request.turns[-1].content
@@ -359,8 +337,7 @@ def test_a_question_says_whether_the_workspace_mode_can_be_had_instead(
     make_world: Callable[..., World], sandbox: type[Cell], mode: str
 ) -> None:
     talk = make_world(box=UpgradeBox(), sandbox=sandbox()).create()
-    talk.send("go")
-    talk.exchange().call(replace(UPGRADE, input=json.dumps({"reason": "to edit"} | ({"mode": mode} if mode else {}))))
+    talk.asks("go").call(replace(UPGRADE, input=json.dumps({"reason": "to edit"} | ({"mode": mode} if mode else {}))))
     asked(talk)
     (question,) = talk.found(ApprovalRequested)
     assert question.workspace is (mode == "unrestricted")
@@ -373,21 +350,17 @@ def test_narrowing_by_one_step_names_what_runs_with_wider_rights_and_widening_na
 ) -> None:
     talk = cell.create()
     talk.ask(SetModeCommand(mode))
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     assert run.context.mode is mode
     assert talk.ask(SetModeCommand(to)).surviving_calls == (BASH.id,)
     assert talk.ask(SetModeCommand(mode)).surviving_calls == ()
     assert talk.ask(SetModeCommand(to, stop_running=True)).stopped_calls == (BASH.id,)
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
 
 
 def test_a_cancel_withdraws_an_approval_that_is_not_carried_out_yet(cell: World, hold: Any) -> None:
     talk = cell.create()
-    talk.send("go")
-    talk.exchange().call(UPGRADE)
+    talk.asks("go").call(UPGRADE)
     asked(talk)
     cell.faults.arm("tool.before", hold)
     talk.ask(ResolveApprovalCommand("t3", True))
@@ -410,21 +383,17 @@ def test_the_mode_survives_a_restart(make_world: Callable[..., World], mode: Mod
     world = make_world(store, box=UpgradeBox(), sandbox=Cell())
     world.supervisor.start()
     again = type(talk)(world, talk.id)
-    again.send("go")
-    again.exchange().call(BASH)
-    run = again.tool()
+    run = again.starts(BASH)
     assert run.context.mode is mode
     run.finish.put(ToolOutput("ok"))
-    again.exchange().say("done")
-    again.rest(Idle)
+    again.answer("done")
 
 
 def _one_life(talk: Any) -> None:
     """Widened and narrowed by a person, widened by an approval, narrowed again."""
     talk.ask(SetModeCommand(UNRESTRICTED))
     talk.ask(SetModeCommand(RESTRICTED))
-    talk.send("go")
-    talk.exchange().call(UPGRADE)
+    talk.asks("go").call(UPGRADE)
     asked(talk)
     talk.ask(ResolveApprovalCommand("t3", True))
     talk.until(lambda: talk.record.mode is UNRESTRICTED)

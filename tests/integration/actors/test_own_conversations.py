@@ -26,8 +26,7 @@ def chosen(world: World, **profile: Any) -> Any:
 
 def test_the_model_gets_the_instructions_and_the_chosen_tools(world: World) -> None:
     talk = chosen(world, instructions="Answer in rhymes.", tools=("look",))
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     assert "Answer in rhymes." in exchange.request.system
     assert [spec.name for spec in exchange.request.tools] == ["look"]
     exchange.say("Well, …")
@@ -36,8 +35,7 @@ def test_the_model_gets_the_instructions_and_the_chosen_tools(world: World) -> N
 
 def test_a_tool_that_was_not_chosen_does_not_run_when_the_model_calls_it(world: World) -> None:
     talk = chosen(world, tools=("look",))
-    talk.send("hello")
-    talk.exchange().call(BASH)
+    talk.asks("hello").call(BASH)
     answered = talk.exchange()
     result = answered.request.turns[-1].content[0]
     assert isinstance(result, ToolError)
@@ -49,8 +47,7 @@ def test_a_tool_that_was_not_chosen_does_not_run_when_the_model_calls_it(world: 
 
 def test_none_of_the_tools_is_a_choice_too(world: World) -> None:
     talk = chosen(world, tools=())
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     assert exchange.request.tools == ()
     exchange.call(LOOK)
     answered = talk.exchange()
@@ -82,12 +79,9 @@ def test_the_log_names_what_was_chosen(world: World) -> None:
 
 def test_the_successor_keeps_what_was_chosen(world: World) -> None:
     talk = chosen(world, instructions="Answer in rhymes.", tools=("look",))
-    talk.send("hello")
-    talk.exchange().say("Hello.")
-    talk.rest(Idle)
+    talk.turn("hello", "Hello.")
     talk.ask(messages.TriggerContinuationCommand())
-    talk.exchange().say("They said hello.")
-    talk.rest(ContextExhausted)
+    talk.answer("They said hello.", ContextExhausted)
     successor = talk.ask(messages.ContinueConversationCommand(include_summary=True))
     assert successor.profile == talk.record.profile
     assert "Answer in rhymes." in successor.system_prompt
@@ -135,8 +129,7 @@ def test_a_message_brings_settings_for_its_run_over_those_of_the_conversation(wo
 
 def test_a_follow_up_keeps_its_settings_until_its_run(world: World) -> None:
     talk = chosen(world)
-    talk.send("one", generation=LOW)
-    first = talk.exchange()
+    first = talk.asks("one", generation=LOW)
     talk.send("two", delivery="follow_up", generation=HIGH)
     assert first.request.generation == LOW
     first.say("One.")
@@ -149,8 +142,7 @@ def test_a_follow_up_keeps_its_settings_until_its_run(world: World) -> None:
 def test_new_settings_hold_from_the_next_request_on(world: World) -> None:
     talk = chosen(world, generation=LOW)
     before = messages.etag_of(talk.record)
-    talk.send("one")
-    first = talk.exchange()
+    first = talk.asks("one")
     talk.ask(messages.UpdateConversationCommand(generation=HIGH))
     assert messages.etag_of(talk.record) != before
     first.call(LOOK)
@@ -212,8 +204,7 @@ def test_a_run_ends_with_a_value_that_the_server_has_checked(world: World) -> No
     talk.rest(Idle)
     (ended,) = world.store.stopped_runs(talk.id, limit=5)
     assert ended.stop == RunStop(run, StopReason.COMPLETED, output='{"answer":7}')
-    talk.send("and now?")
-    plain = talk.exchange()
+    plain = talk.asks("and now?")
     assert [spec.name for spec in plain.request.tools] == ["look"]
     plain.say("Nothing.")
     talk.rest(Idle)

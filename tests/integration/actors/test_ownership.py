@@ -86,9 +86,7 @@ def refused_as_not_owned(answer: Any) -> Owner | None:
 
 def begin_tool(talk: Talk) -> Any:
     """Begin a run whose tool does not end; return the tool's run."""
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
     return run
 
@@ -113,22 +111,17 @@ def test_what_was_taken_over_comes_to_rest_and_its_last_owner_stops_its_work(pai
     tool.reap.set()
     all_gone(pair.first)
     assert taken.record == head, "nothing of the last owner was written"
-    taken.send("again")
-    taken.exchange().say("here")
-    taken.rest(Idle)
+    taken.turn("again", "here")
     assert taken.texts()[-2:] == ["again", "here"]
 
 
 def test_jobs_of_the_last_owner_are_lost_to_the_next_one(pair: Pair) -> None:
     talk = pair.first.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     job = BackgroundJob("b-1", "t1", "serve")
     run.context.job_changed(job)
     run.finish.put(ToolOutput("still running"))
-    talk.exchange().say("It runs.")
-    talk.rest(Idle)
+    talk.answer("It runs.")
     pair.take_over(talk.id)
     second = pair.seen_by_second(talk)
     second.send("And now?")
@@ -141,8 +134,7 @@ def test_jobs_of_the_last_owner_are_lost_to_the_next_one(pair: Pair) -> None:
 
 def test_a_late_commit_is_refused_and_whoever_waits_gets_the_owner(pair: Pair, hold: Hold) -> None:
     talk = pair.first.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     talk.until(lambda: isinstance(talk.state, LlmRequesting))
     pair.first.faults.arm("commit.before", hold)
     exchange.say("too late")
@@ -176,8 +168,7 @@ def test_what_was_committed_is_published_late_in_order_and_no_tool_starts_after_
 ) -> None:
     talk = pair.first.create()
     watch = pair.first.hub.attach(talk.id, lambda: None)
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     talk.until(lambda: isinstance(talk.state, LlmRequesting))
     pair.first.faults.arm("commit.after", hold)
     exchange.call(BASH)
@@ -199,8 +190,7 @@ def test_what_was_committed_is_published_late_in_order_and_no_tool_starts_after_
 @pytest.mark.parametrize("point", ["effect.before.ExecuteTool", "tool.before"])
 def test_a_tool_is_not_started_late(pair: Pair, hold: Hold, point: str) -> None:
     talk = pair.first.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     pair.first.faults.arm(point, hold)
     exchange.call(BASH)
     hold.wait()
@@ -287,8 +277,7 @@ def test_a_command_that_was_committed_and_not_answered_is_not_doubled_by_the_nex
 
 def test_a_start_can_wait_until_all_that_was_taken_over_is_idle(pair: Pair, hold: Hold) -> None:
     talk = pair.first.create()
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     pair.second.faults.arm("commit.before", hold)
     pair.take_over(talk.id)
     hold.wait()
@@ -300,8 +289,7 @@ def test_a_start_can_wait_until_all_that_was_taken_over_is_idle(pair: Pair, hold
 
 def test_what_was_taken_before_the_start_is_recovered_at_the_start_by_its_actor(pair: Pair, hold: Hold) -> None:
     talk = pair.first.create()
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     pair.shared.kill(FIRST.incarnation)
     pair.second.faults.arm("commit.before", hold)
     assert pair.second.store.claim(talk.id) is not None  # which nobody is told of yet
@@ -322,8 +310,7 @@ def test_a_waking_is_tried_again_until_the_store_takes_it(
     store = ShakyStore(shared_database.node(SECOND.incarnation))
     second = make_world(store, cluster=FakeNode())
     talk = first.create()
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     shared_database.kill(FIRST.incarnation)
     store.down = True
     second.supervisor.wake((talk.id,))
@@ -338,8 +325,7 @@ def test_an_outcome_that_waited_for_the_store_is_dropped_once_the_conversation_i
 ) -> None:
     pair = make_pair(shaky=True)
     talk = pair.first.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     talk.until(lambda: isinstance(talk.state, LlmRequesting))
     pair.first.store.down = True
     exchange.say("too late")
@@ -395,9 +381,7 @@ def test_a_conversation_is_not_taken_back_before_its_tools_have_ended(pair: Pair
     assert refused_as_not_owned(again) == SECOND
     tool.reap.set()
     all_gone(pair.first)
-    talk.send("again")
-    talk.exchange().say("back")
-    talk.rest(Idle)
+    talk.turn("again", "back")
 
 
 def test_a_refused_command_is_the_end_of_a_copy_that_another_server_has_claimed_meanwhile(
@@ -415,8 +399,7 @@ def test_a_refused_command_is_the_end_of_a_copy_that_another_server_has_claimed_
 
 def test_the_loser_of_a_bug_drops_the_conversation_too(pair: Pair, hold: Hold) -> None:
     talk = pair.first.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     talk.until(lambda: isinstance(talk.state, LlmRequesting))
 
     def bug() -> None:
@@ -441,8 +424,7 @@ def test_a_dead_server_creates_nothing_and_forks_nothing(pair: Pair) -> None:
 
 def test_a_server_that_stops_leaves_alone_what_it_has_lost(pair: Pair) -> None:
     talk = pair.first.create()
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     pair.take_over(talk.id)
     taken = pair.seen_by_second(talk)
     taken.rest(Idle)

@@ -70,8 +70,7 @@ def test_a_run_is_free_again_when_it_is_cancelled_deleted_or_refused_by_the_stor
     first, second = world.create(), world.create()
     first.send("go")
     assert refused(second).quota == "concurrent_runs"
-    first.send("and then", delivery="follow_up")
-    first.exchange().say("done")
+    first.asks("and then", delivery="follow_up").say("done")
     first.exchange()
     assert refused(second), "the follow-up has taken the place of the run before it"
     first.cancel(discard_queued=True)
@@ -112,8 +111,7 @@ def test_a_request_waits_for_its_turn_and_a_cancel_takes_it_out_of_the_queue(lim
     second.rest(Idle)
     assert slots.waiting == 1
     exchange.say("done")
-    third.exchange().say("done, too")
-    third.rest(Idle)
+    third.answer("done, too")
     first.rest(Idle)
     assert world.model.asked == 2
 
@@ -122,8 +120,7 @@ def test_a_run_that_spends_the_rest_ends_at_the_next_request_and_none_begins(lim
     store = new_store()
     world = limited(store, tokens_per_day=100)
     talk, idle = world.create(), world.create()
-    talk.send("go")
-    talk.exchange().say(CALL, end_turn=False, usage=Usage(60, 40, cost_micros=5))
+    talk.asks("go").say(CALL, end_turn=False, usage=Usage(60, 40, cost_micros=5))
     talk.rest(ToolExecuting)
     talk.tool().finish.put(ToolOutput("ok"))
     talk.rest(Idle)
@@ -149,13 +146,10 @@ def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: 
     book = QuotaBook(settings, SystemClock(), stored_bytes=store.stored_bytes)
     world = make_world(store, quotas=book)
     talk, fed = world.create(), world.create()
-    fed.send("go")
-    fed.exchange()
+    fed.asks("go")
     talk.send("x" * 100)
-    talk.send("y", delivery="follow_up")
-    talk.exchange().say("done")
-    talk.exchange().say("done, too")
-    talk.rest(Idle)
+    talk.asks("y", delivery="follow_up").say("done")
+    talk.answer("done, too")
     book.deleted("another", "tester")
     assert refused(talk).quota == "stored_bytes"
     with pytest.raises(QuotaExceededError):
@@ -177,9 +171,7 @@ def test_forks_count_at_once_and_one_without_room_is_refused(make_world: Callabl
     book = QuotaBook(settings, SystemClock(), stored_bytes=store.stored_bytes)
     world = make_world(store, quotas=book)
     talk = world.create()
-    talk.send("x" * 3_000)
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.turn("x" * 3_000, "done")
     store.put_attachment(talk.id, Attachment("not shown", "image/png", b"x", 1, 1))
     book.deleted("another", "tester")
     fork = messages.ForkConversationCommand("tester", talk.id)
@@ -208,8 +200,7 @@ def test_what_was_spent_counts_although_its_conversation_or_sub_agent_is_gone(li
     """Else whoever deletes a conversation just before the end of each answer would spend without a bound."""
     world = limited(tokens_per_day=200)
     deleted, parent, other = world.create(), world.create(), world.create()
-    deleted.send("go")
-    deleted.exchange().counted = Usage(60, 40)
+    deleted.asks("go").counted = Usage(60, 40)
     deleted.ask(messages.DeleteConversationCommand(force=True))
     parent.ask(messages.SpawnSubAgentsCommand((messages.SpawnSubAgentsTask("look"),)))
     parent.exchange().counted = Usage(60, 40)

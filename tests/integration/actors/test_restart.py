@@ -38,15 +38,13 @@ def again(successor: Any, talk: Any) -> Any:
 
 def test_the_old_owner_of_a_conversation_can_write_nothing_any_more(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     successor = reborn(world)
     try:
         after = again(successor, talk)
         after.send("new owner")
         exchange.say("from the grave")
-        after.exchange().say("alive")
-        after.rest(Idle)
+        after.answer("alive")
         assert "from the grave" not in after.texts()
     finally:
         successor.close()
@@ -54,8 +52,7 @@ def test_the_old_owner_of_a_conversation_can_write_nothing_any_more(world: World
 
 def test_approvals_are_not_kept_over_a_restart(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
-    talk.send("go")
-    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    talk.asks("go").call(ToolUse("t1", "bash", "{}"))
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     successor = reborn(world)
     try:
@@ -68,8 +65,7 @@ def test_approvals_are_not_kept_over_a_restart(world: World) -> None:
 
 def test_a_graceful_shutdown_ends_every_run_and_refuses_new_work(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    talk.asks("go").call(ToolUse("t1", "bash", "{}"))
     run = talk.tool()
     run.reap.set()
     assert isinstance(talk.state, ToolExecuting)
@@ -102,8 +98,7 @@ def test_a_drain_waits_for_the_run_of_a_message_that_is_just_being_accepted(worl
 
 def test_a_drain_does_not_wait_for_people(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
-    talk.send("go")
-    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    talk.asks("go").call(ToolUse("t1", "bash", "{}"))
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     world.supervisor.stop(3_600)
     talk.rest(Idle)
@@ -111,8 +106,7 @@ def test_a_drain_does_not_wait_for_people(world: World) -> None:
 
 def test_a_skipped_drain_waits_for_nothing(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     world.supervisor.skip_drain()
     world.supervisor.stop(3_600)
     talk.rest(Idle)
@@ -121,8 +115,7 @@ def test_a_skipped_drain_waits_for_nothing(world: World) -> None:
 
 def test_callers_that_still_wait_when_the_server_stops_get_an_error(world: World, hold: Any) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     actor = world.supervisor._live[talk.id]
     world.faults.arm("commit.before", hold)
     first = world.supervisor.ask(talk.id, SendMessageCommand("steer", delivery="steer"))
@@ -142,8 +135,7 @@ def test_callers_that_still_wait_when_the_server_stops_get_an_error(world: World
 def test_an_error_outlives_a_nap_but_not_a_restart(world: World) -> None:
     object.__setattr__(world.services, "idle_seconds", 0.0)
     talk = world.create()
-    talk.send("go")
-    talk.exchange().fail(ErrorKind.AUTH)
+    talk.asks("go").fail(ErrorKind.AUTH)
     talk.rest(Error)
     gone = threading.Event()
     while world.supervisor.live_count():
@@ -160,8 +152,7 @@ def test_an_error_outlives_a_nap_but_not_a_restart(world: World) -> None:
 
 def test_while_the_last_processes_die_nothing_new_begins(world: World, hold: Any) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    talk.asks("go").call(ToolUse("t1", "bash", "{}"))
     run = talk.tool()
     actor = world.supervisor._live[talk.id]
     world.faults.arm("commit.before", hold)

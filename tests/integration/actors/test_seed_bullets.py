@@ -45,8 +45,7 @@ def history(talk: Talk) -> Any:
 
 def test_full_conversation_flow(world: World) -> None:
     talk = world.create()
-    talk.send("list the files")
-    talk.exchange().call(BASH, LOOK)
+    talk.asks("list the files").call(BASH, LOOK)
     first = talk.tool("bash")
     assert world.box.tools["look"].started == 0
     first.finish.put(ToolOutput("a.txt"))
@@ -65,29 +64,25 @@ def test_full_conversation_flow(world: World) -> None:
 
 
 def _streaming(talk: Talk) -> None:
-    talk.send("tell me a story")
-    exchange = talk.exchange()
+    exchange = talk.asks("tell me a story")
     exchange.sink.text("Once upon")
     exchange.sink.flush()
     talk.until(lambda: isinstance(talk.state, states.LlmRequesting) and talk.state.phase is states.LlmPhase.STREAMING)
 
 
 def _asked(talk: Talk) -> None:
-    talk.send("go")
-    talk.exchange().call(BASH, LOOK)
+    talk.asks("go").call(BASH, LOOK)
     talk.until(lambda: isinstance(talk.state, states.AwaitingToolApproval))
 
 
 def _at_a_tool(talk: Talk) -> None:
-    talk.send("go")
-    talk.exchange().call(BASH, LOOK)
+    talk.asks("go").call(BASH, LOOK)
     talk.tool().reap.set()
     talk.until(lambda: isinstance(talk.state, states.ToolExecuting))
 
 
 def _failed_run(talk: Talk) -> None:
-    talk.send("go")
-    talk.exchange().fail(ErrorKind.AUTH)
+    talk.asks("go").fail(ErrorKind.AUTH)
     talk.until(lambda: isinstance(talk.state, states.Error))
 
 
@@ -130,9 +125,7 @@ def _cancelled_over_actors(world: World, state: type[states.State]) -> None:
     assert open_calls(history(talk)) == ()
     assert "Once upon" not in talk.texts()
     if state is not states.ContextExhausted:
-        talk.send("and now?")
-        talk.exchange().say("All is well.")
-        talk.rest(states.Idle)
+        talk.turn("and now?", "All is well.")
 
 
 def _due() -> Machine:
@@ -230,9 +223,7 @@ def test_error_recovery(world: World, kind: ErrorKind, attempts: int, begins: st
     assert failed.error_kind is kind
     assert failed.message.startswith(begins)
     assert [retry.attempt for retry in talk.found(Retrying)] == list(range(2, attempts + 1))
-    talk.send("once more")
-    talk.exchange().say("Now it works.")
-    talk.rest(states.Idle)
+    talk.turn("once more", "Now it works.")
     assert [stop.reason.value for stop in talk.found(RunStop)] == ["error", "completed"]
 
 
@@ -285,8 +276,7 @@ def _lived(spawn: SpawnSubAgent, submission: ToolUse) -> NotifyParent:
 
 def test_server_restart_recovery(world: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().call(BASH, LOOK)
+    talk.asks("go").call(BASH, LOOK)
     talk.tool("bash").finish.put(ToolOutput("a.txt"))
     talk.tool("look").reap.set()
     before = history(talk)
@@ -299,8 +289,6 @@ def test_server_restart_recovery(world: World) -> None:
         assert after.texts()[-2:] == ["a.txt", "Interrupted by server restart"]
         assert open_calls(history(after)) == ()
         assert successor.model.asked == 0
-        after.send("where were we?")
-        after.exchange().say("At a.txt.")
-        after.rest(states.Idle)
+        after.turn("where were we?", "At a.txt.")
     finally:
         successor.close()

@@ -56,8 +56,7 @@ def talk(make_world: Callable[..., World], sift: Sift, small: ScriptedModel) -> 
 
 def asked(talk: Talk) -> Exchange:
     """Send a message whose answer calls the tool; what the tool asks."""
-    talk.send("look")
-    talk.exchange().call(CALL)
+    talk.asks("look").call(CALL)
     exchange: Exchange = talk.world.small.exchanges.get(timeout=PATIENCE)
     return exchange
 
@@ -136,8 +135,7 @@ def test_an_answer_that_says_nothing_is_none(talk: Talk, answer: dict[str, Any])
 
 def test_what_is_too_long_is_not_asked(talk: Talk, sift: Sift, small: ScriptedModel) -> None:
     sift.aside = ports.SideQuery(ports.Purpose.EXCERPTS, "Pick.", "x" * MAX_BYTES, 500)
-    talk.send("look")
-    talk.exchange().call(CALL)
+    talk.asks("look").call(CALL)
     assert result(talk) == "unanswered: it is too long for the small model"
     assert small.asked == 0
 
@@ -156,21 +154,16 @@ def test_an_aside_takes_the_place_of_a_request(narrow: World) -> None:
     other.send("me too")
     assert "1 model requests are in flight" in other.rest(Error).message
     aside.say("this")
-    talk.exchange().say("Done.")
-    talk.rest(Idle)
-    other.send("now?")
-    other.exchange().say("Done.")
-    other.rest(Idle)
+    talk.answer("Done.")
+    other.turn("now?", "Done.")
 
 
 def test_where_there_is_no_place_an_aside_is_not_asked(narrow: World, small: ScriptedModel, hold: Hold) -> None:
     talk, other = narrow.create(), narrow.create()
     narrow.faults.arm("tool.before", hold)
-    talk.send("look")
-    talk.exchange().call(CALL)
+    talk.asks("look").call(CALL)
     hold.wait()
-    other.send("me first")
-    first = other.exchange()
+    first = other.asks("me first")
     hold.release()
     talk.rest(Error)  # it gets no place either
     first.say("Done.")
@@ -183,8 +176,7 @@ def test_without_a_small_model_there_is_no_answer(make_world: Callable[..., Worl
     box = Box()
     box.tools["sift"] = Sift()  # type: ignore[assignment]
     talk = make_world(box=box).create()
-    talk.send("look")
-    talk.exchange().call(CALL)
+    talk.asks("look").call(CALL)
     assert result(talk) == "unanswered: no small model is configured"
 
 
@@ -193,15 +185,13 @@ def test_without_a_small_model_there_is_no_answer(make_world: Callable[..., Worl
 
 def test_a_cancelled_request_is_paid_for_once(world: World) -> None:
     talk = world.create()
-    talk.send("long")
-    exchange = talk.exchange()
+    exchange = talk.asks("long")
     exchange.counted = Usage(400, 3)
     talk.cancel()
     talk.until(lambda: talk.record.state.ledger.total_usage == Usage(400, 3))
     ledger = talk.rest(Idle).ledger
     assert (ledger.run_usage, ledger.used_tokens, ledger.aside_usage) == (Usage(), 0, Usage())
-    talk.send("again")
-    talk.exchange().say("Done.", usage=Usage(10))
+    talk.asks("again").say("Done.", usage=Usage(10))
     assert talk.rest(Idle).ledger.total_usage == Usage(410, 3)
 
 
@@ -218,8 +208,7 @@ class Deaf(ScriptedModel):
 
 def test_an_answer_that_came_too_late_is_paid_for(make_world: Callable[..., World]) -> None:
     talk = make_world(model=Deaf()).create()
-    talk.send("long")
-    exchange = talk.exchange()
+    exchange = talk.asks("long")
     talk.cancel()
     exchange.say("too late", usage=Usage(6, 6))
     talk.until(lambda: talk.record.state.ledger.total_usage == Usage(6, 6))
@@ -228,8 +217,7 @@ def test_an_answer_that_came_too_late_is_paid_for(make_world: Callable[..., Worl
 
 def test_the_usage_of_an_unrequested_abort_counts_for_its_run(world: World) -> None:
     talk = world.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     exchange.counted = Usage(9)
     exchange.cancel.cancel()
     talk.exchange().say("Done.", usage=Usage(1))
@@ -247,13 +235,11 @@ def test_a_summary_that_was_cancelled_is_paid_for(world: World) -> None:
 
 def test_the_cost_of_an_abandoned_request_waits_for_a_store_that_fails(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("long")
-    exchange = talk.exchange()
+    exchange = talk.asks("long")
     exchange.counted = Usage(5)
     talk.cancel()
     talk.until(lambda: talk.record.state.ledger.total_usage == Usage(5))
-    talk.send("again")
-    exchange = talk.exchange()
+    exchange = talk.asks("again")
     exchange.counted = Usage(5)
     shaky.store.lies = 2  # the cancel's commit, and the cost's, are carried out and told to have failed
     assert not talk.cancel().recorded

@@ -53,9 +53,7 @@ def test_a_command_that_cannot_be_stored_is_refused_and_changes_nothing(shaky: W
     shaky.store.down = False
     assert talk.record == before
     assert shaky.model.asked == 0
-    talk.send("hello")
-    talk.exchange().say("hi")
-    talk.rest(Idle)
+    talk.turn("hello", "hi")
     assert talk.texts() == ["hello", "hi"]
 
 
@@ -70,8 +68,7 @@ def test_a_conversation_that_cannot_be_stored_is_not_created_and_leaves_no_threa
 
 def test_an_answer_waits_for_the_store_and_is_stored_once(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     shaky.store.down = True
     exchange.say("hi")
     for _ in range(3):
@@ -85,8 +82,7 @@ def test_an_answer_waits_for_the_store_and_is_stored_once(shaky: World) -> None:
 
 def test_while_an_answer_waits_commands_are_refused_at_once(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     shaky.store.down = True
     exchange.sink.started()
     exchange.sink.text("h")
@@ -103,22 +99,18 @@ def test_while_an_answer_waits_commands_are_refused_at_once(shaky: World) -> Non
 
 def test_what_waits_is_stored_before_the_next_command(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     shaky.store.down = True
     exchange.say("hi")
     refusal(shaky)
     shaky.store.down = False
-    talk.send("and?")
-    talk.exchange().say("that is all")
-    talk.rest(Idle)
+    talk.turn("and?", "that is all")
     assert talk.texts() == ["hello", "hi", "and?", "that is all"]
 
 
 def test_a_cancel_takes_effect_at_once_and_is_stored_before_all_waiting_commands(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     shaky.store.down = True
     receipt = talk.cancel()
     assert (receipt.recorded, receipt.no_op, receipt.llm_request_id) == (False, False, f"{talk.id}:r1")
@@ -134,8 +126,7 @@ def test_a_cancel_takes_effect_at_once_and_is_stored_before_all_waiting_commands
 
 def test_what_a_cancel_has_queued_up_is_decided_when_it_is_stored(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("hello")
-    talk.exchange()
+    talk.asks("hello")
     talk.send("by the way", delivery="steer")
     shaky.store.down = True
     assert talk.cancel().settled == ()
@@ -146,8 +137,7 @@ def test_what_a_cancel_has_queued_up_is_decided_when_it_is_stored(shaky: World) 
 
 def test_a_cancel_overtakes_an_answer_that_waits_for_the_store(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     shaky.store.down = True
     exchange.say("hi")
     refusal(shaky)
@@ -162,8 +152,7 @@ def test_a_cancel_overtakes_an_answer_that_waits_for_the_store(shaky: World) -> 
 
 def test_a_cancelled_tool_is_dead_and_starts_no_more_though_its_cancel_was_late_to_be_stored(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("go")
-    talk.exchange().call(BASH, ToolUse("t2", "look", "{}"))
+    talk.asks("go").call(BASH, ToolUse("t2", "look", "{}"))
     run = talk.tool()
     run.reap.set()
     shaky.store.down = True
@@ -182,14 +171,12 @@ def test_a_cancelled_tool_is_dead_and_starts_no_more_though_its_cancel_was_late_
 
 def test_an_outcome_that_was_stored_after_all_goes_on_as_if_nothing_had_happened(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("go")
-    exchange = talk.exchange()
+    exchange = talk.asks("go")
     shaky.store.lies = 1
     exchange.call(BASH)
     talk.tool().finish.put(ToolOutput("out"))
     shaky.store.lies = 1
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     assert talk.texts() == ["go", "", "out", "done"]
     assert shaky.box.tools["bash"].started == 1
     assert [stop.reason.value for stop in talk.found(RunStop)] == ["completed"]
@@ -213,8 +200,7 @@ def test_a_cancel_that_was_stored_though_it_was_refused_is_known_again(
     shaky: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = shaky.create()
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     owner = talk.record.epoch
     ticks = itertools.count(shaky.clock.now_ms())
     monkeypatch.setattr(shaky.clock, "now_ms", lambda: next(ticks))
@@ -228,9 +214,7 @@ def test_a_cancel_that_was_stored_though_it_was_refused_is_known_again(
 
 def test_a_receipt_waits_for_the_store_too(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    run = talk.tool()
+    run = talk.starts(BASH)
     talk.cancel()
     shaky.store.down = True
     run.reap.set()
@@ -242,8 +226,7 @@ def test_a_receipt_waits_for_the_store_too(shaky: World) -> None:
 
 def test_a_stop_does_not_wait_for_the_store_and_the_next_start_brings_the_rest(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("hello")
-    exchange = talk.exchange()
+    exchange = talk.asks("hello")
     shaky.store.down = True
     exchange.say("lost with the server")
     refusal(shaky)
@@ -266,9 +249,7 @@ def test_a_conversation_that_cannot_be_read_is_asked_again_later(shaky: World) -
     with refused(Reason.STORE_UNAVAILABLE):
         talk.send("hello")
     shaky.store.deaf = False
-    talk.send("hello")
-    talk.exchange().say("hi")
-    talk.rest(Idle)
+    talk.turn("hello", "hi")
 
 
 class Damaged:
@@ -295,8 +276,7 @@ def test_a_damaged_conversation_affects_no_other_one_and_keeps_no_thread(
 ) -> None:
     broken, sound = world.create(), world.create()
     for talk in (broken, sound):
-        talk.send("go")
-        talk.exchange()
+        talk.asks("go")
     damaged = Damaged(world.store)
     damaged.ids.add(broken.id)
     successor = type(world)(damaged)
@@ -309,9 +289,7 @@ def test_a_damaged_conversation_affects_no_other_one_and_keeps_no_thread(
         assert broken.id in {getattr(line, "conversation", "") for line in caplog.records}
         assert successor.supervisor.ask(broken.id, CancelConversationCommand()).exception(PATIENCE) is not None
         all_gone(successor)
-        after.send("still there?")
-        after.exchange().say("yes")
-        after.rest(Idle)
+        after.turn("still there?", "yes")
     finally:
         successor.close()
 
@@ -320,9 +298,7 @@ def test_a_damaged_conversation_affects_no_other_one_and_keeps_no_thread(
 def test_a_forced_deletion_needs_no_room_for_a_cancel(shaky: World, cancelled: bool) -> None:
     """On a full disk it is what makes room: deletions are taken where nothing else can be written."""
     talk = shaky.create()
-    talk.send("go")
-    talk.exchange().call(BASH)
-    talk.tool().reap.set()
+    talk.starts(BASH).reap.set()
     shaky.store.down = True
     if cancelled:
         assert not talk.cancel().recorded
@@ -333,8 +309,7 @@ def test_a_forced_deletion_needs_no_room_for_a_cancel(shaky: World, cancelled: b
 
 def test_a_forced_deletion_that_is_not_stored_has_cancelled_the_run(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     shaky.store.deaf = True
     deletion = shaky.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
     assert isinstance(deletion.exception(PATIENCE), Rejected)
@@ -368,9 +343,7 @@ class Unreadable:
 )
 def test_nothing_changes_over_a_history_that_cannot_be_read(world: World, request_: Any) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange().say("gone")
-    talk.rest(Idle)
+    talk.turn("go", "gone")
     successor = type(world)(Unreadable(world.store))
     try:
         before = talk.record
@@ -383,8 +356,7 @@ def test_nothing_changes_over_a_history_that_cannot_be_read(world: World, reques
 def test_one_conversation_that_another_has_written_to_does_not_keep_the_others_from_rest(world: World) -> None:
     talks = [world.create() for _ in range(3)]
     for talk in talks:
-        talk.send("go")
-        talk.exchange()
+        talk.asks("go")
     inner = world.store
 
     class Contested:
@@ -408,8 +380,7 @@ def test_one_conversation_that_another_has_written_to_does_not_keep_the_others_f
 
 def test_a_tool_result_waits_for_the_store_and_the_next_tool_with_it(shaky: World) -> None:
     talk = shaky.create()
-    talk.send("go")
-    talk.exchange().call(BASH, ToolUse("t2", "look", "{}"))
+    talk.asks("go").call(BASH, ToolUse("t2", "look", "{}"))
     run = talk.tool()
     shaky.store.down = True
     run.finish.put(ToolOutput("a.txt"))
@@ -418,15 +389,13 @@ def test_a_tool_result_waits_for_the_store_and_the_next_tool_with_it(shaky: Worl
     assert shaky.box.tools["look"].started == 0
     shaky.store.down = False
     talk.tool("look").finish.put(ToolOutput("seen"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
+    talk.answer("done")
     assert shaky.box.tools["bash"].started == 1
 
 
 def test_a_conversation_that_could_not_be_recovered_is_not_shown_as_busy(world: World, shaky: World) -> None:
     talk = world.create()
-    talk.send("go")
-    talk.exchange()
+    talk.asks("go")
     shaky.store.inner = world.truth
     shaky.store.down = True
     for _ in range(2):
@@ -436,7 +405,5 @@ def test_a_conversation_that_could_not_be_recovered_is_not_shown_as_busy(world: 
     shaky.store.down = False
     after = type(talk)(shaky, talk.id)
     after.world.truth = world.truth
-    after.send("hello")
-    after.exchange().say("hi")
-    after.rest(Idle)
+    after.turn("hello", "hi")
     assert after.texts() == ["go", "hello", "hi"]

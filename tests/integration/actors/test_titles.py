@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ConversationUpdated
-from actors.core.states import Idle
 from actors.messages import DeleteConversationCommand, UnknownConversationError, UpdateConversationCommand
 from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purpose
 from actors.runners import side_queries
 from actors.runners.side_queries import TITLE_CHARACTERS, title_of
-from tests.integration.actors.conftest import Exchange, ScriptedModel, ShakyStore, Talk, World
+from tests.integration.actors.conftest import Exchange, ScriptedModel, ShakyStore, World
 from tests.support.patience import PATIENCE, eventually
 from tests.support.stores import new_store
 
@@ -56,11 +55,6 @@ def asked(world: World) -> Exchange:
     return exchange
 
 
-def finish(talk: Talk) -> None:
-    talk.exchange().say("Done.")
-    talk.rest(Idle)
-
-
 def test_the_first_message_gives_a_title_at_once_and_a_better_one_later(titling: World) -> None:
     talk = titling.create()
     sent = talk.send(FIRST)
@@ -69,13 +63,13 @@ def test_the_first_message_gives_a_title_at_once_and_a_better_one_later(titling:
     request = asked_and_answered(titling, '"Parser of\tempty files."', Usage(40, 5))
     assert FIRST in request.turns[0].content[0].text  # type: ignore[union-attr]
     talk.until(lambda: talk.record.title == "Parser of empty files")
-    finish(talk)
+    talk.answer("Done.")
     ledger = talk.record.state.ledger
     assert (ledger.aside_usage, ledger.req) == (Usage(40, 5), 1)
     assert len(talk.found(ConversationUpdated)) == 2
     talk.send("and another thing")
     assert talk.record.title == "Parser of empty files"
-    finish(talk)
+    talk.answer("Done.")
     assert titling.small.asked == 1
     assert titling.truth.verify(talk.id) == ()
 
@@ -94,7 +88,7 @@ def test_a_title_has_nothing_of_what_the_model_thought(titling: World, thought: 
     talk.send(FIRST)
     asked_and_answered(titling, f"{thought}**Parser** of empty files")
     talk.until(lambda: talk.record.title == "Parser of empty files")
-    finish(talk)
+    talk.answer("Done.")
 
 
 def test_a_model_that_only_thought_leaves_the_first_line(titling: World) -> None:
@@ -102,7 +96,7 @@ def test_a_model_that_only_thought_leaves_the_first_line(titling: World) -> None
     talk.send(FIRST)
     asked_and_answered(titling, "<think>They want a title, so", Usage(3))
     talk.until(lambda: talk.record.state.ledger.aside_usage == Usage(3))
-    finish(talk)
+    talk.answer("Done.")
     assert talk.record.title == PROVISIONAL
 
 
@@ -115,14 +109,14 @@ def test_a_title_that_a_user_set_meanwhile_stays(titling: World, theirs: str) ->
     exchange.say("Yours", usage=Usage(3))
     talk.until(lambda: talk.record.state.ledger.aside_usage == Usage(3))
     assert talk.record.title == theirs
-    finish(talk)
+    talk.answer("Done.")
     assert talk.record.title == theirs
 
 
 def test_a_title_from_the_beginning_is_left_alone(titling: World) -> None:
     talk = titling.create(title="Mine")
     talk.send(FIRST)
-    finish(talk)
+    talk.answer("Done.")
     assert (talk.record.title, titling.small.asked) == ("Mine", 0)
 
 
@@ -130,10 +124,10 @@ def test_a_title_that_was_taken_away_is_not_given_again(titling: World) -> None:
     talk = titling.create()
     talk.send(FIRST)
     asked(titling).fail(ErrorKind.SERVER_ERROR)
-    finish(talk)
+    talk.answer("Done.")
     talk.ask(UpdateConversationCommand(title=""))
     talk.send("more")
-    finish(talk)
+    talk.answer("Done.")
     assert (talk.record.title, titling.small.asked) == ("", 1)
 
 
@@ -142,7 +136,7 @@ def test_a_failure_leaves_the_first_line_and_is_paid_for(titling: World) -> None
     talk.send(FIRST)
     asked(titling).fail(ErrorKind.RATE_LIMIT, usage=Usage(8))
     talk.until(lambda: talk.record.state.ledger.aside_usage == Usage(8))
-    finish(talk)
+    talk.answer("Done.")
     assert (talk.record.title, titling.small.asked) == (PROVISIONAL, 1)
 
 
@@ -153,7 +147,7 @@ def test_titles_without_a_small_model_and_none_at_all(
     world = make_world(**settings)
     talk = world.create()
     talk.send(FIRST)
-    finish(talk)
+    talk.answer("Done.")
     assert talk.record.title == (PROVISIONAL if settings["titles"] else "")
     assert not title_threads()
 
@@ -164,7 +158,7 @@ def test_a_title_wakes_an_idle_conversation_that_was_stopped(
     world = make_world(small=small, titles=True, idle_seconds=0)
     talk = world.create()
     talk.send(FIRST)
-    finish(talk)
+    talk.answer("Done.")
     until = time.monotonic() + PATIENCE
     while world.supervisor.live_count():
         assert time.monotonic() < until
@@ -177,11 +171,11 @@ def test_a_missing_title_blocks_nothing(titling: World) -> None:
     talk = titling.create()
     talk.send(FIRST)
     exchange = asked(titling)
-    finish(talk)
+    talk.answer("Done.")
     actor = titling.supervisor._live[talk.id]
     eventually(lambda: actor.settled, "the request for a title does not keep it busy")
     talk.send("more")
-    finish(talk)
+    talk.answer("Done.")
     assert not exchange.cancel.cancelled
     titling.supervisor.stop(PATIENCE)
     assert exchange.cancel.cancelled
@@ -225,7 +219,7 @@ def test_one_that_hangs_for_ever_blocks_nothing(
     talk, other = world.create(), world.create()
     talk.send(FIRST)
     assert stuck.asked.wait(PATIENCE)
-    finish(talk)
+    talk.answer("Done.")
     other.send(FIRST)
     other.ask(DeleteConversationCommand(force=True))
     world.supervisor.stop(0)
@@ -239,8 +233,7 @@ def test_only_so_many_are_asked_for_at_the_same_time(titling: World, monkeypatch
     first, second = titling.create(), titling.create()
     first.send(FIRST)
     exchange = asked(titling)
-    second.send("Second")
-    second.exchange().say("Done.")
+    second.asks("Second").say("Done.")
     exchange.say("Better")
     first.until(lambda: first.record.title == "Better")
     assert (second.record.title, titling.small.asked) == ("Second", 1)
@@ -257,7 +250,7 @@ def test_without_a_thread_the_first_line_stays(titling: World, monkeypatch: pyte
     monkeypatch.setattr(threading.Thread, "start", refuse)
     talk = titling.create()
     talk.send(FIRST)
-    finish(talk)
+    talk.answer("Done.")
     assert talk.record.title == PROVISIONAL
     assert not titling.supervisor._shared.titles._asking
 
@@ -269,7 +262,7 @@ def test_a_store_that_fails_costs_a_title_and_nothing_else(
     talk = world.create()
     talk.send(FIRST)
     exchange = asked(world)
-    finish(talk)
+    talk.answer("Done.")
     world.store.down = True
     exchange.say("Better", usage=Usage(1))
     for thread in title_threads():
@@ -277,7 +270,7 @@ def test_a_store_that_fails_costs_a_title_and_nothing_else(
     assert world.store.refusals.acquire(timeout=PATIENCE)
     world.store.down = False
     talk.send("more")
-    finish(talk)
+    talk.answer("Done.")
     assert talk.record.title == PROVISIONAL
 
 

@@ -35,8 +35,7 @@ TIMED_OUT, WITHDRAWN = QuestionStatus.TIMED_OUT, QuestionStatus.WITHDRAWN
 def running(world: World, **fields: Any) -> tuple[Any, Any]:
     """A conversation whose tool runs, and that tool."""
     talk = world.create(**fields)
-    talk.send("go")
-    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    talk.asks("go").call(ToolUse("t1", "bash", "{}"))
     return talk, talk.tool()
 
 
@@ -61,8 +60,7 @@ def answer(talk: Any, number: int = 1, content: str = '{"name": "Ann"}', **field
 def end(talk: Any, tool: Any) -> None:
     tool.reap.set()
     tool.finish.put(ToolOutput("done"))
-    talk.exchange().say("bye")
-    talk.rest(Idle)
+    talk.answer("bye")
 
 
 def test_an_answer_reaches_the_tool_and_the_call_goes_on(world: World) -> None:

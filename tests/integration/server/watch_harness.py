@@ -197,6 +197,12 @@ class WatchHarness:
         self._streams.append(stream)
         return stream
 
+    async def caught_up(self, **request: Any) -> Stream:
+        """Open a stream, and wait until it has caught up."""
+        stream = self.watch(**request)
+        await stream.kind("caught_up")
+        return stream
+
     async def close(self) -> None:
         for stream in self._streams:
             stream.task.cancel()

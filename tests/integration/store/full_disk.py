@@ -34,8 +34,7 @@ def deletion(disk: Path, data: Path) -> None:
     """A deletion is accepted on a full disk, and frees space for new conversations and for the reserve."""
     _grown(data).close()
     store = open_store(data)
-    builder = CommitBuilder("other")
-    store.commit(builder.create())
+    builder = CommitBuilder.stored(store, "other")
     _fill(disk)
     with pytest.raises(StoreUnavailableError):
         _commit_many(store, builder)
@@ -47,8 +46,7 @@ def deletion(disk: Path, data: Path) -> None:
     eventually((data / RESERVE).exists, "space is freed")
     left = _free(disk)
     assert left > 2_000_000, left
-    builder = CommitBuilder("after")
-    store.commit(builder.create())
+    builder = CommitBuilder.stored(store, "after")
     store.commit(builder.next())
     assert store.verify("after") == () == store.verify("c2")
     store.close()
@@ -149,8 +147,7 @@ def _in_a_process_that_dies(disk: Path) -> None:
 def _grown(data: Path) -> PeeweeStore:
     store = open_store(data)
     for number in range(4):
-        builder = CommitBuilder(f"c{number}")
-        store.commit(builder.create())
+        builder = CommitBuilder.stored(store, f"c{number}")
         for _ in range(20):
             store.commit(builder.next(context=os.urandom(60_000).hex().encode()))
     return store

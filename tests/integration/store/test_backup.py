@@ -35,8 +35,7 @@ def data(tmp_path: Path) -> Path:
 def fill(directory: Path, *conversations: str, transitions: int = 3) -> None:
     with closing(open_store(directory)) as store:
         for name in conversations:
-            draft = CommitBuilder(name)
-            store.commit(draft.create())
+            draft = CommitBuilder.stored(store, name)
             for _ in range(transitions):
                 store.commit(draft.next())
 

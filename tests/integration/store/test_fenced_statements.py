@@ -39,8 +39,7 @@ def store(database: str, gate: Gate) -> Iterator[PostgresStore]:
 @pytest.fixture
 def known(store: PostgresStore) -> CommitBuilder:
     """A conversation that the store has written to before."""
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     store.commit(draft.next())
     return draft
 

@@ -50,8 +50,7 @@ def owner_told(attempt: Callable[[], object]) -> ports.Owner | None:
 
 
 def test_a_store_that_one_server_has_to_itself_claims_everything(store: ports.Store) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     assert store.claim("c1") == store.load("c1") is not None
     assert store.claim("c2") is None
     store.commit(draft.next())
@@ -79,8 +78,7 @@ def test_what_a_server_creates_is_its_own_with_all_sub_agents(servers: Servers) 
 
 
 def test_a_refused_part_takes_the_others_of_its_commit_with_it(servers: Servers) -> None:
-    draft = CommitBuilder("c1")
-    servers.first.commit(draft.create())
+    draft = CommitBuilder.stored(servers.first, "c1")
     successor = CommitBuilder("c2")
     assert owner_told(lambda: servers.second.commit(successor.create(), draft.next())) == FIRST
     assert servers.first.load("c2") is None
@@ -111,8 +109,7 @@ def test_what_a_dead_server_owned_is_claimed_by_family_and_its_late_writes_are_r
 
 
 def test_a_conversation_that_nobody_owns_takes_no_writes_until_it_is_claimed(servers: Servers) -> None:
-    draft = CommitBuilder("c1")
-    servers.first.commit(draft.create())
+    draft = CommitBuilder.stored(servers.first, "c1")
     servers.kill(FIRST.incarnation)
     commit = draft.next()
     assert owner_told(lambda: servers.second.commit(commit)) is None
@@ -123,8 +120,7 @@ def test_a_conversation_that_nobody_owns_takes_no_writes_until_it_is_claimed(ser
 
 
 def test_a_step_is_fenced_for_the_owner_too(servers: Servers) -> None:
-    draft = CommitBuilder("c1")
-    servers.first.commit(draft.create())
+    draft = CommitBuilder.stored(servers.first, "c1")
     servers.first.commit(draft.next())
     stale = CommitBuilder("c1")
     stale.create()
@@ -169,8 +165,7 @@ def test_a_claim_tells_of_all_that_is_unsettled_in_the_family_if_its_owner_has_c
 
 
 def test_a_fork_of_a_conversation_of_another_server_is_ones_own(servers: Servers) -> None:
-    origin = CommitBuilder("c1")
-    servers.first.commit(origin.create())
+    origin = CommitBuilder.stored(servers.first, "c1")
     servers.first.commit(origin.next())
     fork = CommitBuilder("c2", last_seq=origin.record.last_seq)
     copied = ports.ForkedHistory("c1", origin.record.last_seq, (), ())

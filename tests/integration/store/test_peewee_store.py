@@ -62,8 +62,7 @@ def store(path: Path, gate: Gate) -> Iterator[PeeweeStore]:
 
 
 def grow(store: PeeweeStore, conversation_id: str, commits: int = 5) -> CommitBuilder:
-    draft = CommitBuilder(conversation_id)
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, conversation_id)
     for _ in range(commits):
         store.commit(draft.next())
     return draft

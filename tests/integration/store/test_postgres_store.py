@@ -188,8 +188,7 @@ def test_a_commit_reads_no_whole_table_while_the_database_has_no_statistics(
 
 
 def test_what_a_server_left_half_removed_is_removed_by_another(store: PostgresStore, database: str) -> None:
-    draft = CommitBuilder("c1", system_prompt="x", profile=Profile("x"))
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1", system_prompt="x", profile=Profile("x"))
     for _ in range(3):
         store.commit(draft.next(messages=200))
     store.put_attachment("c1", ports.Attachment("sha", "image/png", b"x", 1, 1))
@@ -216,8 +215,7 @@ def own() -> Iterator[PostgresServer]:
 def test_a_database_that_crashes_loses_nothing_acknowledged_and_all_is_back_with_it(own: PostgresServer) -> None:
     url = own.url(own.create(with_nodes))
     with closing(open_postgres(url, ME)) as store:
-        draft = CommitBuilder("c1")
-        store.commit(draft.create())
+        draft = CommitBuilder.stored(store, "c1")
         store.commit(draft.next())
         own.crash()
         commit = draft.next()
@@ -235,8 +233,7 @@ def test_a_database_that_crashes_loses_nothing_acknowledged_and_all_is_back_with
 def test_a_commit_whose_connection_is_cut_off_is_reported_and_the_next_one_is_written(
     store: PostgresStore, database: str
 ) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     writer = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(database) as locking:
         locking.execute("SELECT FROM conversations FOR UPDATE")
@@ -262,8 +259,7 @@ def raised(attempt: Callable[[], object], kind: type[Exception] = ports.StoreErr
 
 
 def test_connections_that_the_database_ended_while_idle_are_not_used(store: PostgresStore, database: str) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     assert store.load("c1") is not None
     query(database, ENDED)
     assert store.load("c1") is not None
@@ -342,8 +338,7 @@ def test_a_server_that_is_stopped_within_a_transaction_delays_others_for_less_th
 
 
 def test_a_database_that_only_reads_takes_nothing_until_it_writes_again(store: PostgresStore, database: str) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     store.commit(draft.next())
     name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
     query(database, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
@@ -365,8 +360,7 @@ def test_a_database_that_only_reads_takes_nothing_until_it_writes_again(store: P
 
 
 def test_what_was_changed_by_hand_is_found(store: PostgresStore, database: str) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     store.commit(draft.next(messages=2))
     assert store.verify("c1") == ()
     query(database, "UPDATE conversations SET title = 'forged'")

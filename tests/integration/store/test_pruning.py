@@ -21,8 +21,7 @@ STEPS = 40
 
 def grow(store: Store, conversation_id: str = "c1", steps: int = STEPS) -> CommitBuilder:
     """A conversation of so many transitions, the first of which has a command: 2 events each, 1 at its birth."""
-    draft = CommitBuilder(conversation_id)
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, conversation_id)
     store.commit(draft.next(command=CommandRecord("r1", "hash", b'"answer"', 1)))
     for _ in range(steps - 2):
         store.commit(draft.next())
@@ -67,8 +66,7 @@ def test_only_what_is_old_enough_goes(store: Store) -> None:
 
 
 def test_transitions_without_events_go_with_those_before_them(store: Store) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     for _ in range(5):
         store.commit(draft.next(events=(), messages=0))
     store.commit(draft.next())

@@ -12,8 +12,7 @@ from tests.support.patience import eventually
 
 
 def test_closing_waits_for_a_read_and_refuses_those_that_come_later(store: PeeweeStore) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    CommitBuilder.stored(store, "c1")
     reading, go = threading.Event(), threading.Event()
 
     def read() -> str | None:

@@ -57,12 +57,10 @@ def store(tmp_path: Path, slices: Slices, gate: Gate) -> Iterator[PeeweeStore]:
 
 
 def family(store: PeeweeStore, name: str) -> None:
-    draft = CommitBuilder(name)
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, name)
     store.commit(draft.next(messages=50))
     for number in range(CHILDREN):
-        child = CommitBuilder(f"{name}-{number}", parent_conversation_id=name, user_initiated=False)
-        store.commit(child.create())
+        child = CommitBuilder.stored(store, f"{name}-{number}", parent_conversation_id=name, user_initiated=False)
         store.commit(child.next(messages=50))
 
 

@@ -186,8 +186,7 @@ def test_migrations_are_applied_once(tmp_path: Path) -> None:
 
 def test_a_later_migration_keeps_what_is_stored(tmp_path: Path) -> None:
     store = open_store(tmp_path / "data")
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     store.commit(draft.next())
     before = (store.load("c1"), store.history("c1", 9), store.events("c1", after=0, limit=9))
     store.close()

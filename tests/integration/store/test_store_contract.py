@@ -85,8 +85,7 @@ MORE_STATES = {
 
 @pytest.mark.parametrize("state", (STATES | MORE_STATES).values(), ids=STATES | MORE_STATES)
 def test_a_record_comes_back_as_it_was_in_every_state(store: ports.Store, state: State) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     store.commit(draft.next(messages=0, state=state, state_updated_at=77))
     assert store.load("c1") == replace(draft.record, log_hash=loaded(store, "c1").log_hash)
 
@@ -133,16 +132,14 @@ def test_every_field_of_a_record_comes_back(store: ports.Store) -> None:
 
 
 def test_what_never_changes_is_not_changed_by_a_commit(store: ports.Store) -> None:
-    draft = CommitBuilder("c1", system_prompt="frozen")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1", system_prompt="frozen")
     store.commit(draft.next(system_prompt="other", cwd="/elsewhere", principal="thief", created_at=9))
     record = loaded(store, "c1")
     assert (record.system_prompt, record.cwd, record.principal, record.created_at) == ("frozen", "/work", "local", 1)
 
 
 def test_a_profile_changes_with_a_commit_that_says_so(store: ports.Store) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     for chosen in (Profile("Sell flowers."), Profile("Sell flowers.", tools=("think",)), Profile()):
         store.commit(replace(draft.next(profile=chosen), profile_changed=True))
         assert loaded(store, "c1").profile == chosen
@@ -152,8 +149,7 @@ def test_a_profile_changes_with_a_commit_that_says_so(store: ports.Store) -> Non
 
 
 def test_a_commit_that_does_not_say_so_leaves_the_profile(store: ports.Store) -> None:
-    draft = CommitBuilder("c1", profile=Profile("Sell flowers."))
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1", profile=Profile("Sell flowers."))
     store.commit(draft.next(profile=Profile()))
     assert loaded(store, "c1").profile == Profile("Sell flowers.")
     listed = store.list(Selection("local", UNARCHIVED), limit=9).records
@@ -216,8 +212,7 @@ def replace_slug(draft: CommitBuilder, slug: str) -> ports.Commit:
 @pytest.fixture
 def grown(store: ports.Store) -> CommitBuilder:
     """A conversation at step 3 of epoch 2."""
-    draft = CommitBuilder("c1", epoch=2)
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1", epoch=2)
     store.commit(draft.next())
     store.commit(draft.next(messages=2))
     return draft
@@ -426,8 +421,7 @@ EVERY_MESSAGE = (
 
 
 def test_every_kind_of_message_comes_back_as_it_was(store: ports.Store) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     store.commit(replace(draft.next(messages=0, events=()), messages=EVERY_MESSAGE))
     assert store.history("c1", 8) == EVERY_MESSAGE
 
@@ -468,8 +462,7 @@ def test_a_snapshot_has_the_record_and_the_latest_messages_in_order(
 
 
 def test_a_message_id_is_unique_in_its_conversation_only(store: ports.Store, grown: CommitBuilder) -> None:
-    other = CommitBuilder("c2")
-    store.commit(other.create())
+    other = CommitBuilder.stored(store, "c2")
     store.commit(other.next())
     before = stored(store, "c1")
     with pytest.raises(ports.CommandExistsError):
@@ -484,8 +477,7 @@ def test_a_message_id_is_unique_in_its_conversation_only(store: ports.Store, gro
 @pytest.fixture
 def eventful(store: ports.Store) -> CommitBuilder:
     """A conversation whose transitions have 0 to 4 events each: 23 in all, the last one alone."""
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     for number in range(11):
         stops = tuple(RunStop(f"c1:{number}", StopReason.COMPLETED, str(index)) for index in range(number % 4))
         store.commit(draft.next(messages=number % 3 // 2, events=stops))
@@ -508,8 +500,7 @@ def test_events_come_in_order_without_gap_or_repeat_however_they_are_paged(
 
 
 def test_an_event_carries_its_notification_and_time(store: ports.Store) -> None:
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     commit = draft.next()
     store.commit(commit)
     found = store.events("c1", after=1, limit=9)
@@ -555,8 +546,7 @@ def fate(message_id: str, ended: Fate, delivery: str = "follow_up") -> QueueChan
 @pytest.fixture
 def outcomes(store: ports.Store) -> tuple[tuple[ports.StoppedRun, ...], tuple[ports.SettledInput, ...]]:
     """A conversation with stopped runs and settled inputs: what is to be found of it."""
-    draft = CommitBuilder("c1")
-    store.commit(draft.create())
+    draft = CommitBuilder.stored(store, "c1")
     store.commit(draft.next(messages=2, events=(fate("f1", Fate.QUEUED), fate("s1", Fate.QUEUED, "steer"))))
     store.commit(
         draft.next(messages=0, events=(fate("s1", Fate.RETURNED, "steer"), stop(1, StopReason.ERROR, "auth", "No.")))
@@ -666,8 +656,7 @@ def test_a_create_command_is_remembered_for_its_principal(store: ports.Store) ->
 @pytest.mark.parametrize("grouped", [False, True])
 def test_a_command_is_accepted_once(store: ports.Store, gate: Gate, grown: CommitBuilder, grouped: bool) -> None:
     store.commit(grown.next(command=command("r1")))
-    other = CommitBuilder("c2")
-    store.commit(other.create())
+    other = CommitBuilder.stored(store, "c2")
     before = stored(store, "c1")
     again, fine = grown.next(command=command("r1")), other.next(command=command("r1"))
     commits = [lambda: store.commit(again), lambda: store.commit(fine)]
@@ -732,8 +721,7 @@ def test_stored_bytes_are_those_of_the_messages_attachments_and_profiles_of_a_pr
     assert store.stored_bytes("local") == size + 5
     assert store.stored_bytes("") >= size + 5
     profile = Profile(instructions="Be brief. " * 100)
-    asked = CommitBuilder("c2", principal="bob", profile=profile)
-    store.commit(asked.create())
+    CommitBuilder.stored(store, "c2", principal="bob", profile=profile)
     assert store.stored_bytes("bob") == len(msgspec.json.encode(profile)), (
         "else conversations without messages are free"
     )
@@ -947,8 +935,7 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
 
 def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: ports.Store) -> None:
     def work(number: int) -> CommitBuilder:
-        draft = CommitBuilder(f"c{number}")
-        store.commit(draft.create())
+        draft = CommitBuilder.stored(store, f"c{number}")
         for step in range(40):
             store.commit(draft.next(messages=step % 3), urgent=step % 7 == 0)
         return draft
@@ -964,8 +951,7 @@ def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: ports.S
 
 
 def test_of_sixteen_owners_exactly_one_wins_every_step(store: ports.Store) -> None:
-    start = CommitBuilder("c1")
-    store.commit(start.create())
+    CommitBuilder.stored(store, "c1")
     barrier = threading.Barrier(16)
     won: list[int] = []
 

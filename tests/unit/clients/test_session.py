@@ -65,6 +65,16 @@ class Chat:
     async def shows(self, words: str) -> None:
         await self.until(lambda: words in self.screen)
 
+    async def enters(self, line: str, words: str) -> None:
+        """Enter a line, and wait until some words are shown."""
+        self.session.enter(line)
+        await self.shows(words)
+
+    async def asks(self, line: str) -> None:
+        """Enter a line that leads to a question."""
+        self.session.enter(line)
+        await self.until(lambda: self.session.question)
+
 
 def play(address: str, story: Callable[[Chat], Awaitable[None]]) -> None:
     async def run() -> None:
@@ -108,11 +118,9 @@ def test_while_the_agent_works_enter_steers_and_tab_queues(address: str, fake: F
     fake.answers.extend([uses_tool("ls", "", "Yes.", ask=True), says("Next.")])
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("Look")
-        await chat.until(lambda: chat.session.question)
+        await chat.asks("Look")
         chat.session.enter("and hurry")
-        chat.session.enter("/queue then this")
-        await chat.shows("“then this” waits (follow-up)")
+        await chat.enters("/queue then this", "“then this” waits (follow-up)")
         assert "“and hurry” waits (steer)" in chat.screen
         assert "2 waiting" in chat.session.status()
 
@@ -137,8 +145,7 @@ def test_a_question_is_answered(address: str, fake: FakeBedrock, reply: str, ans
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("Remove x")
-        await chat.until(lambda: chat.session.question)
+        await chat.asks("Remove x")
         assert "? Run bash in /tmp?\n    rm x" in chat.screen
         chat.session.enter(reply, chat.session.question)
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
@@ -164,8 +171,7 @@ def test_a_request_for_a_mode_says_which(address: str, fake: FakeBedrock, mode: 
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=mode))
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("Remove x")
-        await chat.until(lambda: chat.session.question)
+        await chat.asks("Remove x")
         assert f"? Switch to {words}, until you switch back (/mode).\n    to write" in chat.screen
         chat.session.enter("y", chat.session.question)
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
@@ -179,8 +185,7 @@ def test_a_request_for_the_unrestricted_mode_can_be_answered_with_the_workspace_
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("Remove x")
-        await chat.until(lambda: chat.session.question)
+        await chat.asks("Remove x")
         chat.session.enter("w", chat.session.question)
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
 
@@ -197,8 +202,7 @@ def test_a_question_stays_open_where_the_workspace_mode_is_refused(address: str,
     fake.refuse("SetMode", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "", "not in this directory", [cause]))
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("Remove x")
-        await chat.until(lambda: chat.session.question)
+        await chat.asks("Remove x")
         chat.session.enter("w", chat.session.question)
         await chat.shows("not in this directory")
         await chat.shows("in another directory")
@@ -214,8 +218,7 @@ def test_what_is_no_reply_is_asked_again_and_not_sent(address: str, fake: FakeBe
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("Remove x")
-        await chat.until(lambda: chat.session.question)
+        await chat.asks("Remove x")
         chat.session.enter(words, chat.session.question)
         await chat.shows("· answer y, n, e or b; Esc or Ctrl-C cancels, ↑ and Tab queue it as a message")
         assert chat.session.question
@@ -231,8 +234,7 @@ def test_typing_on_after_ctrl_c_stays(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         assert not chat.session.interrupt()
         assert "Ctrl-C again to exit" in chat.screen
-        chat.session.enter("Hi")
-        await chat.shows("Hello.")
+        await chat.enters("Hi", "Hello.")
         assert not chat.session.interrupt()
 
     play(address, story)
@@ -242,8 +244,7 @@ def test_a_message_that_cannot_be_sent_is_not_lost_silently(address: str, fake: 
     fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "TERMINAL", "read-only"))
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("One more thing")
-        await chat.shows("read-only")
+        await chat.enters("One more thing", "read-only")
         assert "not sent: “One more thing”" in chat.screen
 
     play(address, story)
@@ -272,8 +273,7 @@ def test_a_message_to_a_full_conversation_is_not_sent_and_it_is_said_how_to_go_o
     async def story(chat: Chat) -> None:
         await chat.until(lambda: chat.session.view.info.slug)
         fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only"))
-        chat.session.enter("One more thing")
-        await chat.shows("✗ not sent: “One more thing” (↑ brings it back)")
+        await chat.enters("One more thing", "✗ not sent: “One more thing” (↑ brings it back)")
         await chat.shows("/continue in a chat")
 
     play(address, story)
@@ -294,8 +294,7 @@ def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -
     fake.answers.append(stumble)
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("Hi")
-        await chat.shows("Whole")
+        await chat.enters("Hi", "Whole")
         assert chat.lines.index("Half") < chat.lines.index("· the unfinished text above was discarded")
 
     play(address, story)
@@ -303,24 +302,21 @@ def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -
 
 def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
-        chat.session.enter("/queue")
-        await chat.shows("the queue is empty")
+        await chat.enters("/queue", "the queue is empty")
         message = v1.Message(name=f"{NAME}/messages/q1", delivery=v1.DELIVERY_FOLLOW_UP)
         message.content.add(text="then this")
         message.create_time.GetCurrentTime()
         queued = v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED)
         fake.happen(v1.Event(queue_changed=queued))
         await chat.until(lambda: chat.session.view.queue)
-        chat.session.enter("/queue")
-        await chat.shows("· follow-up: “then this”")
+        await chat.enters("/queue", "· follow-up: “then this”")
 
     play(address, story)
 
 
 def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
-        chat.session.enter("/help")
-        await chat.shows("complete a command or a path")
+        await chat.enters("/help", "complete a command or a path")
         for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
             chat.session.enter(line)
         await chat.shows("unknown command: /nonsense. /help lists")
@@ -340,11 +336,9 @@ def test_a_chat_goes_on_in_the_successor(address: str, fake: FakeBedrock) -> Non
     async def story(chat: Chat) -> None:
         before = chat.session.view
         await chat.until(lambda: before.info.slug)
-        chat.session.enter("/continue")
-        await chat.shows("· this chat continues in brave-otter")
+        await chat.enters("/continue", "· this chat continues in brave-otter")
         await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
-        chat.session.enter("Hi")
-        await chat.shows("Hello again.")
+        await chat.enters("Hi", "Hello again.")
         assert not chat.session.over.is_set()
 
     play(address, story)
@@ -378,8 +372,9 @@ def test_a_chat_goes_on_in_a_fork(address: str, fake: FakeBedrock) -> None:
 def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         chat.session.enter("/withdraw q7")
-        chat.session.enter("/image")
-        await chat.shows("usage: /image PATH")  # commands are done one after the other, and the first prints nothing
+        await chat.enters(
+            "/image", "usage: /image PATH"
+        )  # commands are done one after the other, and the first prints nothing
 
     play(address, story)
     assert fake.asked(v1.WithdrawMessageRequest) == [v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")]
@@ -408,8 +403,7 @@ def test_a_command_shows_what_can_be_chosen_and_what_is(address: str, fake: Fake
 
     async def story(chat: Chat) -> None:
         await chat.until(lambda: chat.session.view.info.mode)
-        chat.session.enter(line)
-        await chat.shows(words)
+        await chat.enters(line, words)
 
     play(address, story)
 
@@ -418,10 +412,8 @@ def test_background_jobs_are_reported_and_ended_on_request(address: str, fake: F
     fake.jobs = ["b-1", "b-3"]
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("/cancel")
-        await chat.shows("still running in the background: b-1, b-3 (`/kill` ends them)")
-        chat.session.enter("/kill")
-        await chat.shows("background jobs ended: b-1, b-3")
+        await chat.enters("/cancel", "still running in the background: b-1, b-3 (`/kill` ends them)")
+        await chat.enters("/kill", "background jobs ended: b-1, b-3")
         assert chat.screen.count("there is nothing to cancel") == 1
 
     play(address, story)
@@ -438,13 +430,11 @@ def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_on_r
 
     async def story(chat: Chat) -> None:
         await chat.until(lambda: "1 background job" in chat.session.status())
-        chat.session.enter("Go")
-        await chat.shows("● bash sleep 99")
+        await chat.enters("Go", "● bash sleep 99")
         chat.session.enter("/mode restricted")
         what = "bash sleep 99, the background job b-1, the MCP server files"
         await chat.shows(f"· still running with more rights: {what} (`/mode restricted stop` stops that)")
-        chat.session.enter("/mode restricted stop")
-        await chat.shows(f"· stopped: {what}")
+        await chat.enters("/mode restricted stop", f"· stopped: {what}")
         await chat.until(lambda: "background job" not in chat.session.status())
 
     play(address, story)
@@ -469,8 +459,7 @@ def test_a_message_may_begin_with_a_slash(address: str, fake: FakeBedrock, typed
     fake.answers.append(says("I see."))
 
     async def story(chat: Chat) -> None:
-        chat.session.enter(typed)
-        await chat.shows("I see.")
+        await chat.enters(typed, "I see.")
 
     play(address, story)
     assert sent(fake) == [(text, v1.DELIVERY_STEER)]
@@ -482,8 +471,7 @@ def test_a_message_may_begin_with_a_slash(address: str, fake: FakeBedrock, typed
 )
 def test_a_misspelled_command_is_guessed_and_not_sent(address: str, fake: FakeBedrock, typed: str, meant: str) -> None:
     async def story(chat: Chat) -> None:
-        chat.session.enter(typed)
-        await chat.shows(meant)
+        await chat.enters(typed, meant)
 
     play(address, story)
     assert sent(fake) == []
@@ -493,8 +481,7 @@ def test_compact_goes_on_in_the_successor_once_the_summary_is_written(address: s
     async def story(chat: Chat) -> None:
         before = chat.session.view
         await chat.until(lambda: before.info.slug)
-        chat.session.enter("/compact")
-        await chat.shows("· this chat continues in brave-otter")
+        await chat.enters("/compact", "· this chat continues in brave-otter")
         await chat.until(lambda: chat.session.view is not before)
 
     play(address, story)
@@ -521,8 +508,7 @@ def test_compact_without_a_summary_stays_and_says_why(address: str, fake: FakeBe
 
     async def story(chat: Chat) -> None:
         await chat.until(lambda: chat.session.view.info.slug)
-        chat.session.enter("/compact")
-        await chat.shows("✗ No summary was written: no route")
+        await chat.enters("/compact", "✗ No summary was written: no route")
         await chat.until(lambda: chat.session.view.state.kind == "idle")
 
     play(address, story)
@@ -546,8 +532,7 @@ def test_compact_that_is_refused_stays(address: str, fake: FakeBedrock) -> None:
 
     async def story(chat: Chat) -> None:
         await chat.until(lambda: chat.session.view.info.slug)
-        chat.session.enter("/compact")
-        await chat.shows("agent is busy")
+        await chat.enters("/compact", "agent is busy")
         fake.happen(state("awaiting_continuation"), state("context_exhausted"))
         await chat.until(lambda: chat.session.view.state.kind == "context_exhausted")
 
@@ -567,8 +552,7 @@ def test_a_new_conversation_in_the_same_chat_has_the_same_settings(
         chat.session.clear_screen = lambda: cleared.append("screen")
         before = chat.session.view
         await chat.until(lambda: before.info.slug)
-        chat.session.enter(command)
-        await chat.shows("· a new conversation: brave-otter")
+        await chat.enters(command, "· a new conversation: brave-otter")
         await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
 
     play(address, story)
@@ -598,16 +582,14 @@ def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(address: 
         await chat.shows("· the background job b-2 was killed: make all")
         await chat.shows("· the background job b-3 ended with the server: make all")
         assert "background" not in chat.session.status()
-        chat.session.enter("/kill")
-        await chat.shows("there is nothing to cancel, and no background job is running")
+        await chat.enters("/kill", "there is nothing to cancel, and no background job is running")
 
     play(address, story)
 
 
 def test_the_help_is_two_columns(address: str) -> None:
     async def story(chat: Chat) -> None:
-        chat.session.enter("/help")
-        await chat.shows("/quit")
+        await chat.enters("/help", "/quit")
         lines = chat.lines[[line.startswith("Enter") for line in chat.lines].index(True) :]
         assert {(line[column - 1], line[column] != " ") for line in lines} == {(" ", True)}
 
@@ -780,19 +762,15 @@ def test_an_image_is_attached_only_if_the_model_may_take_it(address: str, fake: 
     (tmp_path / "a.gif").write_bytes(b"GIF89a")
 
     async def story(chat: Chat) -> None:
-        chat.session.enter(f"/image {tmp_path}/a.gif")
-        await chat.shows("not attached: the model demo takes no images")
+        await chat.enters(f"/image {tmp_path}/a.gif", "not attached: the model demo takes no images")
         assert "will be sent" not in chat.screen
         fake.models[0].images = fake.models[0].images_assumed = True
-        chat.session.enter(f"/image {tmp_path}/a.gif")
-        await chat.shows("with your next message; demo may not take images")
+        await chat.enters(f"/image {tmp_path}/a.gif", "with your next message; demo may not take images")
         refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "the model demo takes no images")
         fake.refuse("SendMessage", refusal)
-        chat.session.enter("Look.")
-        await chat.shows("· no image is attached now")
+        await chat.enters("Look.", "· no image is attached now")
         fake.answers.append(says("Hello."))
-        chat.session.enter("Then without.")
-        await chat.shows("Hello.")
+        await chat.enters("Then without.", "Hello.")
 
     play(address, story)
     requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
@@ -808,13 +786,11 @@ def test_rules_are_listed_and_revoked_in_a_chat(address: str, fake: FakeBedrock)
     )
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("/approvals ask_nothing")
-        await chat.shows("it can be auto, ask_writes or ask_all")
+        await chat.enters("/approvals ask_nothing", "it can be auto, ask_writes or ask_all")
         await chat.shows("r7  allow the command ls")
         chat.session.enter("/approvals r7")
         await chat.until(lambda: not fake.conversation.approval_rules)
-        chat.session.enter("/approvals")
-        await chat.shows("there are no rules")
+        await chat.enters("/approvals", "there are no rules")
 
     play(address, story)
     assert fake.asked(v1.DeleteApprovalRuleRequest) == [
