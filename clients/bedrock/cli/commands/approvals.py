@@ -15,15 +15,7 @@ from bedrock import Client, Conversation, ConversationInfo, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, connect, on_conversation, option
 from bedrock.cli.display.labels import counted
-from bedrock.cli.display.questions import (
-    RULE_KINDS,
-    QuestionForm,
-    clock_time,
-    made_rule,
-    rule_id,
-    rule_line,
-    rule_title,
-)
+from bedrock.cli.display.questions import RULE_KINDS, QuestionForm, clock_time, rule_id, rule_title
 from bedrock.cli.stdio import read_line
 from bedrock.cli.text.output import JSON_OPTION, ago, print_line, print_listing, print_text
 from bedrock.cli.text.style import Paint, one_line
@@ -39,53 +31,27 @@ KIND = click.Choice(list(RULE_KINDS))
 
 @on_conversation
 @click.argument("call", required=False)
-@option("--always", "Also allow later calls like this one.", type=KIND)
 @option("--all everything", "Approve all calls that wait.", is_flag=True)
-def approve(conversation: Conversation, call: str | None, always: str | None, everything: bool) -> None:
+def approve(conversation: Conversation, call: str | None, everything: bool) -> None:
     """Approve a tool call that waits for approval. CALL, an id from `bedrock approvals`, is required if several wait.
 
-    --always makes a rule for later calls of the conversation: `exact` for this command, `prefix` for commands that
-    begin like it, `path` for its directory, `tool` or `server` for all calls of the tool or of its MCP server.
-    `bedrock rules` lists the rules. Calls of one response run once all of them are approved; one denial skips them all.
+    Calls of one response run once all of them are approved; one denial skips them all. `bedrock rules --add` makes a
+    rule that decides later calls.
     """
     for approval in _open_approvals(conversation, call, everything=everything):
-        rule = _suggested(approval, always)
-        now = conversation.approve(approval, rule=rule)
+        now = conversation.approve(approval)
         waits = f"; waiting for {counted(left, 'other answer')}" if (left := len(now.state.approvals)) else ""
         print_text(f"approved {approval.tool} ({approval.tool_use_id}){waits}")
-        _tell_rule(now, rule)
 
 
 @on_conversation
 @click.argument("call", required=False)
 @option("--note", "Why; the agent reads it.", default="")
-@option("--always", "Also deny later calls like this one, as for `bedrock approve`.", type=KIND)
-def deny(conversation: Conversation, call: str | None, note: str, always: str | None) -> None:
+def deny(conversation: Conversation, call: str | None, note: str) -> None:
     """Deny a tool call that waits for approval. No call of the same response runs, and the agent is informed."""
     (approval,) = _open_approvals(conversation, call)
-    rule = _suggested(approval, always)
-    now = conversation.deny(approval, note, rule=rule)
+    conversation.deny(approval, note)
     print_text(f"denied {approval.tool} ({approval.tool_use_id})")
-    _tell_rule(now, rule)
-
-
-def _suggested(approval: Approval, kind: str | None) -> ApprovalRule | None:
-    """The suggested rule of this kind; None for None. Raises CommandError if there is none."""
-    if kind is None:
-        return None
-    for rule in approval.suggestions:
-        if rule.kind == RULE_KINDS[kind]:
-            return rule
-    kinds = {each: short for short, each in RULE_KINDS.items()}
-    offered = ", ".join(dict.fromkeys(kinds[rule.kind] for rule in approval.suggestions if rule.kind in kinds))
-    hint = f"It can be: {offered}." if offered else "No rule can decide calls like this one."
-    raise exits.CommandError(f"there is no rule of the kind {kind} for {approval.tool}", hint, exits.USAGE)
-
-
-def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
-    made = made_rule(now.approval_rules, wanted) if wanted else None
-    if made is not None:
-        print_text(rule_line(made, f"`bedrock rules {now.slug} --revoke {{}}`"))
 
 
 @on_conversation

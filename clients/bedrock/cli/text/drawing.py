@@ -23,7 +23,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from bedrock.cli.text.safe_text import SafeText, for_terminal
-from bedrock.cli.text.style import Paint, Width, cut_start
+from bedrock.cli.text.style import LineFlow, Paint, Width, cut_start
 
 if TYPE_CHECKING:
     from rich.segment import Segment
@@ -124,18 +124,17 @@ def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeTe
     return [_line((front + piece).render(_console())) for front, piece in zip(fronts, pieces, strict=False)]
 
 
-class MarkdownFlow:
+class MarkdownFlow(LineFlow):
     """Converts streaming Markdown into coloured lines: complete blocks once, code line by line."""
 
     def __init__(self, paint: Paint, width: Width) -> None:
         """Prepare. Lines have at most `width` columns, except code, which is not wrapped."""
+        super().__init__(width)
         self._paint = paint
-        self._width = width
-        self._begin()
+        self._columns = width
 
     def _begin(self) -> None:
-        self.text = ""
-        self._partial = ""
+        super()._begin()
         self._block: list[SafeText] = []
         self._fence = ""
         self._language = ""
@@ -144,8 +143,8 @@ class MarkdownFlow:
 
     @property
     def tail(self) -> list[SafeText]:
-        if self._drawn[0] != (now := (len(self.text), self._width())):
-            partial = _clean(self._partial) if self._partial else []
+        if self._drawn[0] != (now := (len(self.text), self._columns())):
+            partial = _clean(self._tail) if self._tail else []
             code = [self._paint.text(CODE_INDENT, line) for line in partial]
             self._drawn = now, code if self._fence else self._spaced(self._render([*self._block, *partial]))
         return self._drawn[1]
@@ -153,27 +152,18 @@ class MarkdownFlow:
     def feed(self, piece: str) -> list[SafeText]:
         """Take a piece of text and return the lines of the blocks that it completes."""
         self.text += piece
-        *complete, self._partial = (self._partial + piece).split("\n")
+        *complete, self._tail = (self._tail + piece).split("\n")
         return [shown for line in complete for part in _clean(line) for shown in self._add(part)]
 
-    def finish(self, text: str | None = None) -> list[SafeText]:
-        """The remaining lines, and begin again with an empty text; see `LineFlow.finish`."""
-        lines: list[SafeText] = []
-        if text is not None and text != self.text:
-            if not text.startswith(self.text):
-                self._begin()
-            lines = self.feed(text[len(self.text) :])
-        if self._partial:
-            lines += self.feed("\n")
-        if not self._fence:
-            lines += self._print(self._block)
-        self._begin()
-        return lines
+    def flush(self) -> list[SafeText]:
+        """The remaining lines: the last block is complete."""
+        lines = self.feed("\n") if self._tail else []
+        return lines if self._fence else [*lines, *self._print(self._block)]
 
     def drop(self) -> list[SafeText]:
         """The remaining lines without rendering them, and begin again with an empty text."""
         code = [] if self._fence else self._block
-        rest = [*code, *_clean(self._partial)] if self._partial else code
+        rest = [*code, *_clean(self._tail)] if self._tail else code
         self._begin()
         return rest
 
@@ -221,7 +211,7 @@ class MarkdownFlow:
         return [SafeText(), *lines] if self._gap and lines else lines
 
     def _render(self, block: list[SafeText]) -> list[SafeText]:
-        lines = _lines(_Block(_JOINER.sub(_JOINT, "\n".join(block))), max(self._width(), 10))
+        lines = _lines(_Block(_JOINER.sub(_JOINT, "\n".join(block))), max(self._columns(), 10))
         while lines and not lines[0]:
             lines = lines[1:]
         while lines and not lines[-1]:

@@ -16,7 +16,6 @@ from bedrock.cli.text.style import LineFlow, Paint, Width, cells, columns
 
 if TYPE_CHECKING:
     from bedrock._shared.wrapper import Wrapper
-    from bedrock.cli.text.drawing import MarkdownFlow
 
 T = TypeVar("T", bound="Wrapper[Any]")
 
@@ -121,7 +120,7 @@ def ago(then: datetime | None) -> str:
     return f"{seconds} s"
 
 
-def flow_of(paint: Paint, width: Width | None) -> LineFlow | MarkdownFlow:
+def flow_of(paint: Paint, width: Width | None) -> LineFlow:
     """What converts an agent's text: to Markdown if there are colours and a width, else to plain lines."""
     if not paint.enabled or width is None:
         return LineFlow(width, paint.clean)

@@ -127,8 +127,10 @@ class LineFlow:
         """`width` returns the columns at which lines break (None: no maximum); `clean` makes a line safe."""
         self._width = width
         self._clean = clean
-        self._tail = ""
-        self.text = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.text = self._tail = ""
 
     @property
     def tail(self) -> list[SafeText]:
@@ -156,13 +158,11 @@ class LineFlow:
         """
         lines: list[SafeText] = []
         if text is not None and text != self.text:
-            if text.startswith(self.text):
-                lines = self.feed(text[len(self.text) :])
-            else:
-                self._tail = ""
-                lines = self.feed(text)
+            if not text.startswith(self.text):
+                self._begin()
+            lines = self.feed(text[len(self.text) :])
         lines += self.flush()
-        self.text = ""
+        self._begin()
         return lines
 
     def drop(self) -> list[SafeText]:
