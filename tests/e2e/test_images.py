@@ -1,14 +1,13 @@
 """Images from the client to the model and back, and refusals that change nothing."""
 
 import base64
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bedrock import v1
-from bedrock.errors import ImageInvalid, NotFound, RequestIdReused
+from bedrock.errors import ImageInvalid, NotFound
 
 from tests.support import pictures
 from tests.support.chat import Chat
@@ -80,16 +79,6 @@ def test_a_bad_image_is_named_and_the_conversation_untouched(
     assert "images[1]" in refused.value.message
     assert chat.conversation.get() == before
     assert chat.messages() == []
-
-
-def test_a_message_with_an_image_is_repeated_by_its_id(open_chat: Callable[..., Chat]) -> None:
-    chat = open_chat(says("Red."))
-    again = {"request_id": str(uuid.uuid4()), "images": [pictures.png()]}
-    within(chat.send("Look.", **again).answer)
-    chat.send("Look.", **again)
-    assert [message.role for message in chat.messages()] == [v1.ROLE_USER, v1.ROLE_AGENT]
-    with pytest.raises(RequestIdReused):
-        chat.send("Look.", **{**again, "images": [pictures.png(colour="blue")]})
 
 
 @pytest.mark.one_server("the server is restarted")

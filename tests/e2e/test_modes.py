@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bedrock import Client, v1
+from bedrock import v1
 from bedrock.errors import ModeUnavailable
 
 from actors.adapters.tools.request_mode_upgrade import ASK, GRANTED_WORKSPACE, HOW_TO_ASK
@@ -96,14 +96,3 @@ def test_an_agent_asks_for_the_workspace_mode_edits_and_gets_no_further(
     with pytest.raises(ModeUnavailable, match="belongs to the system"):
         chat.client.create("/", model=chat.conversation.get().model, mode="workspace")
     chat.assert_valid()
-
-
-def test_the_demo_model_writes_by_asking_first(client: Client, tmp_path: Path) -> None:
-    conversation = client.create(tmp_path, model="demo")
-    run = conversation.send("write note.txt")
-    asked = question(run)
-    assert asked.tool == "request_mode_upgrade"
-    assert "note.txt" in str(asked.input["reason"])
-    conversation.approve(asked)
-    assert "written by the demo model" in within(run.answer)
-    assert (tmp_path / "note.txt").read_text() == "written by the demo model\n"

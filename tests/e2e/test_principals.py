@@ -312,13 +312,6 @@ def test_a_reader_looks_and_changes_nothing(both: Both) -> None:
             assert b"role reader" in told
 
 
-def test_a_token_gives_no_more_than_its_principal_may(both: Both) -> None:
-    with pytest.raises(AssertionError, match="has the role user, so its tokens cannot be given operator"):
-        token(both.folder, "create", "ada", "--role", "operator")
-    with pytest.raises(AssertionError, match="names no principal 'eve'; there are: ada, bob"):
-        token(both.folder, "create", "eve")
-
-
 @pytest.mark.parametrize("command", ["revoke", "rotate"])
 def test_revoking_or_rotating_a_token_ends_its_streams_and_refuses_its_calls(both: Both, command: str) -> None:
     secret = token(both.folder, "create", "ada")
@@ -371,15 +364,6 @@ def test_the_end_of_an_issuers_token_ends_its_streams(both: Both) -> None:
     with both.client(issued("a", 3)) as client, pytest.raises(Unauthenticated):
         for _ in client.conversation(both.talk.name).events():
             pass
-
-
-def test_a_rotated_token_goes_on_with_another_secret(both: Both) -> None:
-    old = token(both.folder, "create", "bob")
-    new = token(both.folder, "rotate", old.split("_")[1])
-    with both.client(new) as client:
-        assert client.models()
-    with both.client(old) as client, pytest.raises(Unauthenticated):
-        client.models()
 
 
 @pytest.mark.one_server("it looks into the data directory")

@@ -23,8 +23,8 @@ from grpc_status import rpc_status
 from actors.adapters.store.rows import events_of
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests.support.chat import Chat, assert_valid
-from tests.support.fake_provider import Exchange, FakeProvider, calls, dribbles, says
-from tests.support.patience import PATIENCE, eventually, within
+from tests.support.fake_provider import Exchange, FakeProvider, calls, dribbles
+from tests.support.patience import PATIENCE, eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import Servers, provider
 from tests.support.watch_laws import Logged, Recorded, violations
@@ -309,42 +309,3 @@ def test_streams_keep_the_laws_under_cuts_kills_slow_readers_and_pruning(
             seen[what] = seen.get(what, 0) + number
     print(seen)
     assert seen["events"] > seen["streams"]
-
-
-def test_a_client_that_was_away_for_too_long_goes_on_with_a_snapshot(
-    place: Place, proxy: Proxy, client: Client, fake_provider: FakeProvider
-) -> None:
-    with Client(place.address, token=place.server.token, timeout=PATIENCE) as direct:
-        chat = Chat(direct, fake_provider.part(otherwise=says("Yes.")), place.server.folder)
-        with LogTail(place.server.data, chat.name) as tail:
-            chat.ask("Hello?")
-            away = Follower(client, chat.name)
-            within(lambda: away.read_up_to(chat.conversation.get().revision))
-            left_at = away.revision
-            proxy.freeze()
-            proxy.cut()
-            for _ in range(20):
-                chat.ask("Still there?")
-            eventually(lambda: oldest_kept(direct, chat.name) > left_at, "the events that it has missed are pruned")
-            proxy.thaw()
-            head = chat.conversation.get().revision
-            within(lambda: away.read_up_to(head))
-            chat.ask("Back again?")
-            head = chat.conversation.get().revision
-            within(lambda: away.read_up_to(head))
-            assert violations(tail.up_to(head), [away.record]) == []
-        check_and_delete(chat)
-    shown = [str(response.events[0].WhichOneof("event")) for response in away.record.responses]
-    assert shown.count("snapshot") == 1
-    assert shown.count("caught_up") == 1
-
-
-def oldest_kept(client: Client, name: str) -> int:
-    """The oldest revision that can be resumed after."""
-    try:
-        for event in client.conversation(name).events(after_revision=0, until_settled=True):
-            if event.revision:
-                return event.revision - 1
-    except BedrockError as refusal:
-        return int(refusal.metadata["oldest_revision"])
-    raise AssertionError("there are no events")

@@ -57,7 +57,6 @@ def test_what_exists_comes_first_archived_ones_too(harness: GrpcHarness, monkeyp
     write(harness, "old", archived_at=3)
     stream = watch(harness)
     assert sorted(until_caught_up(stream)) == sorted(names_of("c0", "c1", "c2", "c3", "c4", "old"))
-    stream.cancel()
 
 
 def test_what_is_damaged_keeps_nothing_else_from_being_shown(
@@ -103,7 +102,6 @@ def test_of_others_and_of_sub_agents_nothing_is_seen(harness: GrpcHarness) -> No
     mine = write(harness, "mine")
     harness.hub.created(mine.record)
     assert next(stream).conversation_changed.name == "conversations/mine"
-    stream.cancel()
 
 
 def test_sub_agents_come_if_they_are_asked_for(harness: GrpcHarness) -> None:
@@ -115,7 +113,6 @@ def test_sub_agents_come_if_they_are_asked_for(harness: GrpcHarness) -> None:
     assert next(stream).conversation_changed.parent == "conversations/c1"
     harness.hub.deleted("child", child.record)
     assert next(stream).conversation_deleted == "conversations/child"
-    stream.cancel()
 
 
 def test_changes_only_leaves_out_what_exists(harness: GrpcHarness) -> None:
@@ -125,7 +122,6 @@ def test_changes_only_leaves_out_what_exists(harness: GrpcHarness) -> None:
     author.commit(changed("idle"), title="New")
     entry = next(stream).conversation_changed
     assert (entry.name, entry.title, entry.revision) == ("conversations/c1", "New", 1)
-    stream.cancel()
 
 
 def kinds(stream: Any, count: int) -> list[tuple[str, str]]:
@@ -157,7 +153,6 @@ def test_with_a_filter_what_matches_is_shown_and_what_ceases_to_is_named(harness
     assert kinds(stream, 1) == [("changed", "new")]
     harness.hub.deleted("notes", notes.record)
     assert kinds(stream, 1) == [("deleted", "notes")]
-    stream.cancel()
 
 
 def test_with_changes_only_what_the_client_may_have_is_named_once(harness: GrpcHarness) -> None:
@@ -172,7 +167,6 @@ def test_with_changes_only_what_the_client_may_have_is_named_once(harness: GrpcH
     harness.hub.deleted("c1", author.record)
     harness.hub.deleted("c2", new.record)
     assert kinds(stream, 1) == [("deleted", "c2")]
-    stream.cancel()
 
 
 def test_a_filter_that_names_the_parent_shows_sub_agents(harness: GrpcHarness) -> None:
@@ -184,7 +178,6 @@ def test_a_filter_that_names_the_parent_shows_sub_agents(harness: GrpcHarness) -
     assert until_caught_up(stream) == names_of("c1-a1")
     child.commit(changed("idle"))
     assert kinds(stream, 1) == [("changed", "c1-a1")]
-    stream.cancel()
 
 
 def test_what_exists_comes_in_the_order_that_is_asked_for(harness: GrpcHarness) -> None:
@@ -195,7 +188,6 @@ def test_what_exists_comes_in_the_order_that_is_asked_for(harness: GrpcHarness) 
     stream.cancel()
     stream = watch(harness)
     assert until_caught_up(stream) == names_of("c2", "c1", "c0")
-    stream.cancel()
 
 
 def test_a_conversation_is_shown_with_its_state_and_when_it_is_created_and_deleted(harness: GrpcHarness) -> None:
@@ -208,7 +200,6 @@ def test_a_conversation_is_shown_with_its_state_and_when_it_is_created_and_delet
     assert next(stream).conversation_changed.state.error.message == "it broke"
     harness.hub.deleted("c1", author.record)
     assert next(stream).conversation_deleted == "conversations/c1"
-    stream.cancel()
 
 
 def test_whatever_changes_while_the_list_is_read_is_right_in_the_end(
@@ -273,7 +264,6 @@ def test_what_changes_behind_a_page_is_shown_before_the_stream_has_caught_up(
     assert latest == {
         "conversations/kept": "Later", "conversations/gone": "deleted", "conversations/born": "slug-born",
     }  # fmt: skip
-    stream.cancel()
 
 
 def test_a_slow_watcher_gets_the_latest_of_each_once(harness: GrpcHarness) -> None:
@@ -291,7 +281,6 @@ def test_a_slow_watcher_gets_the_latest_of_each_once(harness: GrpcHarness) -> No
             break
     assert len(seen) < 300
     assert "2999" in seen
-    stream.cancel()
 
 
 def test_silence_is_broken_by_heartbeats(open_harness: Callable[..., GrpcHarness]) -> None:
@@ -299,7 +288,6 @@ def test_silence_is_broken_by_heartbeats(open_harness: Callable[..., GrpcHarness
     stream = watch(harness)
     until_caught_up(stream)
     assert [next(stream).WhichOneof("event") for _ in range(3)] == ["heartbeat"] * 3
-    stream.cancel()
 
 
 def test_the_stream_counts_like_any_other(open_harness: Callable[..., GrpcHarness]) -> None:
@@ -308,7 +296,6 @@ def test_the_stream_counts_like_any_other(open_harness: Callable[..., GrpcHarnes
     until_caught_up(stream)
     refusal = refused(lambda: watch(harness))
     assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
-    stream.cancel()
 
 
 def test_a_server_that_stops_says_so(harness: GrpcHarness) -> None:
