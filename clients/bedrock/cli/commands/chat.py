@@ -111,14 +111,6 @@ def _show(link: str, *, quiet: bool) -> None:
         webbrowser.open(link)
 
 
-NOTIFY_OPTION = option(
-    "--notify/--no-notify",
-    "Ring the bell when the agent waits for you; also BEDROCK_NOTIFY=0.",
-    envvar="BEDROCK_NOTIFY",
-    default=True,
-)
-
-
 PROMPT = "Hello! Use bash to list the files in this directory, then say in one sentence what you found."
 
 REAL_MODEL = """\
@@ -185,7 +177,12 @@ ENDS = "The server ends when no client is connected and no run is open, and back
 @click.argument("prompt", nargs=-1)
 @option("--again", "The command that resumes the chat, with {} for its slug.", metavar="COMMAND", hidden=True)
 @option("--spawn", "Start a server also if an address is given and none answers there.", is_flag=True)
-@NOTIFY_OPTION
+@option(
+    "--notify/--no-notify",
+    "Ring the bell when the agent waits for you; also BEDROCK_NOTIFY=0.",
+    envvar="BEDROCK_NOTIFY",
+    default=True,
+)
 @opening_options
 @generation_options
 def chat(prompt: tuple[str, ...], *, spawn: bool, notify: bool, again: str | None, **opening: Any) -> None:

@@ -213,11 +213,6 @@ CONNECTED_AGAIN = "connected again"
 RETRY_SECONDS = 1.0
 
 
-def lost(error: BedrockError) -> str:
-    """A line for the user that says that the connection is lost, and why."""
-    return f"{TRYING_AGAIN} ({_cause(error)})"
-
-
 def _cause(error: BedrockError) -> str:
     """Why a connection was lost, without the addresses and system calls that matter only when connecting."""
     if isinstance(error, ServerNotRunning) and not isinstance(error, ServerUnreachable):
@@ -243,7 +238,7 @@ class Outage:
         """Record that the stream of events broke. Used as the client's `on_disconnect`."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
-            self._say(lost(error))
+            self._say(f"{TRYING_AGAIN} ({_cause(error)})")
 
     def end(self) -> None:
         if self._looking is not None:

@@ -108,12 +108,8 @@ def assumed_window(usage: ContextUsage, model: str) -> str:
     name = model.removeprefix("models/")
     return (
         f"The context window of {name} is unknown: {usage.usable_window_tokens:,} usable tokens are assumed; "
-        f"{set_window(name)}"
+        f'set window in [models."{name}"] of the server\'s settings'
     )
-
-
-def set_window(name: str) -> str:
-    return f'set window in [models."{name}"] of the server\'s settings'
 
 
 def for_people(result: ToolResult) -> str:

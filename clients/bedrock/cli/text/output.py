@@ -79,11 +79,6 @@ def with_tilde(path: str) -> str:
     return "~" + path.removeprefix(home) if path == home or path.startswith(f"{home}/") else path
 
 
-def print_values(values: Iterable[Wrapper[Any]], *, zeros: bool = False) -> None:
-    """Print objects of the client as JSON, with the field names of the gRPC API; `zeros` prints empty fields, too."""
-    print_json([{**(_zeros(value) if zeros else {}), **value.to_dict()} for value in values], indent=2)
-
-
 def _zeros(value: Wrapper[Any]) -> dict[str, Any]:
     from google.protobuf import json_format  # noqa: PLC0415 -- the program's help does without it
 
@@ -102,8 +97,9 @@ def print_listing(
     paths: str = "",
     zeros: bool = False,
 ) -> None:
+    """Print objects of the client as a table, or as JSON with the fields of the gRPC API; `zeros`: empty ones, too."""
     if output == "json":
-        print_values(values, zeros=zeros)
+        print_json([{**(_zeros(value) if zeros else {}), **value.to_dict()} for value in values], indent=2)
     else:
         rows = [[cell(value) for cell in columns.values()] for value in values]
         print_table(tuple(columns), rows, none=none, paths=paths)

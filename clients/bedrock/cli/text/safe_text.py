@@ -96,11 +96,6 @@ def without_colours(text: SafeText) -> str:
     return _COLOUR.sub("", text)
 
 
-def without_reordering(text: SafeText) -> SafeText:
-    """Replace characters that change the direction of writing with visible marks."""
-    return text if text.isascii() else SafeText(_REORDERING_ONLY.sub(_mark, text))
-
-
 def _without_surplus(found: re.Match[str]) -> str:
     """The matched text; in each run of combining marks, "…" replaces those beyond the first MOST_COMBINING."""
     return "".join(
@@ -154,7 +149,8 @@ class SafeStream:
 
 
 def _for_terminal(text: str) -> SafeText:
-    return without_reordering(for_terminal(text))
+    """Mark what changes the direction of writing also in text that was made for a pipe."""
+    return SafeText(_REORDERING_ONLY.sub(_mark, for_terminal(text)))
 
 
 def install() -> None:
