@@ -13,7 +13,6 @@ The `tag` of a class of log entries is stored, so it must never change.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -313,17 +312,6 @@ ConversationCommand: TypeAlias = (
     | DeleteConversationCommand | SpawnSubAgentsCommand | WithdrawMessageCommand | UpdateConversationCommand
     | SetGeneratedTitleCommand | ArchiveConversationCommand | CreateApprovalRuleCommand | DeleteApprovalRuleCommand
 )  # fmt: skip
-
-
-def etag_of(record: ConversationRecord) -> str:
-    settings = (
-        record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
-        record.follow_up_policy, record.budget, record.archived_at, record.mode, record.profile.client_tools,
-        record.profile.generation,
-        record.profile.mcp_servers,
-        *(("auto_continue",) if record.profile.auto_continue else ()),
-    )  # fmt: skip
-    return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
 
 
 class UnknownConversationError(Exception):

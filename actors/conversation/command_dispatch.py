@@ -20,7 +20,7 @@ from actors.core.states import INACTIVE
 from actors.core.steps.approvals import traits_of
 from actors.core.steps.tool_rounds import current_call, waiting_call
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run
-from actors.ports.records import AuditEntry, CommandOrigin, Outcome
+from actors.ports.records import AuditEntry, CommandOrigin, Outcome, etag_of
 from actors.runners.side_queries import Titles, title_of
 from actors.runtime.offered_tools import check_generation
 from actors.runtime.services import check_images, check_mode, served_model
@@ -247,7 +247,7 @@ class CommandDispatch:
         try:
             self._pipeline.advance(events.SetMode(self._pipeline.now(), mode, stopped))
         finally:
-            rights.set(loaded.context.mode)
+            rights.mode = loaded.context.mode
         rights.cancel(stopped)
         mcp, conversation_id = self._services.mcp, loaded.record.id
         stopped_servers = mcp.stop(conversation_id, wider_than=mode) if request.stop_running else ()
@@ -398,7 +398,7 @@ def _refuse_archived(loaded: LoadedConversation) -> None:
 
 
 def _check_etag(loaded: LoadedConversation, etag: str) -> None:
-    if etag and etag != messages.etag_of(loaded.record):
+    if etag and etag != etag_of(loaded.record):
         raise messages.EtagMismatchError("the conversation has changed since it was read: read it again")
 
 

@@ -190,7 +190,7 @@ class ConversationPipeline:
             if (unit := recovering(loaded, self.now(), alive)) is not None:
                 self._carry_out(loaded, unit)
             self.loaded = loaded
-            self.executor.rights.set(loaded.context.mode)
+            self.executor.rights.mode = loaded.context.mode
         return self.loaded
 
     def _claim(self) -> ports.ConversationRecord | None:
@@ -280,7 +280,7 @@ class ConversationPipeline:
         effects = loaded.commit(unit, *others, command=command, urgent=urgent)
         self.executor.committed(loaded.record, loaded.context, unit.messages)
         # The mode is set before the effects start, so that a tool starts in the new mode.
-        self.executor.rights.set(loaded.context.mode)
+        self.executor.rights.mode = loaded.context.mode
         for effect in effects:
             self.executor.perform(effect, loaded.record, loaded.context)
 

@@ -170,8 +170,3 @@ class TransitionResult(Struct, frozen=True):
 
     new_state: State
     effects: tuple[Effect, ...]
-
-
-def ignored(state: State) -> TransitionResult:
-    """The result for an event that no longer applies: the same state object, no effects."""
-    return TransitionResult(state, ())

@@ -71,7 +71,7 @@ from msgspec.structs import replace
 
 from actors.core import events, states
 from actors.core.context import ConvContext
-from actors.core.effects import Effect, NotifyClient, PersistMode, TransitionResult, ignored
+from actors.core.effects import Effect, NotifyClient, PersistMode, TransitionResult
 from actors.core.errors import InvalidTransition, Reason, Rejected
 from actors.core.notifications import TextDelta
 from actors.core.rules.agent_states import when_awaiting_sub_agents, when_cancelling
@@ -88,6 +88,7 @@ from actors.core.steps.command_steps import withdraw_message
 from actors.core.steps.notices import change_job, notice_mcp_restart
 from actors.core.steps.runs import add_reported_usage
 from actors.core.steps.tool_rounds import apply_tool_result, end_wait
+from actors.core.steps.transition_builder import ignored
 from actors.core.summary import live_run_id
 
 __all__ = [

@@ -43,6 +43,7 @@ from actors.ports.records import StoredEvent as StoredEvent
 from actors.ports.records import StoredTransition as StoredTransition
 from actors.ports.records import date_of as date_of
 from actors.ports.records import day_of as day_of
+from actors.ports.records import etag_of as etag_of
 from actors.ports.records import live_run as live_run
 from actors.ports.sandbox import Launch as Launch
 from actors.ports.sandbox import ProcessEnd as ProcessEnd

@@ -7,6 +7,7 @@ because the log is deleted together with the conversation. No entry contains mes
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -176,6 +177,17 @@ class ConversationRecord(Struct, frozen=True):
 
 def live_run(record: ConversationRecord) -> str:
     return live_run_id(record.id, record.state.ledger)
+
+
+def etag_of(record: ConversationRecord) -> str:
+    settings = (
+        record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
+        record.follow_up_policy, record.budget, record.archived_at, record.mode, record.profile.client_tools,
+        record.profile.generation,
+        record.profile.mcp_servers,
+        *(("auto_continue",) if record.profile.auto_continue else ()),
+    )  # fmt: skip
+    return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
 
 
 class LogEntry(Struct, frozen=True):

@@ -73,7 +73,7 @@ class EffectExecutor:
     @property
     def all_stopped(self) -> bool:
         """Whether no tool call and no sub-agent is left, and all killed jobs have exited."""
-        return self._last_call is None and self._jobs.all_exited and self._children.all_stopped
+        return self._last_call is None and self._jobs.all_exited and not self._children.running
 
     def cancel_now(self, work: InFlightWork) -> None:
         # Set before the token is cancelled, because the outcome of the cancelled work could start the run's next step.
@@ -143,7 +143,8 @@ class EffectExecutor:
         self.in_flight = None
         self._stop_waiting()
         self._requests.forget()
-        self._children.stop_abandoned()
+        if self._children.running:
+            self._children.stop_abandoned()
         if self._last_call is not None and not self._tell_runner(EndTools()):
             self._last_call = None
 

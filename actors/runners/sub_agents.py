@@ -152,17 +152,13 @@ class ChildSubAgents:
         self._services = services
         self._sub_agents = sub_agents
         self._owner = owner
-        self._running: set[str] = set()
+        self.running: set[str] = set()
         self._cancelled: set[str] = set()
-
-    @property
-    def all_stopped(self) -> bool:
-        return not self._running
 
     def start(self, effect: SpawnSubAgent, record: ports.ConversationRecord) -> None:
         """Start a sub-agent. Its time limit begins now, even if its start is delayed."""
         agent_id = effect.task.agent_id
-        self._running.add(agent_id)
+        self.running.add(agent_id)
         owner = weakref.ref(self._owner)  # the timer, which may run for hours, must not keep the actor in memory
         clock, sub_agents = self._services.clock, self._sub_agents
 
@@ -180,12 +176,12 @@ class ChildSubAgents:
 
     def stop_abandoned(self) -> None:
         """Cancel the sub-agents that have not been cancelled yet, because their parent is idle. Idempotent."""
-        if abandoned := self._running - self._cancelled:
+        if abandoned := self.running - self._cancelled:
             self._cancelled |= abandoned
             self._sub_agents.abandon(abandoned)
 
     def stopped(self, agent_id: str) -> None:
-        self._running.discard(agent_id)
+        self.running.discard(agent_id)
         self._cancelled.discard(agent_id)
 
     def notify_parent(self, record: ports.ConversationRecord, outcome: AgentOutcome) -> None:

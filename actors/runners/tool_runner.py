@@ -365,29 +365,21 @@ class ToolRights:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._mode = Mode.RESTRICTED
+        self.mode = Mode.RESTRICTED
+        """In which calls start from now on; running calls keep the mode in which they were started."""
         self._calls: dict[str, tuple[Mode, ports.CancelToken]] = {}
-
-    @property
-    def mode(self) -> Mode:
-        return self._mode
-
-    def set(self, mode: Mode) -> None:
-        """Let calls start in this mode from now on; running calls keep the mode in which they were started."""
-        with self._lock:
-            self._mode = mode
 
     def narrow(self, mode: Mode) -> None:
         """Let calls start in this mode from now on, unless the current mode gives fewer rights; then do nothing."""
         with self._lock:
-            if wider(self._mode, mode):
-                self._mode = mode
+            if wider(self.mode, mode):
+                self.mode = mode
 
     def begin(self, tool_use_id: str, cancel: ports.CancelToken) -> Mode:
         """Register a call that starts; return its permission mode, which stays the same until the call ends."""
         with self._lock:
-            self._calls[tool_use_id] = self._mode, cancel
-            return self._mode
+            mode, _ = self._calls[tool_use_id] = self.mode, cancel
+            return mode
 
     def end(self, tool_use_id: str) -> None:
         """Remove a call that has ended or never began. Idempotent."""

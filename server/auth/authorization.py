@@ -42,11 +42,12 @@ NEEDED: dict[str, Role] = {
     else Role.USER
     for method in _METHODS
 }
+_SUFFICIENT = {needed: frozenset(role for role in Role if role.includes(needed)) for needed in Role}
 
 
 def check_role(method: str, role: Role) -> None:
     needed = NEEDED.get(method)
-    if needed is None or not role.includes(needed):
+    if needed is None or role not in _SUFFICIENT[needed]:
         may = f"it requires the role {needed}" if needed else "no role is allowed to"
         raise Rejected(Reason.PERMISSION_DENIED, f"the role {role} of this token is not allowed to do that: {may}")
 
@@ -178,7 +179,7 @@ class LiveCalls:
     def serving(self, caller: Caller) -> Generator[None]:
         """Check the caller every CHECK_SECONDS; once invalid, the block is cancelled and raises CallRevokedError."""
         task = asyncio.current_task()
-        if task is None or not caller.ends:
+        if task is None or not (caller.token or caller.certificate_ends):
             yield
             return
         self._tasks[task] = caller

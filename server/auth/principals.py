@@ -67,11 +67,6 @@ class Caller(Struct, frozen=True):
     certificate_ends: float = 0.0
     """When the caller's client certificate expires, in seconds since 1970; 0 without a certificate."""
 
-    @property
-    def ends(self) -> bool:
-        """Whether the caller's token, identity or certificate can become invalid while the call runs."""
-        return bool(self.token or self.certificate_ends)
-
 
 OWNER = Principal(LOCAL, ALL_PERMISSIONS, Role.OPERATOR)
 """The operating system user that runs the server. It has no restrictions: it can read the server's files anyway."""

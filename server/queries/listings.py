@@ -7,7 +7,6 @@ a follow-up starts a new run after the present one.
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,9 @@ from msgspec import Struct
 from actors.core.content import Message
 from actors.core.context import ApprovalRule
 from actors.core.errors import Reason
-from actors.core.notifications import Fate, QueueChanged
-from actors.core.states import AwaitingToolApproval, QueuedInput, ToolExecuting
+from actors.core.states import AwaitingToolApproval, ToolExecuting
 from actors.messages import UnknownApprovalRuleError
-from actors.ports import ConversationReader, ConversationRecord, SettledInput, StoreReader, Workspace, live_run
+from actors.ports import ConversationReader, ConversationRecord, SettledInput, StoreReader, Workspace
 from actors.ports import store as conditions
 from server.contract import limits
 from server.contract import resource_names as names
@@ -33,7 +31,7 @@ from server.contract.pagination import Page, fill_page, page_of, position_of, si
 from server.wire import conversation_messages as states
 from server.wire import messages
 from server.wire.conversation_messages import approval_rule, pending_approvals, pending_questions, summary_of
-from server.wire.messages import ConversionContext, queued
+from server.wire.messages import ConversionContext, Waiting, queued, waiting, waiting_message
 
 
 def selection_of(
@@ -388,21 +386,7 @@ class _Place(Struct):
     """The id of a message that still waits, for which `at` is the time of acceptance; "" if it has left the queue."""
 
 
-_Waiting = tuple[QueuedInput, str, str]
-
-
-def waiting(record: ConversationRecord) -> list[_Waiting]:
-    """(input, delivery, run id) of waiting messages, the oldest first; "" for follow-ups' runs.
-
-    Steers and follow-ups are merged by time, but stay in their own order even if the clock was set back.
-    """
-    ledger = record.state.ledger
-    steers: list[_Waiting] = [(each, "steer", live_run(record)) for each in ledger.steers]
-    follows: list[_Waiting] = [(each, "follow_up", "") for each in ledger.follows]
-    return list(heapq.merge(steers, follows, key=lambda entry: entry[0].at))
-
-
-def _after(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
+def _after(entries: Sequence[Waiting], last: _Place, *, descending: bool = False) -> Sequence[Waiting]:
     """The messages after `last`, or if that one has left, those accepted at its time or later (or earlier)."""
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
@@ -460,10 +444,6 @@ def _backwards(
             yield _settled(record.id, settled), _Place(before)
         if len(found) < CHUNK:
             break
-
-
-def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
-    return queued(conversation_id, QueueChanged(queued_input, delivery, Fate.QUEUED), run=run)
 
 
 def _settled(conversation_id: str, settled: SettledInput) -> v1.QueuedMessage:

@@ -26,13 +26,11 @@ from actors.ports import ConversationReader, ConversationRecord, Snapshot, Store
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
-from server.contract.pagination import Page
-from server.queries.listings import waiting, waiting_message
 from server.queries.read_pool import ReadPool
 from server.streams.base import EventEncoder, LastingCall, Stream, Streams, Wakeups, WatchSettings, start_of_last_commit
 from server.wire import conversation_messages
 from server.wire.events import text_delta
-from server.wire.messages import ConversionContext, message
+from server.wire.messages import ConversionContext, message, waiting, waiting_message
 
 AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (states.Idle, states.Error, *states.TERMINAL))
 QUESTION = str(states.AwaitingToolApproval.__struct_config__.tag)
@@ -134,11 +132,11 @@ def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapsho
     if isinstance(record.state, states.AwaitingSubAgents):
         answer.sub_agents.CopyFrom(conversation_messages.standing(record.state))
     room = min(SNAPSHOT_MESSAGES_BYTES, PAGE_BYTES - answer.ByteSize())
-    page = Page(len(seen.messages), room)
     recent: list[v1.Message] = []
     for stored in reversed(seen.messages):
         shown = message(conversion, record.id, stored)
-        if not page.admit(shown.ByteSize()):
+        room -= shown.ByteSize()
+        if room < 0 and recent:  # the newest is always shown
             break
         recent.append(shown)
     answer.messages.extend(reversed(recent))

@@ -25,8 +25,7 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall, QuestionChanged
 from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import AgentSummary, StateSummary, heading, summarize, summarize_agent
-from actors.messages import etag_of
-from actors.ports import ConversationRecord
+from actors.ports import ConversationRecord, etag_of
 from actors.ports.tools import McpServerStatus, McpState
 from server.contract import resource_names as names
 from server.contract.limits import REPORT_CHARS

@@ -5,6 +5,7 @@ An enum value that the API lacks ends the start; tests in `tests/unit/server` ch
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -23,7 +24,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.notifications import ApprovalDecision, CallStatus, Fate, QueueChanged, StopReason
 from actors.core.states import JobStatus, LlmPhase, QuestionStatus, QueuedInput, State
 from actors.core.summary import ContextState
-from actors.ports import ConversationRecord
+from actors.ports import ConversationRecord, live_run
 from actors.ports.tools import McpServerStatus, McpState
 from server.contract import resource_names as names
 
@@ -118,6 +119,24 @@ def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int
         fate=FATE[change.fate],
         settle_time=None if change.fate is Fate.QUEUED else timestamp(at),
     )
+
+
+Waiting = tuple[QueuedInput, str, str]
+
+
+def waiting(record: ConversationRecord) -> list[Waiting]:
+    """(input, delivery, run id) of waiting messages, the oldest first; "" for follow-ups' runs.
+
+    Steers and follow-ups are merged by time, but stay in their own order even if the clock was set back.
+    """
+    ledger = record.state.ledger
+    steers: list[Waiting] = [(each, "steer", live_run(record)) for each in ledger.steers]
+    follows: list[Waiting] = [(each, "follow_up", "") for each in ledger.follows]
+    return list(heapq.merge(steers, follows, key=lambda entry: entry[0].at))
+
+
+def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
+    return queued(conversation_id, QueueChanged(queued_input, delivery, Fate.QUEUED), run=run)
 
 
 def _is_visible(part: content.Content) -> bool:

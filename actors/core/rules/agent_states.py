@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from actors.core import events
 from actors.core.context import ConvContext
-from actors.core.effects import CancelSubAgents, StartTimer, TransitionResult, ignored
+from actors.core.effects import CancelSubAgents, StartTimer, TransitionResult
 from actors.core.errors import Reason
 from actors.core.notifications import StopReason
 from actors.core.states import AgentTimedOut, AwaitingSubAgents, CancelKind, Cancelling
@@ -14,7 +14,7 @@ from actors.core.steps.command_steps import find_agent, queue_input, record_outc
 from actors.core.steps.notices import queue_cancel_notice, set_mode
 from actors.core.steps.runs import become_idle, interrupt_run, return_steers
 from actors.core.steps.tool_rounds import cancel_calls, interrupt_calls
-from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.transition_builder import TransitionBuilder, ignored
 
 
 def when_awaiting_sub_agents(

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from actors.core import events, states
 from actors.core.content import ToolError
 from actors.core.context import ConvContext
-from actors.core.effects import CancelSubAgents, TransitionResult, ignored
+from actors.core.effects import CancelSubAgents, TransitionResult
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import StopReason
 from actors.core.steps import runs, texts
@@ -15,7 +15,7 @@ from actors.core.steps.approvals import withdraw_questions
 from actors.core.steps.command_steps import after_failure, refusal, spawn_from_command, start_run, trigger_summary
 from actors.core.steps.notices import set_mode
 from actors.core.steps.tool_rounds import add_result, stop_call
-from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.transition_builder import TransitionBuilder, ignored
 
 
 def when_idle(state: states.Idle, context: ConvContext, event: events.GridEvent) -> TransitionResult:

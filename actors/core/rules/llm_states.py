@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from actors.core import events
 from actors.core.content import MessageType, SystemKind, Text, text_of
 from actors.core.context import ConvContext
-from actors.core.effects import TransitionResult, ignored
+from actors.core.effects import TransitionResult
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.notifications import StopReason
 from actors.core.states import AwaitingContinuation, AwaitingLlm, LlmRequesting
@@ -15,7 +15,7 @@ from actors.core.steps import responses, runs, texts
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.notices import set_mode
 from actors.core.steps.retries import back_off, may_retry
-from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.transition_builder import TransitionBuilder, ignored
 
 
 def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: events.GridEvent) -> TransitionResult:

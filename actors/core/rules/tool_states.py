@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from actors.core import events
 from actors.core.content import ToolCancelled, ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
-from actors.core.effects import AnswerTool, AwaitAnswer, TransitionResult, ignored
+from actors.core.effects import AnswerTool, AwaitAnswer, TransitionResult
 from actors.core.errors import ErrorKind, LlmFailure, Reason, Rejected
 from actors.core.notifications import ApprovalDecision, CallStatus, QuestionChanged
 from actors.core.states import AwaitingToolApproval, Question, QuestionStatus, State, ToolExecuting, ToolPhase
@@ -23,7 +23,7 @@ from actors.core.steps.command_steps import queue_input, refusal, spawn_agents
 from actors.core.steps.notices import change_mode, drop_job_end, grant, set_mode
 from actors.core.steps.retries import attempts_left, back_off_call
 from actors.core.steps.runs import cancel_run, interrupt_run
-from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.transition_builder import TransitionBuilder, ignored
 
 
 def when_awaiting_tool_approval(

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from actors.core import states
 from actors.core.content import SystemKind
 from actors.core.context import ConvContext, Mode, Rules, wider
-from actors.core.effects import PersistMode, TransitionResult, ignored
+from actors.core.effects import PersistMode, TransitionResult
 from actors.core.errors import Reason, Rejected
 from actors.core.events import JobChanged, McpRestarted, SetMode
 from actors.core.notifications import BackgroundJobChanged, ModeChanged
 from actors.core.steps import texts
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, traits_of
-from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.transition_builder import TransitionBuilder, ignored
 
 # The kinds of notices that clients do not display: people saw the interruption when it happened.
 _MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from actors.core import events
 from actors.core.content import MessageType, SystemKind, ToolUse, distinct_calls, text_of, tool_uses
 from actors.core.context import CallSubject, ConvContext, Rules
-from actors.core.effects import TransitionResult, ignored
+from actors.core.effects import TransitionResult
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.notifications import StopReason, TextDelta
 from actors.core.states import (
@@ -25,7 +25,7 @@ from actors.core.steps.approvals import CallVerdict, Evaluation, ask, denial, ev
 from actors.core.steps.notices import queue_cancel_notice
 from actors.core.steps.retries import back_off, may_retry, too_long
 from actors.core.steps.tool_rounds import Failure, deny_calls, end_round, run_next_call, skip_calls
-from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.transition_builder import TransitionBuilder, ignored
 from actors.core.summary import ContextState
 
 AttemptOutcome = (

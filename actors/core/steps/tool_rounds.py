@@ -19,13 +19,13 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.context import ConvContext, Mode, Rules
-from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool, TransitionResult, ignored
+from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool, TransitionResult
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SubmitToolResult, ToolDeadline
 from actors.core.notifications import CallStatus, ClientToolCall, QuestionChanged
 from actors.core.steps import texts
 from actors.core.steps.approvals import CallVerdict, evaluate, left_out, traits_of
-from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.transition_builder import TransitionBuilder, ignored
 from actors.core.summary import ContextState
 
 

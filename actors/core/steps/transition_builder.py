@@ -120,3 +120,8 @@ class TransitionBuilder:
             path = (*through, project(state)) if moves else through
             self.effects.append(effects.NotifyClient(StateChanged(summarize(state, self.context), path)))
         return effects.TransitionResult(state, tuple(self.effects))
+
+
+def ignored(state: State) -> effects.TransitionResult:
+    """The result for an event that no longer applies: the same state object, no effects."""
+    return effects.TransitionResult(state, ())

@@ -12,7 +12,7 @@ from actors.core.context import Profile
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, ConversationUpdated, Fate, QueueChanged, RunStop
 from actors.core.states import ContextExhausted, Idle
-from actors.ports import ToolOutput
+from actors.ports import ToolOutput, etag_of
 from actors.ports.store import Selection
 from tests.integration.actors.conftest import Talk
 from tests.integration.actors.test_restart import reborn
@@ -221,9 +221,9 @@ def test_a_fallback_has_a_successor_too(world: World) -> None:
 def test_continuing_by_itself_is_turned_on_and_off(world: World) -> None:
     talk = world.create()
     for wanted in (True, False):
-        before = messages.etag_of(talk.record)
+        before = etag_of(talk.record)
         assert talk.ask(messages.UpdateConversationCommand(auto_continue=wanted)).profile.auto_continue is wanted
-        assert messages.etag_of(talk.record) != before
+        assert etag_of(talk.record) != before
         assert talk.found(ConversationUpdated)[-1].fields == ("auto_continue",)
     summarised(talk).say("the summary")
     talk.rest(ContextExhausted)

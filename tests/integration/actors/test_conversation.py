@@ -32,8 +32,8 @@ from actors.messages import (
     TriggerContinuationCommand,
     UnknownConversationError,
     UpdateConversationCommand,
-    etag_of,
 )
+from actors.ports.records import etag_of
 from actors.ports.sandbox import ALL_PERMISSIONS
 from tests.integration.actors.conftest import Calendar, ScriptedModel
 from tests.support.patience import PATIENCE, eventually

@@ -12,7 +12,7 @@ from actors.core.context import Generation, Profile, ReasoningEffort
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import ContextExhausted, Error, Idle
-from actors.ports import ToolOutput
+from actors.ports import ToolOutput, etag_of
 
 World = Any
 
@@ -141,10 +141,10 @@ def test_a_follow_up_keeps_its_settings_until_its_run(world: World) -> None:
 
 def test_new_settings_hold_from_the_next_request_on(world: World) -> None:
     talk = chosen(world, generation=LOW)
-    before = messages.etag_of(talk.record)
+    before = etag_of(talk.record)
     first = talk.asks("one")
     talk.ask(messages.UpdateConversationCommand(generation=HIGH))
-    assert messages.etag_of(talk.record) != before
+    assert etag_of(talk.record) != before
     first.call(LOOK)
     talk.tool("look").finish.put(ToolOutput("seen"))
     assert asked_for(talk) == HIGH

@@ -235,9 +235,9 @@ def test_nothing_may_change_anything_before_a_mode_is_set() -> None:
 
 def test_a_call_keeps_the_mode_of_its_start_until_its_end() -> None:
     rights = ToolRights()
-    rights.set(UNRESTRICTED)
+    rights.mode = UNRESTRICTED
     assert rights.begin("t1", CancelToken()) is UNRESTRICTED
-    rights.set(RESTRICTED)
+    rights.mode = RESTRICTED
     assert rights.begin("t2", CancelToken()) is RESTRICTED
     assert rights.wider_than(RESTRICTED) == ("t1",)
     assert rights.wider_than(UNRESTRICTED) == ()
@@ -249,14 +249,14 @@ def test_narrowing_never_widens() -> None:
     rights = ToolRights()
     rights.narrow(UNRESTRICTED)
     assert rights.mode is RESTRICTED
-    rights.set(UNRESTRICTED)
+    rights.mode = UNRESTRICTED
     rights.narrow(RESTRICTED)
     assert rights.mode is RESTRICTED
 
 
 def test_what_is_being_killed_is_not_named_and_what_is_pulled_is_killed() -> None:
     rights = ToolRights()
-    rights.set(UNRESTRICTED)
+    rights.mode = UNRESTRICTED
     first, second = CancelToken(), CancelToken()
     rights.begin("t1", first)
     rights.begin("t2", second)

@@ -533,7 +533,7 @@ def test_what_was_begun_with_a_certificate_is_accepted_until_it_expires(by_token
     connection = {"x509_pem_cert": [certificate("cn", "ada")], "x509_common_name": [b"ada"]}
     who = known.caller_of(by_token, connection)
     assert who is not None
-    assert who.ends
+    assert who.certificate_ends
     assert authentication.accepts(who)
     now[0] += 1
     assert not authentication.accepts(who)
