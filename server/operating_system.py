@@ -145,9 +145,7 @@ class MallocTrimmer:
             return False
         self._give_back()
         self._lowest = self._resident()
-        log.debug(
-            "resident memory: %d MiB, and %d MiB once the free part was given back", now >> 20, self._lowest >> 20
-        )
+        log.debug("resident memory: %d MiB, and %d MiB once it was trimmed", now >> 20, self._lowest >> 20)
         return True
 
     def close(self) -> None:
@@ -172,7 +170,9 @@ def trim() -> None:
 
 
 def _resident() -> int:
-    return int(_RESIDENT.read_bytes().split()[1]) * _PAGE_BYTES
+    with suppress(OSError):  # no file descriptor is left
+        return int(_RESIDENT.read_bytes().split()[1]) * _PAGE_BYTES
+    return 0
 
 
 BACKLOG = 1_024

@@ -436,6 +436,11 @@ def test_it_looks_by_itself_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) 
     assert not memory._thread.is_alive()
 
 
+def test_without_a_file_descriptor_left_the_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freed_memory, "_RESIDENT", Path("/nowhere"))
+    assert freed_memory._resident() == 0
+
+
 def test_what_many_threads_freed_is_really_given_back() -> None:
     """Small pieces between what is kept: the C library returns those only when it is told."""
     program = """
