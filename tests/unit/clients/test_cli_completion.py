@@ -35,20 +35,16 @@ def run(command: list[str], environ: dict[str, str]) -> str:
     return done.stdout
 
 
-def bash(line: str, environ: dict[str, str]) -> list[str]:
-    """What bash offers at the end of a line, by the script that `bedrock completion bash` prints."""
-    words = line.split(" ")
-    asked = f"COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _bedrock_completion bedrock"
-    script = f'eval "$(bedrock completion bash)"; {asked}; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    return run(["bash", "-c", script], environ).split()
-
-
 def test_bash_completes_commands_and_names(address: str, environ: dict[str, str]) -> None:
-    environ |= {"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}
-    assert bash("bedrock can", environ) == ["cancel"]
-    assert bash("bedrock show br", environ) == [SLUG]
-    assert bash("bedrock chat -r br", environ) == [SLUG]
-    assert "big" in bash("bedrock ask -m b", environ)
+    """What it offers at the end of lines, by the script that `bedrock completion bash` prints."""
+    script = 'eval "$(bedrock completion bash)"'
+    for line in ("bedrock can", "bedrock show br", "bedrock chat -r br", "bedrock ask -m b"):
+        script += f"; COMP_WORDS=({line}); COMP_CWORD={line.count(' ')}; COMPREPLY=(); _bedrock_completion bedrock"
+        script += '; echo "${COMPREPLY[@]}"'
+    offered = run(["bash", "-c", script], environ | {"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"})
+    command, shown, resumed, models = map(str.split, offered.splitlines())
+    assert (command, shown, resumed) == (["cancel"], [SLUG], [SLUG])
+    assert "big" in models
 
 
 @pytest.mark.parametrize(
