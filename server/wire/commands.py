@@ -1,4 +1,7 @@
-"""Converts API requests to commands for the actors. Functions are named after the API's methods that they serve."""
+"""Converts API requests to commands for the actors. Functions are named after the API's methods that they serve.
+
+docs/contributing.md lists the places that a new field of a request needs.
+"""
 
 from __future__ import annotations
 
