@@ -198,11 +198,13 @@ def listener(port: int) -> str:
     """The process that listens on a TCP port, as "process 17 (nginx)"; "" if it cannot be found out."""
     wanted = f"{port:04X}"
     links = {f"socket:[{each.inode}]" for each in _sockets() if each.where == wanted and each.kind in _LISTENS}
+    found: dict[int, str] = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it belongs to another user, or has ended
             if any(os.readlink(file) in links for file in (process / "fd").iterdir()):
-                return f"process {process.name} ({(process / 'comm').read_text().strip()})"
-    return ""
+                started = int((process / "stat").read_text().rpartition(")")[2].split()[19])
+                found[started] = f"process {process.name} ({(process / 'comm').read_text().strip()})"
+    return found[min(found)] if found else ""  # the oldest, as children inherit sockets
 
 
 class CannotListenError(Exception):

@@ -434,7 +434,7 @@ class TextWindow:
     The runner's thread passes text on. Before its stream's start is committed, or while another state is being
     published, it waits here for the conversation's thread. Any thread may shut the window.
 
-    No text follows a cancel, which shuts the window first (`ModelRequests.start` binds it to the cancel token). Besides,
+    No text follows a cancel, which shuts the window first (`ModelRequests.start` binds it to the cancel token). Also,
     `stream_text` drops text of an attempt that is over, and the hub refuses text of a state that another has replaced.
     """
 

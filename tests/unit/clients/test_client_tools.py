@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -184,6 +185,16 @@ def test_all_images_are_saved_and_no_other_file_is_overwritten(
         assert f"{other}: there is another file already\nRemove it" in result.stderr
         assert (other.read_text(), saved.read_bytes()) == ("mine", b"\x89PNG")
     assert sorted(tmp_path.iterdir()) == sorted([other, saved])
+
+
+def test_a_disk_that_is_full_leaves_no_part_of_an_image(album: FakeBedrock, address: str, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2, before[1]))
+    try:
+        result = run(address, "download", SLUG, "-o", str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (result.exit_code, result.stderr[:7], list(tmp_path.iterdir())) == (exits.FAILED, "error: ", [])
 
 
 def test_a_link_is_not_written_through(album: FakeBedrock, address: str, tmp_path: Path) -> None:

@@ -194,6 +194,9 @@ def download(conversation: Conversation, images: tuple[str, ...], directory: Pat
             if not _holds(file, data):
                 refused.append(str(file))
                 continue
+        except OSError:
+            file.unlink(missing_ok=True)  # the disk is full: a part would be in the way of the next download
+            raise
         print_text(str(file))
     if refused:
         there = f"{', '.join(refused)}: there is another file already"
