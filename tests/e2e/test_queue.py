@@ -1,17 +1,18 @@
 """Every accepted message ends in exactly one fate, and anybody can ask which; and what waits for a person is found."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bedrock import RunInterrupted
+from bedrock import AgentBusy, Run, RunInterrupted
 from bedrock.errors import UnknownOrDecided
 from bedrock.types import Fate
 
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, calls, held, says, stalls
-from tests.support.patience import only, within
-from tests.support.server_process import Servers, provider
+from tests.support.patience import only, together, within
+from tests.support.server_process import ServerProcess, Servers, provider
 
 OpenChat = Callable[..., Chat]
 ECHO = ("bash", {"cmd": "echo tool ran"})
@@ -109,3 +110,34 @@ def test_fates_survive_a_kill_and_what_waits_gets_one(
 
 
 # --- the program --------------------------------------------------------------------------------------------------
+
+
+# Messages are accepted exactly once, whoever sends them, however often and at the same time.
+
+
+ROUNDS = 30
+
+
+def test_of_two_messages_at_once_exactly_one_is_accepted(open_chat: Callable[..., Chat], server: ServerProcess) -> None:
+    chat = open_chat()
+    with server.client() as one, server.client() as other:
+        for number in range(ROUNDS):
+            chat.part.then(held(says("Yes.")))
+            sends = [
+                functools.partial(
+                    each.conversation(chat.name).send, f"{name} {number} {chat.part.key}", delivery="direct"
+                )
+                for each, name in ((one, "one"), (other, "other"))
+            ]
+            answers = together(*sends)
+            accepted = only([answer for answer in answers if isinstance(answer, Run)])
+            refusal = only([answer for answer in answers if isinstance(answer, BaseException)])
+            assert isinstance(refusal, AgentBusy)
+            assert (refusal.code, refusal.reason) == ("FAILED_PRECONDITION", "AGENT_BUSY")
+            assert "busy" in refusal.message
+            chat.part.next_reached().go.set()
+            assert accepted.answer() == "Yes."
+    said = chat.said()
+    assert [role for role, _ in said] == ["user", "agent"] * ROUNDS
+    assert len({text for role, text in said if role == "user"}) == ROUNDS
+    chat.assert_valid()

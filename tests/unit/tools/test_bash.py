@@ -8,7 +8,7 @@ import pytest
 from actors.adapters.tools.bash.job import JobRegistry
 from actors.adapters.tools.bash.output_text import display_command
 from actors.adapters.tools.bash.tool import MAX_COMMAND_BYTES, BashTool, JobRequest, request
-from actors.adapters.tools.program_launch import ToolRefusedError
+from actors.adapters.tools.program_launch import ToolRefusedError, tool_environment
 from actors.core.context import Mode
 from actors.ports import ProcessStartError, SandboxUnavailableError, ToolTransientError
 
@@ -231,3 +231,23 @@ def test_a_wait_has_bounds(what: str, seconds: int) -> None:
 def test_lines_and_since_exclude_each_other() -> None:
     with pytest.raises(ToolRefusedError, match="peek_args_mutually_exclusive: "):
         request({"peek": "b-1", "lines": 3, "since": 3})
+
+
+# The allowlist of a tool's environment.
+
+
+def test_only_listed_names_pass() -> None:
+    server = {"PATH": "/p", "HOME": "/h", "LC_ALL": "C", "TERM": "xterm", "AWS_SECRET_ACCESS_KEY": "s", "PATHS": "x"}
+    plain = {"NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
+    assert tool_environment(server) == {"PATH": "/p", "HOME": "/h", "LC_ALL": "C"} | plain
+
+
+def test_a_path_and_a_home_are_always_there() -> None:
+    env = tool_environment({})
+    assert set(env) == {"PATH", "HOME", "TERM", "NO_COLOR", "PAGER", "GIT_PAGER"}
+    assert "/bin" in env["PATH"]
+
+
+def test_what_the_server_s_user_has_set_of_pagers_and_colours_is_kept() -> None:
+    chosen = {"NO_COLOR": "", "PAGER": "less", "GIT_PAGER": "delta"}
+    assert tool_environment(chosen).items() >= chosen.items()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft202012Validator
 
-from actors.adapters.tools.registry import StandardToolbox
+from actors.adapters.tools.registry import StandardToolbox, ThinkTool
 from actors.core.context import ToolGroup
 from actors.ports import InvalidToolInputError
 
@@ -143,3 +143,12 @@ def test_a_path_that_no_system_takes_is_refused_before_anything_is_started(tool:
     with pytest.raises(InvalidToolInputError, match="`path`") as refused:
         toolbox.parse(tool, json.dumps({"path": "x" * 4097} | beside.get(tool, {})))
     assert len(str(refused.value)) < 1000
+
+
+# think: acknowledged, and nothing else.
+
+
+def test_thoughts_are_noted_and_nothing_runs(call: Any) -> None:
+    output = ThinkTool().run({"thoughts": ""}, call.context)
+    assert (output.text, output.is_error) == ("Noted.", False)
+    assert not call.sandbox.launches

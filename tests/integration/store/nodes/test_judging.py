@@ -1,5 +1,6 @@
 """Who is declared dead, and who never is."""
 
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
+from actors.adapters.store.postgres.nodes.node_watch import refuses
 from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.integration.store.nodes.conftest import make_tables
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
+from tests.support.patience import PATIENCE
 from tests.support.postgres import PostgresServer
 
 LONG = 10 * TIMING.ttl
@@ -237,3 +240,30 @@ def test_a_database_that_only_reads_is_refused(database: Database, ending: ExitS
             Stepped(ending, database.url)
     finally:
         database.ask(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+
+
+# Only a refused connection says that nobody listens any more.
+
+
+def test_a_port_refuses_once_its_process_has_closed_it() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=5) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert not refuses(address, seconds=PATIENCE), "taken by the kernel, as for a process that is stopped"
+    assert refuses(address, seconds=PATIENCE)
+
+
+def test_all_addresses_of_a_name_have_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as open_, socket.create_server(("127.0.0.1", 0)) as closed:
+        places = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each.getsockname()) for each in (closed, open_)]
+        closed.close()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+        assert not refuses("name:1", seconds=PATIENCE)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places[:1])
+        assert refuses("name:1", seconds=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "no port", "host.invalid:1", "127.0.0.1:99999", "127.0.0.1:x", "unix:here:/tmp/x"]
+)
+def test_what_is_no_address_says_nothing(address: str) -> None:
+    assert not refuses(address, seconds=0.1)
