@@ -1,6 +1,8 @@
 """A chat without its looks: what is typed, what it does, what is shown."""
 
 import asyncio
+import functools
+import inspect
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -91,6 +93,18 @@ def play(address: str, story: Callable[[Chat], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+def chatting(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an async test on a loop of its own; its first argument is a chat with the server at `address`."""
+
+    @functools.wraps(test)
+    def run(address: str, **fixtures: Any) -> None:
+        play(address, lambda chat: test(chat, **fixtures))
+
+    chat, *others = inspect.signature(test).parameters.values()
+    run.__signature__ = inspect.Signature([chat.replace(name="address"), *others])  # type: ignore[attr-defined]
+    return run
+
+
 def sent(fake: FakeBedrock) -> list[tuple[str, v1.Delivery.ValueType]]:
     return [
         (request.text, request.delivery)
@@ -99,32 +113,26 @@ def sent(fake: FakeBedrock) -> list[tuple[str, v1.Delivery.ValueType]]:
     ]
 
 
-def test_what_is_entered_is_sent_and_answered(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_what_is_entered_is_sent_and_answered(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("ls", "a.txt\nb.txt", "Two files."))
-
-    async def story(chat: Chat) -> None:
-        chat.session.enter("What is here?")
-        await chat.until(lambda: "Two files." in chat.screen and not chat.session.view.busy)
-        shown = [line for line in chat.lines if line]
-        assert shown[:3] == ["> What is here?", "Let me look.", "● bash ls"]
-        assert shown[3:5] == ["  │ a.txt", "  │ b.txt"]
-        assert shown[-1] == "Two files."
-
-    play(address, story)
+    chat.session.enter("What is here?")
+    await chat.until(lambda: "Two files." in chat.screen and not chat.session.view.busy)
+    shown = [line for line in chat.lines if line]
+    assert shown[:3] == ["> What is here?", "Let me look.", "● bash ls"]
+    assert shown[3:5] == ["  │ a.txt", "  │ b.txt"]
+    assert shown[-1] == "Two files."
     assert sent(fake) == [("What is here?", v1.DELIVERY_STEER)]
 
 
-def test_while_the_agent_works_enter_steers_and_tab_queues(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_while_the_agent_works_enter_steers_and_tab_queues(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.extend([uses_tool("ls", "", "Yes.", ask=True), says("Next.")])
-
-    async def story(chat: Chat) -> None:
-        await chat.asks("Look")
-        chat.session.enter("and hurry")
-        await chat.enters("/queue then this", "“then this” waits (follow-up)")
-        assert "“and hurry” waits (steer)" in chat.screen
-        assert "2 waiting" in chat.session.status()
-
-    play(address, story)
+    await chat.asks("Look")
+    chat.session.enter("and hurry")
+    await chat.enters("/queue then this", "“then this” waits (follow-up)")
+    assert "“and hurry” waits (steer)" in chat.screen
+    assert "2 waiting" in chat.session.status()
     assert sent(fake)[1:] == [("and hurry", v1.DELIVERY_STEER), ("then this", v1.DELIVERY_FOLLOW_UP)]
 
 
@@ -141,20 +149,17 @@ def test_while_the_agent_works_enter_steers_and_tab_queues(address: str, fake: F
         ("never b", {"decision": v1.APPROVAL_DECISION_DENY, "rule": v1.ApprovalRule(command_prefix="rm")}),
     ],
 )
-def test_a_question_is_answered(address: str, fake: FakeBedrock, reply: str, answer: dict[str, Any]) -> None:
+@chatting
+async def test_a_question_is_answered(chat: Chat, fake: FakeBedrock, reply: str, answer: dict[str, Any]) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
-
-    async def story(chat: Chat) -> None:
-        await chat.asks("Remove x")
-        assert "? Run bash in /tmp?\n    rm x" in chat.screen
-        chat.session.enter(reply, chat.session.question)
-        await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
-        if "rule" in answer:
-            action = "allow" if answer["decision"] == v1.APPROVAL_DECISION_APPROVE else "deny"
-            await chat.until(lambda: f"· rule r1: {action} " in chat.screen)
-            assert "(/approvals r1 revokes it)" in chat.screen
-
-    play(address, story)
+    await chat.asks("Remove x")
+    assert "? Run bash in /tmp?\n    rm x" in chat.screen
+    chat.session.enter(reply, chat.session.question)
+    await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
+    if "rule" in answer:
+        action = "allow" if answer["decision"] == v1.APPROVAL_DECISION_APPROVE else "deny"
+        await chat.until(lambda: f"· rule r1: {action} " in chat.screen)
+        assert "(/approvals r1 revokes it)" in chat.screen
     expected = v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", **answer)
     assert fake.asked(v1.ResolveApprovalRequest) == [expected]
     assert len(sent(fake)) == 1
@@ -167,120 +172,100 @@ def test_a_question_is_answered(address: str, fake: FakeBedrock, reply: str, ans
         (v1.MODE_UNRESTRICTED, "unrestricted mode? Tools can then change any file and use the network"),
     ],
 )
-def test_a_request_for_a_mode_says_which(address: str, fake: FakeBedrock, mode: v1.Mode.ValueType, words: str) -> None:
+@chatting
+async def test_a_request_for_a_mode_says_which(
+    chat: Chat, fake: FakeBedrock, mode: v1.Mode.ValueType, words: str
+) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=mode))
-
-    async def story(chat: Chat) -> None:
-        await chat.asks("Remove x")
-        assert f"? Switch to {words}, until you switch back (/mode).\n    to write" in chat.screen
-        chat.session.enter("y", chat.session.question)
-        await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
-
-    play(address, story)
+    await chat.asks("Remove x")
+    assert f"? Switch to {words}, until you switch back (/mode).\n    to write" in chat.screen
+    chat.session.enter("y", chat.session.question)
+    await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
 
 
-def test_a_request_for_the_unrestricted_mode_can_be_answered_with_the_workspace_mode(
-    address: str, fake: FakeBedrock
+@chatting
+async def test_a_request_for_the_unrestricted_mode_can_be_answered_with_the_workspace_mode(
+    chat: Chat, fake: FakeBedrock
 ) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
-
-    async def story(chat: Chat) -> None:
-        await chat.asks("Remove x")
-        chat.session.enter("w", chat.session.question)
-        await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
-
-    play(address, story)
+    await chat.asks("Remove x")
+    chat.session.enter("w", chat.session.question)
+    await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
     (change,) = fake.asked(v1.SetModeRequest)
     assert change.mode == v1.MODE_WORKSPACE
     (answer,) = fake.asked(v1.ResolveApprovalRequest)
     assert (answer.decision, answer.note) == (v1.APPROVAL_DECISION_DENY, WORKSPACE_INSTEAD)
 
 
-def test_a_question_stays_open_where_the_workspace_mode_is_refused(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_a_question_stays_open_where_the_workspace_mode_is_refused(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
     cause = ErrorInfo(reason="MODE_UNAVAILABLE", domain="bedrock.dev", metadata={"cause": "directory"})
     fake.refuse("SetMode", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "", "not in this directory", [cause]))
-
-    async def story(chat: Chat) -> None:
-        await chat.asks("Remove x")
-        chat.session.enter("w", chat.session.question)
-        await chat.shows("not in this directory")
-        await chat.shows("in another directory")
-        assert "another mode" not in chat.screen
-        assert chat.session.question
-
-    play(address, story)
+    await chat.asks("Remove x")
+    chat.session.enter("w", chat.session.question)
+    await chat.shows("not in this directory")
+    await chat.shows("in another directory")
+    assert "another mode" not in chat.screen
+    assert chat.session.question
     assert not fake.asked(v1.ResolveApprovalRequest)
 
 
 @pytest.mark.parametrize("words", ["w", "yess", "yesterday", "nothing like that", "all of them"])
-def test_what_is_no_reply_is_asked_again_and_not_sent(address: str, fake: FakeBedrock, words: str) -> None:
+@chatting
+async def test_what_is_no_reply_is_asked_again_and_not_sent(chat: Chat, fake: FakeBedrock, words: str) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
-
-    async def story(chat: Chat) -> None:
-        await chat.asks("Remove x")
-        chat.session.enter(words, chat.session.question)
-        await chat.shows("· answer y, n, e or b; Esc or Ctrl-C cancels, ↑ and Tab queue it as a message")
-        assert chat.session.question
-
-    play(address, story)
+    await chat.asks("Remove x")
+    chat.session.enter(words, chat.session.question)
+    await chat.shows("· answer y, n, e or b; Esc or Ctrl-C cancels, ↑ and Tab queue it as a message")
+    assert chat.session.question
     assert not fake.asked(v1.ResolveApprovalRequest)
     assert sent(fake) == [("Remove x", v1.DELIVERY_STEER)]
 
 
-def test_typing_on_after_ctrl_c_stays(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_typing_on_after_ctrl_c_stays(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello."))
-
-    async def story(chat: Chat) -> None:
-        assert not chat.session.interrupt()
-        assert "Ctrl-C again to exit" in chat.screen
-        await chat.enters("Hi", "Hello.")
-        assert not chat.session.interrupt()
-
-    play(address, story)
+    assert not chat.session.interrupt()
+    assert "Ctrl-C again to exit" in chat.screen
+    await chat.enters("Hi", "Hello.")
+    assert not chat.session.interrupt()
 
 
-def test_a_message_that_cannot_be_sent_is_not_lost_silently(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_a_message_that_cannot_be_sent_is_not_lost_silently(chat: Chat, fake: FakeBedrock) -> None:
     fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "TERMINAL", "read-only"))
-
-    async def story(chat: Chat) -> None:
-        await chat.enters("One more thing", "read-only")
-        assert "not sent: “One more thing”" in chat.screen
-
-    play(address, story)
+    await chat.enters("One more thing", "read-only")
+    assert "not sent: “One more thing”" in chat.screen
 
 
 # --- a context that is used up ---
 
 
-def test_a_chat_that_is_to_go_on_does_so_by_itself(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_a_chat_that_is_to_go_on_does_so_by_itself(chat: Chat, fake: FakeBedrock) -> None:
     fake.conversation.auto_continue = True
-
-    async def story(chat: Chat) -> None:
-        before = chat.session.view
-        await chat.until(lambda: before.info.slug)
-        fake.happen(state("awaiting_continuation"), state("context_exhausted"))
-        await chat.shows("· this chat continues in brave-otter")
-        assert "bedrock continue" not in chat.screen
-
-    play(address, story)
+    before = chat.session.view
+    await chat.until(lambda: before.info.slug)
+    fake.happen(state("awaiting_continuation"), state("context_exhausted"))
+    await chat.shows("· this chat continues in brave-otter")
+    assert "bedrock continue" not in chat.screen
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
 
 
-def test_a_message_to_a_full_conversation_is_not_sent_and_it_is_said_how_to_go_on(
-    address: str, fake: FakeBedrock
+@chatting
+async def test_a_message_to_a_full_conversation_is_not_sent_and_it_is_said_how_to_go_on(
+    chat: Chat, fake: FakeBedrock
 ) -> None:
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.info.slug)
-        fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only"))
-        await chat.enters("One more thing", "✗ not sent: “One more thing” (↑ brings it back)")
-        await chat.shows("/continue in a chat")
-
-    play(address, story)
+    await chat.until(lambda: chat.session.view.info.slug)
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only"))
+    await chat.enters("One more thing", "✗ not sent: “One more thing” (↑ brings it back)")
+    await chat.shows("/continue in a chat")
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
-def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_text_that_is_void_is_said_to_be_void(chat: Chat, fake: FakeBedrock) -> None:
     def stumble(run: str) -> list[Step]:
         return [
             state("llm_requesting", run),
@@ -292,91 +277,76 @@ def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -
         ]
 
     fake.answers.append(stumble)
-
-    async def story(chat: Chat) -> None:
-        await chat.enters("Hi", "Whole")
-        assert chat.lines.index("Half") < chat.lines.index("· the unfinished text above was discarded")
-
-    play(address, story)
+    await chat.enters("Hi", "Whole")
+    assert chat.lines.index("Half") < chat.lines.index("· the unfinished text above was discarded")
 
 
-def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
-    async def story(chat: Chat) -> None:
-        await chat.enters("/queue", "the queue is empty")
-        message = v1.Message(name=f"{NAME}/messages/q1", delivery=v1.DELIVERY_FOLLOW_UP)
-        message.content.add(text="then this")
-        message.create_time.GetCurrentTime()
-        queued = v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED)
-        fake.happen(v1.Event(queue_changed=queued))
-        await chat.until(lambda: chat.session.view.queue)
-        await chat.enters("/queue", "· follow-up: “then this”")
-
-    play(address, story)
+@chatting
+async def test_the_queue_is_shown(chat: Chat, fake: FakeBedrock) -> None:
+    await chat.enters("/queue", "the queue is empty")
+    message = v1.Message(name=f"{NAME}/messages/q1", delivery=v1.DELIVERY_FOLLOW_UP)
+    message.content.add(text="then this")
+    message.create_time.GetCurrentTime()
+    queued = v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED)
+    fake.happen(v1.Event(queue_changed=queued))
+    await chat.until(lambda: chat.session.view.queue)
+    await chat.enters("/queue", "· follow-up: “then this”")
 
 
-def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> None:
-    async def story(chat: Chat) -> None:
-        await chat.enters("/help", "complete a command or a path")
-        for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
-            chat.session.enter(line)
-        await chat.shows("unknown command: /nonsense. /help lists")
-        assert "the queue is empty" in chat.screen
-        assert "this chat continues in brave-otter" in chat.screen
-        chat.session.enter("/quit")
-        await asyncio.wait_for(chat.session.over.wait(), 10)
-
-    play(address, story)
+@chatting
+async def test_commands_reach_the_conversation(chat: Chat, fake: FakeBedrock) -> None:
+    await chat.enters("/help", "complete a command or a path")
+    for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
+        chat.session.enter(line)
+    await chat.shows("unknown command: /nonsense. /help lists")
+    assert "the queue is empty" in chat.screen
+    assert "this chat continues in brave-otter" in chat.screen
+    chat.session.enter("/quit")
+    await asyncio.wait_for(chat.session.over.wait(), 10)
     assert fake.conversation.mode == v1.MODE_UNRESTRICTED
     assert fake.conversation.model == "models/big"
 
 
-def test_a_chat_goes_on_in_the_successor(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_a_chat_goes_on_in_the_successor(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello again."))
-
-    async def story(chat: Chat) -> None:
-        before = chat.session.view
-        await chat.until(lambda: before.info.slug)
-        await chat.enters("/continue", "· this chat continues in brave-otter")
-        await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
-        await chat.enters("Hi", "Hello again.")
-        assert not chat.session.over.is_set()
-
-    play(address, story)
+    before = chat.session.view
+    await chat.until(lambda: before.info.slug)
+    await chat.enters("/continue", "· this chat continues in brave-otter")
+    await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
+    await chat.enters("Hi", "Hello again.")
+    assert not chat.session.over.is_set()
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
     assert len(fake.asked(v1.SubscribeRequest)) == 2
 
 
-def test_a_chat_goes_on_in_a_fork(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_a_chat_goes_on_in_a_fork(chat: Chat, fake: FakeBedrock) -> None:
     fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
 
     def moved(chat: Chat, before: object) -> bool:
         return chat.session.view is not before
 
-    async def story(chat: Chat) -> None:
-        for line in ("/rewind x", "/rewind 0", "/rewind 7"):
-            chat.session.enter(line)
-        await chat.shows("usage: /rewind, or /rewind 2")
-        await chat.shows("nothing would be left")
-        for number, line in enumerate(("/fork", "/rewind", "/rewind 2"), 1):
-            before = chat.session.view
-            await chat.until(partial(attrgetter("info.slug"), before))
-            chat.session.enter(line)
-            await chat.until(partial(moved, chat, before))
-            assert chat.screen.count("· a fork: brave-otter; files stay as they are") == number
-
-    play(address, story)
+    for line in ("/rewind x", "/rewind 0", "/rewind 7"):
+        chat.session.enter(line)
+    await chat.shows("usage: /rewind, or /rewind 2")
+    await chat.shows("nothing would be left")
+    for number, line in enumerate(("/fork", "/rewind", "/rewind 2"), 1):
+        before = chat.session.view
+        await chat.until(partial(attrgetter("info.slug"), before))
+        chat.session.enter(line)
+        await chat.until(partial(moved, chat, before))
+        assert chat.screen.count("· a fork: brave-otter; files stay as they are") == number
     asked = [each for each in fake.asked(v1.ForkConversationRequest) if isinstance(each, v1.ForkConversationRequest)]
     assert [each.request_cycle.rpartition("/")[2] for each in asked] == ["", "c1:2", "c1:1"]
 
 
-def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: FakeBedrock) -> None:
-    async def story(chat: Chat) -> None:
-        chat.session.enter("/withdraw q7")
-        await chat.enters(
-            "/image", "usage: /image PATH"
-        )  # commands are done one after the other, and the first prints nothing
-
-    play(address, story)
+@chatting
+async def test_one_of_several_messages_that_wait_is_taken_back(chat: Chat, fake: FakeBedrock) -> None:
+    chat.session.enter("/withdraw q7")
+    await chat.enters(
+        "/image", "usage: /image PATH"
+    )  # commands are done one after the other, and the first prints nothing
     assert fake.asked(v1.WithdrawMessageRequest) == [v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")]
 
 
@@ -395,49 +365,42 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
         ("/effort high", "the effort is high"),
     ],
 )
-def test_a_command_shows_what_can_be_chosen_and_what_is(address: str, fake: FakeBedrock, line: str, words: str) -> None:
+@chatting
+async def test_a_command_shows_what_can_be_chosen_and_what_is(
+    chat: Chat, fake: FakeBedrock, line: str, words: str
+) -> None:
     fake.conversation.approval_policy = v1.APPROVAL_POLICY_ASK_WRITES
     efforts = (v1.REASONING_EFFORT_LOW, v1.REASONING_EFFORT_HIGH, v1.REASONING_EFFORT_MAX)
     (demo,) = (model for model in fake.models if model.name == fake.conversation.model)
     demo.reasoning_efforts.extend(efforts)
-
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.info.mode)
-        await chat.enters(line, words)
-
-    play(address, story)
+    await chat.until(lambda: chat.session.view.info.mode)
+    await chat.enters(line, words)
 
 
-def test_background_jobs_are_reported_and_ended_on_request(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_background_jobs_are_reported_and_ended_on_request(chat: Chat, fake: FakeBedrock) -> None:
     fake.jobs = ["b-1", "b-3"]
-
-    async def story(chat: Chat) -> None:
-        await chat.enters("/cancel", "still running in the background: b-1, b-3 (`/kill` ends them)")
-        await chat.enters("/kill", "background jobs ended: b-1, b-3")
-        assert chat.screen.count("there is nothing to cancel") == 1
-
-    play(address, story)
+    await chat.enters("/cancel", "still running in the background: b-1, b-3 (`/kill` ends them)")
+    await chat.enters("/kill", "background jobs ended: b-1, b-3")
+    assert chat.screen.count("there is nothing to cancel") == 1
 
 
-def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_on_request(
-    address: str, fake: FakeBedrock
+@chatting
+async def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_on_request(
+    chat: Chat, fake: FakeBedrock
 ) -> None:
     fake.jobs = ["b-1"]
     fake.conversation.background_jobs.append("b-1")
     fake.answers.append(
         lambda run: [stored("agent", call("bash", {"command": "sleep 99"})), state("tool_executing", run), Gate()]
     )
-
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: "1 background job" in chat.session.status())
-        await chat.enters("Go", "● bash sleep 99")
-        chat.session.enter("/mode restricted")
-        what = "bash sleep 99, the background job b-1, the MCP server files"
-        await chat.shows(f"· still running with more rights: {what} (`/mode restricted stop` stops that)")
-        await chat.enters("/mode restricted stop", f"· stopped: {what}")
-        await chat.until(lambda: "background job" not in chat.session.status())
-
-    play(address, story)
+    await chat.until(lambda: "1 background job" in chat.session.status())
+    await chat.enters("Go", "● bash sleep 99")
+    chat.session.enter("/mode restricted")
+    what = "bash sleep 99, the background job b-1, the MCP server files"
+    await chat.shows(f"· still running with more rights: {what} (`/mode restricted stop` stops that)")
+    await chat.enters("/mode restricted stop", f"· stopped: {what}")
+    await chat.until(lambda: "background job" not in chat.session.status())
     asked = [
         request.stop_running for request in fake.asked(v1.SetModeRequest) if isinstance(request, v1.SetModeRequest)
     ]
@@ -455,13 +418,10 @@ def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_on_r
         ("  // indented\n  code", "  // indented\n  code"),
     ],
 )
-def test_a_message_may_begin_with_a_slash(address: str, fake: FakeBedrock, typed: str, text: str) -> None:
+@chatting
+async def test_a_message_may_begin_with_a_slash(chat: Chat, fake: FakeBedrock, typed: str, text: str) -> None:
     fake.answers.append(says("I see."))
-
-    async def story(chat: Chat) -> None:
-        await chat.enters(typed, "I see.")
-
-    play(address, story)
+    await chat.enters(typed, "I see.")
     assert sent(fake) == [(text, v1.DELIVERY_STEER)]
 
 
@@ -469,93 +429,77 @@ def test_a_message_may_begin_with_a_slash(address: str, fake: FakeBedrock, typed
     ("typed", "meant"),
     [("/moed restricted", "/mode"), ("/quit now/then", "/quit"), ("/hlep", "/help"), ("  /hlep", "/help")],
 )
-def test_a_misspelled_command_is_guessed_and_not_sent(address: str, fake: FakeBedrock, typed: str, meant: str) -> None:
-    async def story(chat: Chat) -> None:
-        await chat.enters(typed, meant)
-
-    play(address, story)
+@chatting
+async def test_a_misspelled_command_is_guessed_and_not_sent(
+    chat: Chat, fake: FakeBedrock, typed: str, meant: str
+) -> None:
+    await chat.enters(typed, meant)
     assert sent(fake) == []
 
 
-def test_compact_goes_on_in_the_successor_once_the_summary_is_written(address: str, fake: FakeBedrock) -> None:
-    async def story(chat: Chat) -> None:
-        before = chat.session.view
-        await chat.until(lambda: before.info.slug)
-        await chat.enters("/compact", "· this chat continues in brave-otter")
-        await chat.until(lambda: chat.session.view is not before)
-
-    play(address, story)
+@chatting
+async def test_compact_goes_on_in_the_successor_once_the_summary_is_written(chat: Chat, fake: FakeBedrock) -> None:
+    before = chat.session.view
+    await chat.until(lambda: before.info.slug)
+    await chat.enters("/compact", "· this chat continues in brave-otter")
+    await chat.until(lambda: chat.session.view is not before)
     assert len(fake.asked(v1.TriggerContinuationRequest)) == len(fake.asked(v1.ContinueConversationRequest)) == 1
 
 
-def test_compact_does_not_advise_what_it_does_itself(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_compact_does_not_advise_what_it_does_itself(chat: Chat, fake: FakeBedrock) -> None:
     summary = stored("system", v1.ContentBlock(text="Summed up."))
     summary.message_added.system_kind = v1.SYSTEM_MESSAGE_KIND_SUMMARY
-
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.info.slug)
-        transcript = chat.session.transcript
-        await chat.session.compact()
-        transcript.show(Event.from_proto(summary))
-        await chat.shows("Summed up.")
-        assert "bedrock continue" not in chat.screen
-
-    play(address, story)
+    await chat.until(lambda: chat.session.view.info.slug)
+    transcript = chat.session.transcript
+    await chat.session.compact()
+    transcript.show(Event.from_proto(summary))
+    await chat.shows("Summed up.")
+    assert "bedrock continue" not in chat.screen
 
 
-def test_compact_without_a_summary_stays_and_says_why(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_compact_without_a_summary_stays_and_says_why(chat: Chat, fake: FakeBedrock) -> None:
     fake.summary = [stored("error", v1.ContentBlock(text="No summary was written: no route")), state("idle")]
-
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.info.slug)
-        await chat.enters("/compact", "✗ No summary was written: no route")
-        await chat.until(lambda: chat.session.view.state.kind == "idle")
-
-    play(address, story)
+    await chat.until(lambda: chat.session.view.info.slug)
+    await chat.enters("/compact", "✗ No summary was written: no route")
+    await chat.until(lambda: chat.session.view.state.kind == "idle")
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
-def test_a_chat_whose_server_has_ended_says_once_how_to_go_on(address: str) -> None:
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.info.slug)
-        chat.session.disconnected(Unavailable("the stream ended"), 1)
-        assert "has ended" not in chat.screen
-        for _ in range(2):
-            chat.session.disconnected(ServerNotRunning("nobody listens"), 1)
-        assert chat.screen.count("bedrock chat -r brave-otter") == 1
-
-    play(address, story)
+@chatting
+async def test_a_chat_whose_server_has_ended_says_once_how_to_go_on(chat: Chat) -> None:
+    await chat.until(lambda: chat.session.view.info.slug)
+    chat.session.disconnected(Unavailable("the stream ended"), 1)
+    assert "has ended" not in chat.screen
+    for _ in range(2):
+        chat.session.disconnected(ServerNotRunning("nobody listens"), 1)
+    assert chat.screen.count("bedrock chat -r brave-otter") == 1
 
 
-def test_compact_that_is_refused_stays(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_compact_that_is_refused_stays(chat: Chat, fake: FakeBedrock) -> None:
     fake.refuse("TriggerContinuation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
-
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.info.slug)
-        await chat.enters("/compact", "agent is busy")
-        fake.happen(state("awaiting_continuation"), state("context_exhausted"))
-        await chat.until(lambda: chat.session.view.state.kind == "context_exhausted")
-
-    play(address, story)
+    await chat.until(lambda: chat.session.view.info.slug)
+    await chat.enters("/compact", "agent is busy")
+    fake.happen(state("awaiting_continuation"), state("context_exhausted"))
+    await chat.until(lambda: chat.session.view.state.kind == "context_exhausted")
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
 @pytest.mark.parametrize("command", ["/new", "/clear"])
-def test_a_new_conversation_in_the_same_chat_has_the_same_settings(
-    address: str, fake: FakeBedrock, command: str
+@chatting
+async def test_a_new_conversation_in_the_same_chat_has_the_same_settings(
+    chat: Chat, fake: FakeBedrock, command: str
 ) -> None:
     fake.conversation.approval_policy = v1.APPROVAL_POLICY_ASK_WRITES
     fake.conversation.mode = v1.MODE_UNRESTRICTED
     cleared: list[str] = []
-
-    async def story(chat: Chat) -> None:
-        chat.session.clear_screen = lambda: cleared.append("screen")
-        before = chat.session.view
-        await chat.until(lambda: before.info.slug)
-        await chat.enters(command, "· a new conversation: brave-otter")
-        await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
-
-    play(address, story)
+    chat.session.clear_screen = lambda: cleared.append("screen")
+    before = chat.session.view
+    await chat.until(lambda: before.info.slug)
+    await chat.enters(command, "· a new conversation: brave-otter")
+    await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
     (made,) = fake.asked(v1.CreateConversationRequest)
     wanted = made.conversation
     assert (wanted.working_directory, wanted.mode) == ("/tmp", v1.MODE_UNRESTRICTED)
@@ -569,22 +513,20 @@ def job(handle: str, status: str, code: int | None = None) -> v1.Event:
     return v1.Event(background_job_changed=changed)
 
 
-def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(address: str, fake: FakeBedrock) -> None:
-    async def story(chat: Chat) -> None:
-        await chat.until(lambda: chat.session.view.info.slug)
-        assert "background" not in chat.session.status()
-        fake.happen(job("b-1", "running"), job("b-2", "running"), job("b-3", "running"))
-        await chat.until(lambda: "3 background jobs ·" in chat.session.status())
-        fake.happen(job("b-1", "exited", 2))
-        await chat.shows("· the background job b-1 exited with code 2: make all")
-        assert "2 background jobs ·" in chat.session.status()
-        fake.happen(job("b-2", "killed"), job("b-3", "lost"))
-        await chat.shows("· the background job b-2 was killed: make all")
-        await chat.shows("· the background job b-3 ended with the server: make all")
-        assert "background" not in chat.session.status()
-        await chat.enters("/kill", "there is nothing to cancel, and no background job is running")
-
-    play(address, story)
+@chatting
+async def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(chat: Chat, fake: FakeBedrock) -> None:
+    await chat.until(lambda: chat.session.view.info.slug)
+    assert "background" not in chat.session.status()
+    fake.happen(job("b-1", "running"), job("b-2", "running"), job("b-3", "running"))
+    await chat.until(lambda: "3 background jobs ·" in chat.session.status())
+    fake.happen(job("b-1", "exited", 2))
+    await chat.shows("· the background job b-1 exited with code 2: make all")
+    assert "2 background jobs ·" in chat.session.status()
+    fake.happen(job("b-2", "killed"), job("b-3", "lost"))
+    await chat.shows("· the background job b-2 was killed: make all")
+    await chat.shows("· the background job b-3 ended with the server: make all")
+    assert "background" not in chat.session.status()
+    await chat.enters("/kill", "there is nothing to cancel, and no background job is running")
 
 
 def test_the_help_is_two_columns(address: str) -> None:
@@ -597,37 +539,28 @@ def test_the_help_is_two_columns(address: str) -> None:
     play(address, story)
 
 
-def test_a_lost_connection_is_reported_once_and_the_chat_goes_on(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_a_lost_connection_is_reported_once_and_the_chat_goes_on(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello."))
     fake.cuts.extend([2, 1, 1])
-
-    async def story(chat: Chat) -> None:
-        chat.session.enter("Hi")
-        await chat.until(lambda: "Hello." in chat.screen and not chat.session.view.busy)
-        assert chat.screen.count("connection lost") <= 2
-        assert "connection lost" not in chat.session.status()
-
-    play(address, story)
+    chat.session.enter("Hi")
+    await chat.until(lambda: "Hello." in chat.screen and not chat.session.view.busy)
+    assert chat.screen.count("connection lost") <= 2
+    assert "connection lost" not in chat.session.status()
 
 
-def test_a_deleted_conversation_ends_the_chat(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_a_deleted_conversation_ends_the_chat(chat: Chat, fake: FakeBedrock) -> None:
     fake.deleted = True
-
-    async def story(chat: Chat) -> None:
-        await asyncio.wait_for(chat.session.over.wait(), 10)
-        assert "the conversation was deleted" in chat.screen
-
-    play(address, story)
+    await asyncio.wait_for(chat.session.over.wait(), 10)
+    assert "the conversation was deleted" in chat.screen
 
 
-def test_a_conversation_that_cannot_be_watched_ends_the_chat(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_a_conversation_that_cannot_be_watched_ends_the_chat(chat: Chat, fake: FakeBedrock) -> None:
     fake.refuse("Subscribe", Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_STREAMS", "too many streams"))
-
-    async def story(chat: Chat) -> None:
-        await asyncio.wait_for(chat.session.over.wait(), 10)
-        assert "too many streams" in chat.screen
-
-    play(address, story)
+    await asyncio.wait_for(chat.session.over.wait(), 10)
+    assert "too many streams" in chat.screen
 
 
 def view_of(*steps: v1.Event, at: float = 0.0) -> ConversationView:
@@ -710,7 +643,8 @@ def test_the_status_line_says_what_is_going_on(step: v1.Event, words: str) -> No
     assert view_of(step).status(0, NOON).split(" · ")[0] == words
 
 
-def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_the_transcript_survives_every_kind_of_event(chat: Chat, fake: FakeBedrock) -> None:
     reaped = v1.Event.ToolTreeReaped(tool_use_id="t1", pids=[1, 2])
     reaped.duration.FromMilliseconds(12)
     retrying = v1.Event.Retrying(attempt=2, max_attempts=3, error=v1.RunError(message="overloaded"))
@@ -728,71 +662,60 @@ def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBed
         v1.Event(tool_tree_reaped=reaped),
         stopped("r", "interrupted", "round_cap"),
     )
-
-    async def story(chat: Chat) -> None:
-        await chat.shows("its limit of model requests")
-        for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83 %", "✓ x", "2 processes ended"):
-            assert words in chat.screen
-        assert (chat.screen.count("Hm."), chat.screen.count("Well.")) == (1, 1)
-
-    play(address, story)
+    await chat.shows("its limit of model requests")
+    for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83 %", "✓ x", "2 processes ended"):
+        assert words in chat.screen
+    assert (chat.screen.count("Hm."), chat.screen.count("Well.")) == (1, 1)
 
 
-def test_an_image_goes_with_what_is_said_next(address: str, fake: FakeBedrock, tmp_path: Path) -> None:
+@chatting
+async def test_an_image_goes_with_what_is_said_next(chat: Chat, fake: FakeBedrock, tmp_path: Path) -> None:
     (tmp_path / "a.gif").write_bytes(b"GIF89a")
     (tmp_path / "a.txt").write_bytes(b"hello")
     fake.conversation.model = "models/big"
     fake.answers += [says("A cat."), says("Yes.")]
+    for line in (f"/image {tmp_path}/a.txt", "/image /nowhere", f"/image {tmp_path}/a.gif", "Look.", "And?"):
+        chat.session.enter(line)
+    await chat.until(lambda: len(sent(fake)) == 2)
 
-    async def story(chat: Chat) -> None:
-        for line in (f"/image {tmp_path}/a.txt", "/image /nowhere", f"/image {tmp_path}/a.gif", "Look.", "And?"):
-            chat.session.enter(line)
-        await chat.until(lambda: len(sent(fake)) == 2)
-
-        assert "neither PNG, JPEG, GIF nor WebP" in chat.screen
-        assert "No such file" in chat.screen
-        assert "an image will be sent with your next message" in chat.screen
-
-    play(address, story)
+    assert "neither PNG, JPEG, GIF nor WebP" in chat.screen
+    assert "No such file" in chat.screen
+    assert "an image will be sent with your next message" in chat.screen
     requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
     assert [[image.media_type for image in request.images] for request in requests] == [["image/gif"], []]
 
 
-def test_an_image_is_attached_only_if_the_model_may_take_it(address: str, fake: FakeBedrock, tmp_path: Path) -> None:
+@chatting
+async def test_an_image_is_attached_only_if_the_model_may_take_it(
+    chat: Chat, fake: FakeBedrock, tmp_path: Path
+) -> None:
     (tmp_path / "a.gif").write_bytes(b"GIF89a")
-
-    async def story(chat: Chat) -> None:
-        await chat.enters(f"/image {tmp_path}/a.gif", "not attached: the model demo takes no images")
-        assert "will be sent" not in chat.screen
-        fake.models[0].images = fake.models[0].images_assumed = True
-        await chat.enters(f"/image {tmp_path}/a.gif", "with your next message; demo may not take images")
-        refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "the model demo takes no images")
-        fake.refuse("SendMessage", refusal)
-        await chat.enters("Look.", "· no image is attached now")
-        fake.answers.append(says("Hello."))
-        await chat.enters("Then without.", "Hello.")
-
-    play(address, story)
+    await chat.enters(f"/image {tmp_path}/a.gif", "not attached: the model demo takes no images")
+    assert "will be sent" not in chat.screen
+    fake.models[0].images = fake.models[0].images_assumed = True
+    await chat.enters(f"/image {tmp_path}/a.gif", "with your next message; demo may not take images")
+    refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "the model demo takes no images")
+    fake.refuse("SendMessage", refusal)
+    await chat.enters("Look.", "· no image is attached now")
+    fake.answers.append(says("Hello."))
+    await chat.enters("Then without.", "Hello.")
     requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
     assert [len(request.images) for request in requests] == [1, 0]
 
 
-def test_rules_are_listed_and_revoked_in_a_chat(address: str, fake: FakeBedrock) -> None:
+@chatting
+async def test_rules_are_listed_and_revoked_in_a_chat(chat: Chat, fake: FakeBedrock) -> None:
     allow = v1.ApprovalRule.ACTION_ALLOW
     fake.conversation.approval_rules.append(
         v1.ApprovalRule(
             name=f"{NAME}/approvalRules/r7", action=allow, command="ls", origin=v1.ApprovalRule.ORIGIN_CONVERSATION
         )
     )
-
-    async def story(chat: Chat) -> None:
-        await chat.enters("/approvals ask_nothing", "it can be auto, ask_writes or ask_all")
-        await chat.shows("r7  allow the command ls")
-        chat.session.enter("/approvals r7")
-        await chat.until(lambda: not fake.conversation.approval_rules)
-        await chat.enters("/approvals", "there are no rules")
-
-    play(address, story)
+    await chat.enters("/approvals ask_nothing", "it can be auto, ask_writes or ask_all")
+    await chat.shows("r7  allow the command ls")
+    chat.session.enter("/approvals r7")
+    await chat.until(lambda: not fake.conversation.approval_rules)
+    await chat.enters("/approvals", "there are no rules")
     assert fake.asked(v1.DeleteApprovalRuleRequest) == [
         v1.DeleteApprovalRuleRequest(name=f"{NAME}/approvalRules/{rule}") for rule in ("ask_nothing", "r7")
     ]
