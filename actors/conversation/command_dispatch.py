@@ -132,19 +132,19 @@ class CommandDispatch:
         if services.quotas.limits_stored:
             services.quotas.check_stored(loaded.record.principal)
         event = events.UserMessage(
+            delivery=_delivery(request.delivery),
             at=self._pipeline.now(),
             message_id=services.ids.message(),
             text=request.text,
             images=request.images,
-            delivery=_delivery(request.delivery),
             expected_run=request.expected_run,
             generation=request.generation,
             output_schema=request.output_schema,
         )
         self._builder.read_history(loaded.record)
-        unit = loaded.begin()
         # Outdated MCP servers are ended only once the message is accepted: a refused one must change nothing.
-        outdated = services.mcp.outdated(unit.record) if isinstance(unit.record.state, INACTIVE) else ()
+        outdated = services.mcp.outdated(loaded.record) if isinstance(loaded.state, INACTIVE) else ()
+        unit = loaded.begin()
         if outdated:
             unit.run(events.McpRestarted(event.at, outdated))
         unit.run(event)

@@ -52,8 +52,8 @@ class LoadedConversation:
         # These are read each time: the window of the model may become known while the conversation is loaded, the
         # provider may refuse images, other conversations of the principal use up its quotas, and a new day begins.
         services, model, known = self._services, self.record.model, self.context
-        window, images = services.window_and_images(model)
-        quota, date = services.quotas.spent(self.record.principal), ports.date_of(services.clock.now_ms())
+        now, (window, images) = services.clock.now_ms(), services.window_and_images(model)
+        quota, date = services.quotas.spent(self.record.principal), ports.date_of(now)
         if (window, images, quota, date) != (known.usable_window, known.takes_images, known.quota_spent, known.date):
             self.context = msgspec.structs.replace(
                 known, usable_window=window, takes_images=images, quota_spent=quota, date=date

@@ -247,7 +247,8 @@ def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Hea
 def _insert(session: Session, commits: list[EncodedCommit], log: list[rows.Row]) -> None:
     for insert in (_PUT_PROFILE, _MESSAGES, _LOG, _RUNS, _FATES, _COMMANDS):
         session.insert(insert, log if insert is _LOG else [row for commit in commits for row in commit.rows[insert]])
-    add_spendings(session, [commit.spending for commit in commits if commit.spending])
+    if spendings := [commit.spending for commit in commits if commit.spending]:
+        add_spendings(session, spendings)
 
 
 def add_spendings(session: Session, spendings: list[Spending]) -> None:

@@ -202,15 +202,13 @@ def user_content(message: Message) -> tuple[Content, ...]:
 
 
 def _escaped(block: Content) -> Content:
-    """The block with Bedrock's tags escaped. Most blocks contain none; then the same object is returned."""
+    """The block with Bedrock's tags escaped."""
     match block:
-        case Text():
-            text = texts.escape(block.text)
-            return block if text == block.text else Text(text)
-        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
-            output = texts.escape(block.output)
-            return block if output == block.output else replace(block, output=output)
-        case ToolUse() | Reasoning() | Image():
+        case Text() if "<" in block.text:
+            return Text(texts.escape(block.text))
+        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete() if "<" in block.output:
+            return replace(block, output=texts.escape(block.output))
+        case _:
             return block
 
 

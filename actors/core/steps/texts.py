@@ -39,7 +39,7 @@ def _opening(*names: str) -> re.Pattern[str]:
 
 def escape(text: str) -> str:
     """Escape the tags of notices and repository files: their `<` becomes `&lt;`."""
-    return _opening(NOTICE, REPOSITORY_FILE).sub("&lt;", text) if "<" in text else text
+    return _opening(NOTICE, REPOSITORY_FILE).sub("&lt;", text)
 
 
 def escape_calls(text: str) -> str:

@@ -156,7 +156,8 @@ class SqliteWriter(Writer):
         self._thread.start()
 
     def _between(self, batch: int) -> None:
-        if self._tidy(batch) and self._space.scarce:
+        self._log.count(batch)
+        if self._tidying and self._tidy(batch) and self._space.scarce:
             self._log.cut()
         self._log.move_if_due()
         self._watch_if_due()
@@ -193,10 +194,6 @@ class SqliteWriter(Writer):
             if self._files.database_is_there and not self._database.is_closed():
                 self._log.move()
             raise
-
-    def _serve(self, batch: list[Ticket]) -> None:
-        self._log.count(len(batch))
-        super()._serve(batch)
 
     def _ready(self) -> SqliteSession:
         self._check_files()
