@@ -123,6 +123,8 @@ def test_a_node_with_other_settings_is_told_at_both_and_its_clients_are_not_kept
         assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "UNAVAILABLE")
         assert "127.0.0.1" not in refusal.text
         eventually(partial(_tells, server, f"{about} cannot be reached {told}"), "it is told")
+    with plain.client() as client:
+        client.conversation(theirs.name).delete()  # the owner would look for it at a node that has gone
     assert plain.stop() == 0
 
 
