@@ -15,7 +15,6 @@ from actors.adapters.llm.protocols.answer_builder import (
     AnswerReader,
     ContentSize,
     PreparedRequest,
-    SseEvent,
     Stop,
     TextBuffer,
     UsageFields,
@@ -37,6 +36,7 @@ from actors.adapters.llm.protocols.encoding import (
     view_of,
 )
 from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, text_in, whole_number, word
+from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import (
     Content,
     Image,

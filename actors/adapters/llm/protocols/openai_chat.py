@@ -16,7 +16,6 @@ from actors.adapters.llm.protocols.answer_builder import (
     AnswerReader,
     ContentSize,
     PreparedRequest,
-    SseEvent,
     Stop,
     TextBuffer,
     UsageFields,
@@ -45,6 +44,7 @@ from actors.adapters.llm.protocols.lenient_json import (
     whole_number,
     word,
 )
+from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.history import Turn
 from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec

@@ -15,7 +15,6 @@ from actors.adapters.llm.protocols.answer_builder import (
     AnswerReader,
     ContentSize,
     PreparedRequest,
-    SseEvent,
     Stop,
     TextBuffer,
     UsageFields,
@@ -35,6 +34,7 @@ from actors.adapters.llm.protocols.encoding import (
     results_and_parts,
 )
 from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, pieces, text_in, whole_number, word
+from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse
 from actors.core.history import Turn
 from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
