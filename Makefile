@@ -277,7 +277,7 @@ soak: $(STAMP)  ## Work with clients of every kind while the server is killed ag
 	PYTHONPATH=.:clients $(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FRESH),--fresh)
 
 # What is done most with conversations.
-E2E_SHORT = sending cancel queue sub_agents asking fork images structured_output
+E2E_SHORT = cancel queue sub_agents asking fork images structured_output
 
 .PHONY: cluster-e2e
 cluster-e2e: $(STAMP)  ## Run the end-to-end tests through a node that owns none of their conversations (SHORT=1 for some), and a round of `make cluster`
