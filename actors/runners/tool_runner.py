@@ -366,7 +366,7 @@ class ToolRights:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.mode = Mode.RESTRICTED
-        """In which calls start from now on; running calls keep the mode in which they were started."""
+        """In which calls start from now on; running calls keep theirs. Only the conversation's thread changes it."""
         self._calls: dict[str, tuple[Mode, ports.CancelToken]] = {}
 
     def narrow(self, mode: Mode) -> None:
