@@ -204,11 +204,11 @@ def user_content(message: Message) -> tuple[Content, ...]:
 def _escaped(block: Content) -> Content:
     """The block with Bedrock's tags escaped."""
     match block:
-        case Text() if "<" in block.text:
-            return Text(texts.escape(block.text))
-        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete() if "<" in block.output:
-            return replace(block, output=texts.escape(block.output))
-        case _:
+        case Text():
+            return Text(texts.escape(block.text)) if "<" in block.text else block
+        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
+            return replace(block, output=texts.escape(block.output)) if "<" in block.output else block
+        case ToolUse() | Reasoning() | Image():
             return block
 
 

@@ -44,7 +44,7 @@ def what_happened(error: errors.BedrockError) -> str:
 
 
 def what_to_do(error: errors.BedrockError, *, in_chat: bool = False, name: str = "NAME") -> str:
-    """A hint: a command to enter, about the conversation `name`, or in a chat a key to press; "" if it is told."""
+    """A hint: a command to enter, about the conversation `name`, or in a chat a key to press; "" if there is none."""
     if _missing_conversation(error):
         return "See `bedrock list`."
     if isinstance(error, errors.ModeUnavailable) and error.metadata.get("cause") == "directory":

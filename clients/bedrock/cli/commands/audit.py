@@ -188,19 +188,26 @@ def download(conversation: Conversation, images: tuple[str, ...], directory: Pat
         file = directory / f"{identity}.{kind(image)}"
         data = conversation.attachment(image.attachment)
         try:
-            with file.open("xb") as saved:
-                saved.write(data)
+            _save(file, data)
         except FileExistsError:
             if not _holds(file, data):
                 refused.append(str(file))
                 continue
-        except OSError:
-            file.unlink(missing_ok=True)  # the disk is full: a part would be in the way of the next download
-            raise
         print_text(str(file))
     if refused:
         there = f"{', '.join(refused)}: there is another file already"
         raise exits.CommandError(there, "Remove it, or choose another directory with -o.", exits.USAGE)
+
+
+def _save(file: Path, data: bytes) -> None:
+    """Write a new file, whole or not at all. Raises FileExistsError, or another OSError."""
+    saved = file.open("xb")
+    try:
+        with saved:
+            saved.write(data)
+    except OSError:
+        file.unlink(missing_ok=True)  # the disk is full: a part would be in the way of the next download
+        raise
 
 
 def _holds(file: Path, data: bytes) -> bool:
