@@ -279,7 +279,7 @@ class Sealed(NamedTuple):
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
-    """Encode and digest an entry before its commit is queued, so that the writer's thread need not."""
+    """Encode and digest an entry before its commit is queued, so that the thread that writes need not."""
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
     context = entry.context or b""

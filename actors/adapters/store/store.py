@@ -1,9 +1,11 @@
 """Common writing code of the stores on SQLite and PostgreSQL: a queue of changes, and the methods that hand them in.
 
-Callers queue a change and wait. The writer's thread takes all queued changes, urgent ones first, and writes them in one
-transaction: first the commits to existing conversations, together; then the others, each after a savepoint, so that a
-refused change does not affect the other changes. If the transaction itself fails, nothing is written and the callers
-of all its changes get the error. Background work is done between two transactions.
+One thread at a time writes. A caller that finds nobody writing does so itself, so that a lone change needs no other
+thread; one that comes meanwhile queues its change and waits. Whoever writes takes all queued changes, urgent ones
+first, and writes them in one transaction: first the commits to existing conversations, together; then the others, each
+after a savepoint, so that a refused change does not affect the other changes. If the transaction itself fails, nothing
+is written and the callers of all its changes get the error. A thread of the writer's own writes what waits, and does
+background work in between.
 """
 
 from __future__ import annotations
@@ -43,13 +45,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BATCH = 128  # changes in one batch, which limits how long a change waits for the changes before it
+WORK_EVERY = 1_000  # changes by their callers after which the writer's thread does background work that became due
 TIDY_SECONDS = 0.25  # between two slices of background work while changes are always waiting
 
 
 class Ticket:
     """A queued change, with the lock that wakes its caller and the result.
 
-    It is called on the writer's thread inside a savepoint, and written completely or not at all; what it raises is
+    It is called on the thread that writes, inside a savepoint, and written completely or not at all; what it raises is
     raised in the caller.
     """
 
@@ -88,14 +91,17 @@ class Writer(ABC):
         self._written = written
         self._tidying = False
         self._tidied_at = 0.0
+        self._writing = threading.Lock()  # held by the thread that writes
+        self._since = 0  # changes since the last background work; guarded by _writing
         self._due = threading.Condition()  # guards the queues and _closing; notified when there is something to do
         self._urgent: deque[Ticket] = deque()
         self._normal: deque[Ticket] = deque()
+        self._asking = False  # whether the writer's thread waits for _writing, which a caller then leaves to it
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: Callable[[Session], T], *, urgent: bool = False, frees: bool = False) -> T:
-        """Write `change`, and return its result when it is durable. Any thread but the writer's own.
+        """Write `change`, and return its result when it is durable. Any thread but one that writes already.
 
         Raises the reason of a refusal, or StoreUnavailableError.
         """
@@ -105,8 +111,12 @@ class Writer(ABC):
             if self._closing:
                 raise StoreUnavailableError("the store is closed")
             queue.append(ticket)
-            self._due.notify()
+            leads = not self._asking and self._writing.acquire(blocking=False)
+            if not leads:
+                self._due.notify()
         try:
+            if leads:
+                self._lead()
             ticket.done.acquire()
         except BaseException:  # raised by a signal handler, on the main thread
             with self._due, suppress(ValueError):  # a change that is already part of a batch is still written
@@ -135,7 +145,7 @@ class Writer(ABC):
             self._due.notify()
         self._thread.join()
 
-    # --- what differs between the databases; all on the writer's thread -----------------------------------------
+    # --- what differs between the databases; all while holding _writing -----------------------------------------
 
     @abstractmethod
     def _ready(self) -> Session:
@@ -163,37 +173,64 @@ class Writer(ABC):
 
     @abstractmethod
     def _between(self, batch: int) -> None:
-        """Do the background work that is due after `batch` changes. If this raises, nothing can be written any more."""
+        """Do the background work that is due after `batch` changes, on the writer's thread.
+
+        If this raises, nothing can be written any more.
+        """
 
     def _end(self) -> None:  # noqa: B027 -- SQLite's connection is closed later, by the store
         """Close the connection, when the writer's thread ends."""
 
-    # --- on the writer's thread -----------------------------------------------------------------------------------
+    # --- on the thread that writes --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            while (batch := self._next_batch()) is not None:
-                if batch:
-                    began = time.monotonic()
-                    self._serve(batch)
-                    if self._written is not None:
-                        self._written(len(batch), time.monotonic() - began)
-                self._between(len(batch))
-        except BaseException:  # noqa: BLE001 -- the waiting callers must be woken after any error
-            self._abandon()
-        finally:
-            self._end()
+        while self._work():
+            with self._due:
+                if not (self._urgent or self._normal or self._tidying or self._closing):
+                    self._due.wait(self._longest_wait)
+                self._asking = True  # or callers that come one after another would keep this thread waiting
+        self._end()
 
-    def _next_batch(self) -> list[Ticket] | None:
-        """Wait until there is something to do, and return the next batch, which may be empty; None to end."""
+    def _work(self) -> bool:
+        with self._writing:
+            self._asking = False
+            try:
+                going = self._serve_next()
+                if going:
+                    since, self._since = self._since, 0
+                    self._between(since)
+            except BaseException:  # noqa: BLE001 -- the waiting callers must be woken after any error
+                self._abandon()
+                return False
+            return going
+
+    def _lead(self) -> None:
+        try:
+            self._serve_next()
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self._writing.release()
+        if self._since >= WORK_EVERY:
+            with self._due:
+                self._due.notify()
+
+    def _serve_next(self) -> bool:
+        """Write the next batch; return False if there is none and the store closes."""
+        batch: list[Ticket] = []
         with self._due:
-            if not (self._urgent or self._normal or self._tidying or self._closing):
-                self._due.wait(self._longest_wait)
-            batch: list[Ticket] = []
             for queue in (self._urgent, self._normal):
                 while queue and len(batch) < MAX_BATCH:
                     batch.append(queue.popleft())
-            return None if self._closing and not batch else batch
+            going = bool(batch) or not self._closing
+        if batch:
+            began = time.monotonic()
+            self._serve(batch)
+            self._since += len(batch)
+            if self._written is not None:
+                self._written(len(batch), time.monotonic() - began)
+        return going
 
     def _serve(self, batch: list[Ticket]) -> None:
         """Write the changes in one transaction, and wake their callers, whatever happens."""
@@ -243,7 +280,7 @@ class Writer(ABC):
         session.run("RELEASE change")
 
     def _tidy(self, batch: int) -> bool:
-        """Do a slice of background work if it is requested and nothing waits, or the last slice was a while ago."""
+        """Do a slice of background work if requested, and nothing was written or the last slice was a while ago."""
         due = self._tidying and (not batch or time.monotonic() - self._tidied_at >= TIDY_SECONDS)
         if due:
             try:
@@ -262,6 +299,7 @@ class Writer(ABC):
         _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
         with self._due:
             self._closing = True
+            self._due.notify()
             left = [*self._urgent, *self._normal]
             self._urgent.clear()
             self._normal.clear()

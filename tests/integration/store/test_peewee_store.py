@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from actors import ports
 from actors.adapters.store import listing
+from actors.adapters.store import store as writer
 from actors.adapters.store.reads import READERS
 from actors.adapters.store.sqlite import store as write_ahead_log
 from actors.adapters.store.sqlite.engine import CACHE_BYTES, WAL_PAGES, Readers, SqliteSession, sqlite3, wal_reset_race
@@ -379,7 +380,7 @@ def test_what_was_accepted_is_written_before_closing(path: Path, gate: Gate) -> 
 def test_the_log_is_moved_into_the_database_as_it_grows(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_ahead_log, "MOVE_EVERY", 10)
+    monkeypatch.setattr(writer, "WORK_EVERY", 10)
     monkeypatch.setattr(write_ahead_log, "PAGES", 20)
     store = open_store(path)
     draft = grow(store, "c1", 200)

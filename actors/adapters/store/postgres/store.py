@@ -171,7 +171,7 @@ def open_postgres(
 
     `me` is this server's incarnation, which must be in the table `nodes` before it writes. The fault points
     store.before_begin, store.before_savepoint (once per change), store.before_commit and store.after_commit are hit on
-    the writer's thread, and `written` is called there after each batch with its changes and seconds.
+    the thread that writes, and `written` is called there after each batch with its changes and seconds.
     """
     address = address_of(url)
     with ExitStack() as opened:

@@ -210,7 +210,7 @@ def disk_is_full(directory: Path) -> str:
 
 
 class DiskReserve:
-    """Creates and releases the reserve file, on the writer's thread or while the store is opened or closed."""
+    """Creates and releases the reserve file, on the thread that writes, or while the store is opened or closed."""
 
     def __init__(self, directory: Path) -> None:
         """Create the object, but not the file (see `make`). This process must have locked the data directory."""

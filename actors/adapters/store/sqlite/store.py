@@ -1,7 +1,7 @@
 """The store on one SQLite file: what differs from PostgreSQL, and how it is opened and closed.
 
-The writer's own thread checkpoints the write-ahead log between transactions, after the callers were woken; under heavy
-load SQLite itself checkpoints at the end of a commit.
+The writer's own thread checkpoints the write-ahead log between transactions; under heavy load SQLite itself checkpoints
+at the end of a commit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import peewee
 from peewee import SqliteDatabase
 
+from actors.adapters.store import store
 from actors.adapters.store.query import Session
 from actors.adapters.store.reads import Found
 from actors.adapters.store.removal import abandon_all
@@ -45,7 +46,6 @@ WATCH_SECONDS = 1.0  # seconds between two checks of the open files while nothin
 
 # A checkpoint copies its pages into the database file.
 
-MOVE_EVERY = 1_000  # number of changes between two checkpoints
 # Length of the log in pages beyond which a checkpoint also truncates it, waiting for readers if necessary.
 PAGES = 32_768
 # Maximum seconds that a checkpoint waits for readers before it truncates the log.
@@ -66,7 +66,7 @@ class WriteAheadLog:
         self._since += written
 
     def move_if_due(self) -> None:
-        if self._since >= MOVE_EVERY and not self._database.is_closed():
+        if self._since >= store.WORK_EVERY and not self._database.is_closed():
             if self._fits():
                 self.move()
             self._since = 0
@@ -302,7 +302,7 @@ def open_store(
 ) -> PeeweeStore:
     """Open or create the store in the data directory `path`, locked until `close`.
 
-    The writer's thread hits the fault points store.before_begin, store.before_savepoint (once per change),
+    Whoever writes hits the fault points store.before_begin, store.before_savepoint (once per change),
     store.before_commit and store.after_commit, and calls `written` after each batch with its changes and seconds.
     Raises DataDirectoryBusyError or StoreUnusableError.
     """
