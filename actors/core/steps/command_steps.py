@@ -45,10 +45,11 @@ def start_run(state: states.Idle | states.Error, context: ConvContext, event: Us
     """Begin a run with this message, whatever its `delivery` says. Raises Rejected in a sub-agent."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
+    path = after_failure(state)
     builder = TransitionBuilder(state, context, event.at)
     begin_run(builder, event.generation, event.output_schema)
     builder.add_user_message(event.message_id, event.text, event.images, "direct")
-    return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE), *after_failure(state))
+    return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE), *path)
 
 
 def spawn_from_command(
