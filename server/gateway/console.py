@@ -23,7 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.contract.errors import MalformedRequestError
 from server.gateway.http_api import body_of
-from server.gateway.json_requests import JSON, HttpError, decoded, encoded, error_response
+from server.gateway.json_requests import decoded
+from server.gateway.json_responses import JSON, HttpError, encoded, error_response
 from server.gateway.upstream import SESSION, BrowserSession
 
 _INSTALLED = Path(__file__).with_name("page")

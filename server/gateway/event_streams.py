@@ -23,7 +23,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.json_requests import HttpError, as_error, as_json, decoded, encoded, on_one_line, request_of
+from server.gateway.json_requests import decoded, request_of
+from server.gateway.json_responses import HttpError, as_error, as_json, encoded, on_one_line
 from server.gateway.routes import ALL, Route
 from server.gateway.upstream import Upstream
 

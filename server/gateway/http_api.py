@@ -37,7 +37,8 @@ from server.gateway.event_streams import (
     start_response,
     wanted,
 )
-from server.gateway.json_requests import JSON, HttpError, StatusError, as_json, encoded, error_response, request_from
+from server.gateway.json_requests import request_from
+from server.gateway.json_responses import JSON, HttpError, StatusError, as_json, encoded, error_response
 from server.gateway.routes import NoRouteError, Route, contract
 from server.gateway.upstream import Upstream
 

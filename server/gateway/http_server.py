@@ -30,7 +30,7 @@ from server.certificates import CertificateFiles
 from server.gateway.console import Console, Links
 from server.gateway.event_streams import LAST_EVENT
 from server.gateway.http_api import IDEMPOTENCY, HttpApi
-from server.gateway.json_requests import HttpError, error_response
+from server.gateway.json_responses import HttpError, error_response
 from server.gateway.upstream import CERTIFICATE, PASSED_ON, TIMEOUT, Upstream
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FieldOptions
 
 from server.contract import validate_pb2
 from server.gateway.event_streams import EVENTS, LINES, MAX_FOLLOWED, PATH, is_bytes
-from server.gateway.json_requests import JSON
+from server.gateway.json_responses import JSON
 from server.gateway.routes import ALL, Route, contract
 from tests.generate.contract import PACKAGE, Message, read_contract
 

@@ -12,7 +12,7 @@ from ag_ui import core
 from bedrock import v1
 
 from server.gateway.ag_ui import thread_messages as messages
-from server.gateway.json_requests import as_json
+from server.gateway.json_responses import as_json
 
 if TYPE_CHECKING:
     from ag_ui.core import BaseEvent, RunAgentInput

@@ -23,7 +23,8 @@ from server.gateway.ag_ui import thread_messages as messages
 from server.gateway.ag_ui.run_events import STATE, RunEvents
 from server.gateway.ag_ui.thread_messages import News, input_from, news_in
 from server.gateway.event_streams import Sent
-from server.gateway.json_requests import StatusError, as_error, encoded, request_of, status_for
+from server.gateway.json_requests import request_of
+from server.gateway.json_responses import StatusError, as_error, encoded, status_for
 from server.gateway.routes import Route
 from server.gateway.upstream import Upstream
 

@@ -14,7 +14,8 @@ from bedrock import v1
 from pydantic import ValidationError
 
 from server.contract.errors import MalformedRequestError
-from server.gateway.json_requests import as_json, decoded, encoded
+from server.gateway.json_requests import decoded
+from server.gateway.json_responses import as_json, encoded
 
 if TYPE_CHECKING:
     from ag_ui.core import ContentPart, Context, Message

@@ -18,7 +18,8 @@ from starlette.requests import Request
 from server.contract.errors import MalformedRequestError
 from server.gateway import upstream
 from server.gateway.event_streams import requests as followed_streams
-from server.gateway.json_requests import as_error, request_from
+from server.gateway.json_requests import request_from
+from server.gateway.json_responses import as_error
 from server.gateway.routes import NoRouteError, Route, contract
 
 ROUTES = contract()
