@@ -3,7 +3,7 @@
 import io
 import re
 
-from bedrock.cli.display.follower import LiveBlock
+from bedrock.cli.display.live_block import LiveBlock
 from bedrock.cli.text.safe_text import SafeText
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from bedrock import v1
-from bedrock.cli.display.follower import reflows, rows_taken
+from bedrock.cli.display.live_block import reflows, rows_taken
 
 from tests.support.fake_server import FakeBedrock, Gate, Step, call, delta, output, says, state, stored
 from tests.support.terminals import Terminal

@@ -10,8 +10,9 @@ from typing import cast
 
 import pytest
 from bedrock import Message, v1
-from bedrock.cli.chat import prompt as typed
-from bedrock.cli.chat.prompt import ChatCompleter, ChatHistory, is_being_chosen
+from bedrock.cli.chat import completion as typed
+from bedrock.cli.chat.completion import ChatCompleter, ChatHistory
+from bedrock.cli.chat.prompt import is_being_chosen
 from bedrock.cli.chat.session import ChatSession
 from prompt_toolkit.buffer import Buffer, CompletionState
 from prompt_toolkit.completion import CompleteEvent, Completion

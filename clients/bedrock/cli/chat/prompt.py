@@ -23,8 +23,10 @@ from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import Style
 
 from bedrock.cli import stdio as streams
+from bedrock.cli.chat.completion import ChatCompleter
 from bedrock.cli.chat.session import ChatSession, message_of
-from bedrock.cli.display.follower import TICK, ConversationView, reflows, rows_taken, tail_room
+from bedrock.cli.display.follower import ConversationView
+from bedrock.cli.display.live_block import TICK, reflows, rows_taken, tail_room
 from bedrock.cli.display.questions import Asked, QuestionForm, parse_reply, question_title, replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.output import folding, print_line
@@ -39,121 +41,6 @@ if TYPE_CHECKING:
     from prompt_toolkit.layout import Layout
     from prompt_toolkit.output import Output
     from prompt_toolkit.styles import BaseStyle
-
-
-import contextlib
-from collections.abc import Iterable
-from pathlib import Path
-
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
-from prompt_toolkit.document import Document
-from prompt_toolkit.history import FileHistory
-
-from bedrock.cli.chat.slash_commands import COMMANDS, EFFORTS, POLICIES
-from bedrock.cli.display.labels import MODES
-from bedrock.cli.text.safe_text import for_terminal
-from bedrock.cli.text.style import one_line
-from bedrock.local_server import NotPrivateError, check_private, open_believed
-
-# When the history file has become twice as large as this number of bytes, it is truncated to this size.
-HISTORY_BYTES = 256 * 1024
-
-_SECRET = re.compile(
-    r"\b(sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abposr]|AKIA|ASIA|AIza|hf|npm|pypi)[-_]?[A-Za-z0-9_-]{16,}"
-    r"|-----BEGIN|\bBearer\s+\S{12,}|\beyJ[\w-]{8,}\.[\w-]{8,}"
-    r"|(?i:\b(\w*(password|passwd|secret|token|api[_-]?key))\s*[:=]\s*\S{6,})"
-    r"|://[^\s/:@]+:[^\s/@]+@"
-)
-
-
-class ChatHistory(FileHistory):
-    """The input history, in a file of its owner. What looks like a secret, or begins with a space, stays in memory."""
-
-    def __init__(self, path: Path) -> None:
-        """Create the file if it is missing. If others may have written it or enter its directory, none is kept."""
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            check_private(path.parent)
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            os.close(open_believed(path))
-        except (NotPrivateError, OSError):
-            super().__init__(os.devnull)  # no `chmod` then: as root it would change the null device
-            return
-        with contextlib.suppress(OSError):
-            path.chmod(0o600)
-            _cut_back(path)
-        super().__init__(path)
-
-    def load_history_strings(self) -> Iterable[str]:
-        """The entries, the latest first; none if the file cannot be read."""
-        try:
-            return list(super().load_history_strings())
-        except OSError:
-            return []
-
-    def store_string(self, string: str) -> None:
-        """Append a text to the file, unless it begins with a space, may be a secret, or cannot be encoded as UTF-8."""
-        if not string.startswith(" ") and not _SECRET.search(string):
-            with contextlib.suppress(OSError, UnicodeEncodeError):
-                super().store_string(string)
-
-
-def _cut_back(path: Path) -> None:
-    kept = path.read_bytes()
-    if len(kept) > 2 * HISTORY_BYTES:
-        _, entry, rest = kept[-HISTORY_BYTES:].partition(b"\n# ")
-        path.write_bytes(entry + rest)
-
-
-class ChatCompleter(Completer):
-    """Completes slash commands and their arguments. On request, it completes paths in a message, too."""
-
-    def __init__(self, session: ChatSession) -> None:
-        self._session = session
-        self._paths = PathCompleter(expanduser=True)
-        self._project = PathCompleter(get_paths=lambda: [session.view.info.working_directory or "."], expanduser=True)
-
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        text = document.text_before_cursor
-        if message_of(text) is not None or "\n" in text:
-            word = text.split("\n")[-1].rpartition(" ")[2]
-            if complete_event.completion_requested and word:
-                yield from self._project.get_completions(Document(word, len(word)), complete_event)
-            return
-        name, blank, argument = text[1:].partition(" ")
-        if not blank:
-            for command in COMMANDS:
-                if command.name.startswith(name):
-                    ending = " " if command.argument and not command.argument.startswith("[") else ""
-                    yield Completion(
-                        f"/{command.name}{ending}", -len(text), display=f"/{command.name}", display_meta=command.about
-                    )
-        elif name == "image":
-            yield from self._paths.get_completions(Document(argument, len(argument)), complete_event)
-        else:
-            for value, about in self._arguments(name):
-                if value.startswith(argument):
-                    yield Completion(value, -len(argument), display_meta=about)
-
-    def _arguments(self, name: str) -> Iterable[tuple[str, str]]:
-        match name:
-            case "mode":
-                return list(MODES.items())
-            case "effort":
-                return [(effort, "") for effort in EFFORTS]
-            case "approvals":
-                return [(policy, "") for policy in POLICIES]
-            case "model":
-                return [(model, "") for model in self._session.model_names if for_terminal(model) == model]
-            case "withdraw":
-                waiting = self._session.view.queue
-                named = ((message.name.rpartition("/")[2], message.text) for message in waiting)
-                return [(name, one_line(text, 40)) for name, text in named if for_terminal(name) == name]
-            case _:
-                return []
-
 
 # The bell rings at the end of a run that took at least this many seconds: the user may have stopped watching.
 LONG_RUN_SECONDS = 10.0

@@ -28,8 +28,9 @@ from bedrock.cli.arguments import (
     text_of,
 )
 from bedrock.cli.commands.approvals import fill_in
-from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, LiveBlock, Outage
+from bedrock.cli.display.follower import TRYING_AGAIN, Drawing, Outage
 from bedrock.cli.display.labels import NOT_WHOLE, interruption
+from bedrock.cli.display.live_block import LiveBlock
 from bedrock.cli.display.questions import QuestionForm
 from bedrock.cli.text.output import flow_of, print_json, print_line, print_text
 from bedrock.cli.text.safe_text import SafeText

@@ -259,7 +259,8 @@ async def _chat(
     address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
 ) -> tuple[str, str]:
     """Run the chat, after the message `first` if there is one; the name and slug of its last conversation."""
-    from bedrock.cli.chat.prompt import Attention, ChatHistory, chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
+    from bedrock.cli.chat.completion import ChatHistory  # noqa: PLC0415 -- loads prompt_toolkit
+    from bedrock.cli.chat.prompt import Attention, chat_at_terminal  # noqa: PLC0415 -- too
 
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)

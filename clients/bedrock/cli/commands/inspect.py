@@ -24,7 +24,8 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
 from bedrock.cli.arguments import connect, on_conversation, option
 from bedrock.cli.display import labels
-from bedrock.cli.display.follower import Drawing, LiveBlock, Outage, tail_room
+from bedrock.cli.display.follower import Drawing, Outage
+from bedrock.cli.display.live_block import LiveBlock, tail_room
 from bedrock.cli.display.transcript import Fate, Transcript, fates_among
 from bedrock.cli.text.output import (
     JSON_OPTION,
