@@ -20,4 +20,4 @@ def test_the_ways_do_not_grow(ways: Ways) -> None:
     assert len(ways.message.stops) <= 38
     assert ways.message.switches <= 93
     assert len(ways.cancel.stops) <= 35
-    assert len(ways.exchange) <= 75
+    assert len(ways.exchange) <= 71

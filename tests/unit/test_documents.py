@@ -9,9 +9,14 @@ from bedrock._interrupts import INTERRUPTED
 from msgspec.structs import fields as struct_fields
 
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.model_limits import StatedLimits
 from actors.adapters.llm.provider import SETTINGS as PROVIDER_SETTINGS
-from actors.adapters.llm.provider import ProviderConfig, presets, provider_from_mapping, providers_from_env
+from actors.adapters.llm.provider import (
+    ProviderConfig,
+    StatedLimits,
+    presets,
+    provider_from_mapping,
+    providers_from_env,
+)
 from actors.adapters.tools.registry import StandardToolbox
 from server import cli
 from server.settings.config import SETTINGS, Config, load

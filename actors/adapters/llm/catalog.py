@@ -16,7 +16,6 @@ from typing import Any
 
 from actors.adapters.llm.demo import DEMO, DemoModel
 from actors.adapters.llm.http_model import HttpModel, Server
-from actors.adapters.llm.model_limits import known_limits, limits_of, operator_limits
 from actors.adapters.llm.protocols import anthropic, openai_chat, openai_responses
 from actors.adapters.llm.protocols.encoding import PrefixCache
 from actors.adapters.llm.provider import (
@@ -26,6 +25,9 @@ from actors.adapters.llm.provider import (
     OPENAI_RESPONSES,
     PROTOCOLS,
     ProviderConfig,
+    known_limits,
+    limits_of,
+    operator_limits,
     presets,
 )
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol

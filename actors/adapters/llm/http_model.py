@@ -16,17 +16,21 @@ from typing import Any, TypeGuard
 import msgspec
 from msgspec.structs import replace
 
-from actors.adapters.llm.model_limits import (
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest, token_count
+from actors.adapters.llm.protocols.encoding import EncodedTurns, PrefixCache
+from actors.adapters.llm.provider import (
+    ANTHROPIC,
+    ONLY_MODEL,
+    OPENAI_CHAT,
     RESERVED_OUTPUT,
     ModelLimits,
     Price,
+    ProviderConfig,
     StatedLimits,
+    Timeouts,
     needs_discovery,
     resolve_limits,
 )
-from actors.adapters.llm.protocols.answer_builder import PreparedRequest, token_count
-from actors.adapters.llm.protocols.encoding import EncodedTurns, PrefixCache
-from actors.adapters.llm.provider import ANTHROPIC, ONLY_MODEL, OPENAI_CHAT, ProviderConfig, Timeouts
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.provider_errors import ImagesRefusedError
 from actors.adapters.llm.transport.connections import TransportError

@@ -24,8 +24,16 @@ from msgspec.structs import replace
 
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
+from actors.adapters.llm.protocols.decoding import (
+    MAX_EVENT_BYTES,
+    SseEvent,
+    SseParser,
+    SseTooLargeError,
+    join_halves,
+    mark_halves,
+    open_half,
+)
 from actors.adapters.llm.protocols.encoding import Joint, comma
-from actors.adapters.llm.protocols.lenient_json import join_halves, mark_halves, open_half
 from actors.adapters.llm.provider import NO_KEY, ProviderConfig, Secret, is_key
 from actors.adapters.llm.transport.connections import (
     Later,
@@ -33,7 +41,6 @@ from actors.adapters.llm.transport.connections import (
     TransportError,
     TransportTimeoutError,
 )
-from actors.adapters.llm.transport.sse import MAX_EVENT_BYTES, SseEvent, SseParser, SseTooLargeError
 from actors.common.machine import exhausted_resource, resource_failure
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from actors.adapters.llm import provider_client as exchange
 from actors.adapters.llm.protocols.answer_builder import prompt_tokens
-from actors.adapters.llm.transport.sse import SseParser
+from actors.adapters.llm.protocols.decoding import SseParser
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.ports import ModelAnswer, ModelFailedError

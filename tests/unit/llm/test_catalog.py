@@ -8,8 +8,15 @@ from importlib.metadata import version
 import pytest
 
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.model_limits import Price, assumed_limits, known_limits, limits_of
-from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.adapters.llm.provider import (
+    Price,
+    ProviderConfig,
+    assumed_limits,
+    known_limits,
+    limits_of,
+    provider_from_mapping,
+    providers_from_env,
+)
 from actors.core.content import Usage
 from actors.ports import ModelCatalog, ModelInfo
 from tests.generate.model_prices import CATALOG, ROW, STATED, refreshed

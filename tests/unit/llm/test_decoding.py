@@ -12,8 +12,13 @@ from msgspec.structs import replace
 from sseclient import SSEClient
 
 from actors.adapters.llm.protocols import answer_builder
-from actors.adapters.llm.protocols.lenient_json import replace_lone_surrogates
-from actors.adapters.llm.transport.sse import MAX_EVENT_BYTES, SseEvent, SseParser, SseTooLargeError
+from actors.adapters.llm.protocols.decoding import (
+    MAX_EVENT_BYTES,
+    SseEvent,
+    SseParser,
+    SseTooLargeError,
+    replace_lone_surrogates,
+)
 from actors.core.content import (
     IMAGE_TOKENS,
     Content,

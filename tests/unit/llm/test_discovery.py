@@ -9,8 +9,7 @@ import pytest
 from actors.adapters.llm import http_model as discovery
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import limits_in_list, listed_in
-from actors.adapters.llm.model_limits import Price, StatedLimits
-from actors.adapters.llm.provider import Timeouts, provider_from_mapping
+from actors.adapters.llm.provider import Price, StatedLimits, Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
 from actors.ports import Model
 from tests.support.model_requests import RequestThread, ask, failure, model, provider

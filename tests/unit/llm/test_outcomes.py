@@ -14,9 +14,9 @@ from sseclient import SSEClient
 
 from actors.adapters.llm.catalog import _WIRE_PROTOCOLS
 from actors.adapters.llm.http_model import HttpModel
+from actors.adapters.llm.protocols.decoding import SseEvent
 from actors.adapters.llm.provider_client import GatheredText, ProviderClient
 from actors.adapters.llm.provider_errors import malformed_answer
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError

@@ -18,10 +18,14 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.adapters.llm import provider_errors
-from actors.adapters.llm.model_limits import ModelLimits
-from actors.adapters.llm.protocols.lenient_json import join_halves, object_text, replace_lone_surrogates, whole_number
-from actors.adapters.llm.provider import ProviderConfig
-from actors.adapters.llm.transport.sse import SseEvent
+from actors.adapters.llm.protocols.decoding import (
+    SseEvent,
+    join_halves,
+    object_text,
+    replace_lone_surrogates,
+    whole_number,
+)
+from actors.adapters.llm.provider import ModelLimits, ProviderConfig
 from actors.core.content import (
     Content,
     Reasoning,

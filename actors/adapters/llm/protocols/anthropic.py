@@ -23,6 +23,7 @@ from actors.adapters.llm.protocols.answer_builder import (
     call_name,
     is_present,
 )
+from actors.adapters.llm.protocols.decoding import SseEvent, json_text, own_fields, text_in, whole_number, word
 from actors.adapters.llm.protocols.encoding import (
     base64_text,
     encoded_tools,
@@ -35,8 +36,6 @@ from actors.adapters.llm.protocols.encoding import (
     separate_images,
     view_of,
 )
-from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, text_in, whole_number, word
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import (
     Content,
     Image,

@@ -24,6 +24,16 @@ from actors.adapters.llm.protocols.answer_builder import (
     call_name,
     is_present,
 )
+from actors.adapters.llm.protocols.decoding import (
+    Kind,
+    SseEvent,
+    joined_fragments,
+    json_text,
+    own_fields,
+    pieces,
+    whole_number,
+    word,
+)
 from actors.adapters.llm.protocols.encoding import (
     ENCODER,
     data_url,
@@ -35,16 +45,6 @@ from actors.adapters.llm.protocols.encoding import (
     object_with_array,
     results_and_parts,
 )
-from actors.adapters.llm.protocols.lenient_json import (
-    Kind,
-    joined_fragments,
-    json_text,
-    own_fields,
-    pieces,
-    whole_number,
-    word,
-)
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.history import Turn
 from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec

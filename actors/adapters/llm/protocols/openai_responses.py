@@ -23,6 +23,7 @@ from actors.adapters.llm.protocols.answer_builder import (
     call_name,
     is_present,
 )
+from actors.adapters.llm.protocols.decoding import SseEvent, json_text, own_fields, pieces, text_in, whole_number, word
 from actors.adapters.llm.protocols.encoding import (
     data_url,
     effort_name,
@@ -33,8 +34,6 @@ from actors.adapters.llm.protocols.encoding import (
     object_with_array,
     results_and_parts,
 )
-from actors.adapters.llm.protocols.lenient_json import json_text, own_fields, pieces, text_in, whole_number, word
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse
 from actors.core.history import Turn
 from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec

@@ -1,1 +1,1 @@
-"""HTTP requests that can be aborted in every phase, and the parser of event streams."""
+"""HTTP requests that can be aborted in every phase."""
