@@ -36,7 +36,7 @@ from actors.ports.sandbox import PermissionsOf
 from actors.ports.telemetry import Telemetry
 from actors.ports.tools import McpServers, NoMcpServers
 from actors.runtime.quotas import QuotaBook, first_day_of_month
-from actors.runtime.services import SystemClock, Timers
+from actors.runtime.services import SystemClock
 from server.auth import tokens as secret_files
 from server.auth.authentication import Authentication, AuthorizerCalls, ClientCertificates, made_authorizer
 from server.certificates import CertificateFiles, CertificateUnusableError, authorities_in, why_untrusted
@@ -265,15 +265,9 @@ def issued_tokens(config: Config) -> IssuedTokens:
     return IssuedTokens(config.issuers)
 
 
-def model_catalog(config: Config, timers: Timers) -> Catalog:
+def model_catalog(config: Config) -> Catalog:
     try:
-        return Catalog(
-            providers(config),
-            default=config.default_model,
-            small=config.small_model,
-            models=config.models,
-            later=timers.after,
-        )
+        return Catalog(providers(config), default=config.default_model, small=config.small_model, models=config.models)
     except ValueError as error:
         raise config.refusal(str(error)) from None
 

@@ -19,7 +19,6 @@ from actors.core.context import ApprovalRule
 from actors.ports import SandboxUnavailableError, StoreError
 from actors.ports.tools import McpLoginsError
 from actors.runtime.quotas import COSTS, QuotaSettings
-from actors.runtime.services import SystemClock, Timers
 from server.app import adapter_choice as adapters
 from server.app.sandbox_choice import probed, sandbox_line
 from server.auth.authentication import authorizer_class
@@ -178,9 +177,7 @@ def checked(config: Config) -> Iterator[str]:
                 check_closable(config.data_dir)
             except (NotPrivateError, OSError) as error:
                 raise adapters.CannotStartError(str(error)) from None
-        timers = Timers(SystemClock())
-        opened.callback(timers.close)
-        opened.callback(adapters.model_catalog(config, timers).close)
+        opened.callback(adapters.model_catalog(config).close)
         for provider in adapters.providers(config):
             key = f", key from {provider.key_source}" if provider.key_source else ""
             yield f"provider {provider.name}: {provider.protocol}{key}"

@@ -94,7 +94,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
         telemetry = observer if exported or log.isEnabledFor(logging.INFO) else Telemetry()
         timers = Timers(clock)
         opened.callback(timers.close)
-        models = adapters.model_catalog(config, timers)
+        models = adapters.model_catalog(config)
         opened.callback(models.close)
         data = _data(config, opened, clock, active=active, written=telemetry.written if exported else None)
         tools = _tools(config, report or probing(config), opened, data, tool_cpus)

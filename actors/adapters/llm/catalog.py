@@ -31,7 +31,6 @@ from actors.adapters.llm.provider import (
     presets,
 )
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
-from actors.adapters.llm.transport.connections import Later
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, Model, ModelInfo
 
@@ -96,8 +95,8 @@ class Catalog:
     `default` "" stands for the first provider's default that its server has not refuted, else for the demo model.
     `small` is the model for side queries, or "none"; "" is the small model of the conversation's own provider, so that
     no third party gets its text. `models` has the operator's limits and prices by prefix. `pace` is the demo model's
-    pause between words, in seconds. `later` runs a callback after milliseconds, to close idle connections. Raises
-    ValueError for a default or small model that no provider serves, invalid limits, and two providers of one name.
+    pause between words, in seconds. Raises ValueError for a default or small model that no provider
+    serves, invalid limits, and two providers of one name.
     """
 
     def __init__(
@@ -108,12 +107,11 @@ class Catalog:
         small: str = "",
         models: Mapping[str, Any] | None = None,
         pace: float = 0.03,
-        later: Later | None = None,
     ) -> None:
         names = [provider.name for provider in providers]
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
-        self._servers = tuple(Server(ProviderClient(each, later)) for each in providers)
+        self._servers = tuple(Server(ProviderClient(each)) for each in providers)
         self._generation = 0  # of routes: those that are cached are valid for one
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()

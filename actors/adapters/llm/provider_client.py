@@ -36,7 +36,6 @@ from actors.adapters.llm.protocols.decoding import (
 from actors.adapters.llm.protocols.encoding import Joint, comma
 from actors.adapters.llm.provider import NO_KEY, ProviderConfig, Secret, is_key
 from actors.adapters.llm.transport.connections import (
-    Later,
     LocalResourcesExhaustedError,
     TransportError,
     TransportTimeoutError,
@@ -106,19 +105,18 @@ class GatheredText:
 
 
 class ProviderClient:
-    """Sends requests to one provider. Any thread. Keeps idle connections, which `later` closes, and the API key."""
+    """Sends requests to one provider. Any thread. Keeps idle connections and the API key."""
 
-    def __init__(self, provider: ProviderConfig, later: Later | None = None) -> None:
+    def __init__(self, provider: ProviderConfig) -> None:
         self.provider = provider
         self.keys = ApiKeys(provider)
-        self._later = later
 
     @functools.cached_property
     def transport(self) -> Transport:
         """Sends the requests. Raises TransportError for an unusable setting."""
         from actors.adapters.llm.transport.http import Transport  # noqa: PLC0415 -- 13 MB that a start need not load
 
-        return Transport(self.provider, self._later)
+        return Transport(self.provider)
 
     def close(self) -> None:
         if "transport" in self.__dict__:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from actors.adapters.llm.provider import Secret, Timeouts
-from actors.adapters.llm.transport import connections
 from actors.adapters.llm.transport.connections import Exchange
 from actors.core.content import Text
 from actors.ports import CancelToken, Model, ModelAbortedError, ModelAnswer, ModelFailedError
@@ -322,15 +321,16 @@ def _after(monkeypatch: pytest.MonkeyPatch, step: str, action: Callable[[], None
     owners: dict[str, tuple[Any, str]] = {
         "resolve": (socket, "getaddrinfo"),
         "publish": (Exchange, "publish"),
-        "connect": (connections, "_begin_connect"),
+        "connect": (socket.socket, "connect"),
     }
     owner, name = owners[step]
     original = getattr(owner, name)
 
     def stepped(*arguments: Any, **options: Any) -> Any:
-        result = original(*arguments, **options)
-        action()
-        return result
+        try:
+            return original(*arguments, **options)
+        finally:
+            action()
 
     monkeypatch.setattr(owner, name, stepped)
 

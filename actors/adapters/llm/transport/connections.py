@@ -7,7 +7,6 @@ thread does not. So every socket is given to its exchange before it connects.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import math
 import os
@@ -19,14 +18,12 @@ import termios
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from actors.adapters.llm.provider import Timeouts
-from actors.common.machine import file_descriptor_limit_text, out_of_file_descriptors
+from actors.common.machine import exhausted_resource, file_descriptor_limit_text, out_of_file_descriptors
 from actors.core.errors import ErrorKind
-
-# A function that runs a callback once, after a number of milliseconds.
-Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 
 Result = TypeVar("Result")
 
@@ -133,15 +130,13 @@ class Exchange:
             try:
                 return operation()
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as wait:
+                if self.aborted:  # a shutdown has no effect before a socket begins to connect
+                    raise ConnectionAbortedError from None
                 poll = select.poll()
                 poll.register(sock, select.POLLOUT if isinstance(wait, ssl.SSLWantWriteError) else event)
-            if not poll.poll(_milliseconds(min(left, self.idle))) and self.idle < left:
+            if not poll.poll(min(left, self.idle) * 1000) and self.idle < left:
                 raise TransportTimeoutError(f"nothing arrived for {self.idle:g} s")
         raise TransportTimeoutError(self._late)
-
-
-def _milliseconds(seconds: float) -> int | None:
-    return None if seconds == math.inf else math.ceil(seconds * 1000)
 
 
 def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
@@ -150,15 +145,15 @@ def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
     In `timeouts.connect` after name resolution, which no cancel interrupts: it blocks this thread until then, but no
     other waits for it.
     """
+    failure = TransportError(f"cannot resolve the host name {host}")
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         if out_of_file_descriptors():  # the resolver's error does not name this as the cause
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
-        raise TransportError(f"cannot resolve the host name {host}") from None
+        raise failure from None
     timeout = exchange.timeouts.connect
     deadline = time.monotonic() + timeout
-    error = errno.EADDRNOTAVAIL
     for left, (family, kind, protocol, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         sock = socket.socket(family, kind, protocol)
         try:
@@ -166,35 +161,18 @@ def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # Keep-alive probes detect a server that disappeared without closing the connection, before the idle limit.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            error = _connect(sock, address, (deadline - time.monotonic()) / left, exchange)
-        finally:
-            if error:
+            sock.setblocking(False)
+            late = f"cannot connect to {host}:{port} within {timeout:g} s"
+            exchange.begin((deadline - time.monotonic()) / left, late)
+            exchange.within(sock, select.POLLOUT, partial(sock.connect, address))
+        except TransportTimeoutError as late_one:
+            failure = late_one
+        except OSError as error:
+            if exhausted_resource(error):
                 sock.close()
-        if not error:
+                raise
+            failure = TransportError(f"cannot connect to {host}:{port}: {error.strerror}")
+        else:
             return sock
-    if error == errno.ETIMEDOUT:
-        raise TransportTimeoutError(f"cannot connect to {host}:{port} within {timeout:g} s")
-    raise TransportError(f"cannot connect to {host}:{port}: {os.strerror(error)}")
-
-
-def _connect(sock: socket.socket, address: Any, seconds: float, exchange: Exchange) -> int:
-    """Connect, waiting for at most `seconds`; the error number, 0 for success.
-
-    A cancel cannot shut down a socket that is not connecting yet. So it is non-blocking: connecting begins, then
-    `aborted` shows whether a cancel came too early; a later one shuts it down.
-    """
-    error = _begin_connect(sock, address)
-    if exchange.aborted:
-        return errno.ECONNABORTED
-    if error == errno.EINPROGRESS:
-        poll = select.poll()
-        poll.register(sock, select.POLLOUT)
-        if not poll.poll(max(seconds, 0) * 1000):
-            return errno.ETIMEDOUT
-        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    return error
-
-
-def _begin_connect(sock: socket.socket, address: Any) -> int:
-    sock.setblocking(False)
-    return sock.connect_ex(address)
+        sock.close()
+    raise failure

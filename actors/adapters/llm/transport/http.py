@@ -6,7 +6,6 @@ handle of the request before it connects; its time limits bound whole phases; an
 
 from __future__ import annotations
 
-import copy
 import http.client
 import io
 import logging
@@ -17,7 +16,6 @@ import socket
 import ssl
 import threading
 import time
-import weakref
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
@@ -33,7 +31,6 @@ from urllib3.exceptions import HTTPError
 from actors.adapters.llm.provider import ProviderConfig, Timeouts
 from actors.adapters.llm.transport.connections import (
     Exchange,
-    Later,
     LocalResourcesExhaustedError,
     NotDeliveredError,
     TransportError,
@@ -62,8 +59,8 @@ IDLE_SECONDS = 15.0
 # If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
-# Maximum number of idle connections; above it the least recently used one is closed. If this process can open only few
-# files, the maximum is a sixteenth of that limit, because requests and tools need most of the files.
+# Maximum number of idle connections to one server; further ones are closed. If this process can open only few files,
+# the maximum is a sixteenth of that limit, because requests and tools need most of the files.
 MAX_IDLE = 100
 _SHARE_OF_FILES = 16
 
@@ -292,13 +289,9 @@ class _Connection(HTTPConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Whether a request can be sent now. If it never can be again, the connection is closed."""
-        if self.sock is None:
-            return False
-        if time.monotonic() < self.idle_until and self.response.settle(alone=True):
-            return self.response.ended  # else its end may still arrive
-        self.close()
-        return False
+        """Whether a request can be sent now; urllib3 closes the connection if not."""
+        recent = self.sock is not None and time.monotonic() < self.idle_until
+        return recent and self.response.settle(alone=True) and self.response.ended
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
@@ -320,30 +313,13 @@ class _TlsConnection(_Connection, HTTPSConnection):
 
 
 class _Pool(HTTPConnectionPool):
-    """The connections to one server; the most recently used idle one is used first."""
-
     ConnectionCls: Any = _Connection
 
     def _get_conn(self, timeout: float | None = None) -> Any:
-        if self.pool is not None:
-            with self.pool.mutex:
-                for connection in reversed(self.pool.queue):
-                    if connection is not None and not _thread.exchange.fresh and connection.is_connected:
-                        self.pool.queue.remove(connection)
-                        return connection
-                for least_recent in self.pool.queue[:1]:
-                    self.pool.queue.remove(least_recent)  # to make room: None, unless the maximum is idle
-                    if least_recent is not None:
-                        least_recent.close()
-        return self._new_conn()
-
-    def expire(self) -> bool:
-        """Close the connections that were idle for too long; return whether others remain."""
-        if self.pool is None:
-            return False
-        with self.pool.mutex:
-            idle = [each for each in self.pool.queue if each is not None and (each.is_connected or each.sock)]
-            return bool(idle)
+        connection = super()._get_conn(timeout)
+        if _thread.exchange.fresh:
+            connection.close()
+        return connection
 
 
 class _TlsPool(_Pool, HTTPSConnectionPool):
@@ -362,11 +338,14 @@ class Adapter(HTTPAdapter):
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, ssl_context=self._tls, **options)
-        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        self._adapt(self.poolmanager)
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-        manager = super().proxy_manager_for(proxy, ssl_context=self._tls, **options)
+        return self._adapt(super().proxy_manager_for(proxy, ssl_context=self._tls, **options))
+
+    def _adapt(self, manager: Any) -> Any:
         manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        manager.pools.dispose_func = HTTPConnectionPool.close  # else idle connections are open until garbage collection
         return manager
 
     def build_response(self, req: requests.PreparedRequest, resp: Any) -> Any:
@@ -375,17 +354,6 @@ class Adapter(HTTPAdapter):
 
     def cert_verify(self, *_arguments: Any, **_options: Any) -> None:
         """Do nothing, since the TLS context verifies; `requests` would read certifi's file for each connection."""
-
-    def pools(self) -> list[_Pool]:
-        managers = (self.poolmanager, *self.proxy_manager.values())
-        pools = (manager.pools.get(key) for manager in managers for key in manager.pools.keys())  # noqa: SIM118
-        return [pool for pool in pools if pool is not None]
-
-    def close(self) -> None:
-        """Close the idle connections; `requests` would wait until the pools are garbage collected. Idempotent."""
-        for pool in self.pools():
-            pool.close()
-        super().close()
 
 
 class Reply:
@@ -465,15 +433,10 @@ class Transport:
     """Sends requests to one provider, a connection for each. Any thread.
 
     Raises TransportError for an unusable ca_bundle.
-
-    `later` schedules the closing of idle connections; without it, a later request or `close` closes them.
     """
 
-    def __init__(self, provider: ProviderConfig, later: Later | None = None) -> None:
+    def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
-        self._later = later
-        self._sweeping = False
-        self._closed = False
         self._prepared = lru_cache(maxsize=8)(_prepared)
 
         self._session = requests.Session()
@@ -486,7 +449,6 @@ class Transport:
 
     def close(self) -> None:
         """Close idle connections; a running request closes its own connection when it ends. Idempotent."""
-        self._closed = True
         self._session.close()
 
     def post(
@@ -504,11 +466,8 @@ class Transport:
         or closed. A cancel shuts the socket, except in name resolution; then any exception may be raised, so
         check the token. All other failures raise TransportError.
         """
-        request = copy.copy(self._prepared(method, url, tuple(headers.items())))
-        if body or method == "POST":
-            # A plain dict: each look into one of `requests` would lower the case of the name.
-            request.body = body
-            request.headers = {**request.headers, "Content-Length": str(len(body))}  # type: ignore[assignment]
+        request = self._prepared(method, url, tuple(headers.items())).copy()
+        request.prepare_body(body, files=None)
         try:
             exchange, response = self._begin(request, cancel, Exchange(timeouts, fresh=False))
         except NotDeliveredError:
@@ -523,7 +482,6 @@ class Transport:
         finally:
             cancel.forget(exchange.abort)
             reply.close(read=read)
-            self._expire_later()
 
     def _begin(
         self, request: requests.PreparedRequest, cancel: CancelToken, exchange: Exchange
@@ -543,21 +501,6 @@ class Transport:
             raise TransportError(_NOT_BEGUN) from None
         finally:
             _thread.exchange = None
-
-    def _expire_later(self) -> None:
-        if self._closed:
-            self._session.close()
-        elif self._later is not None and not self._sweeping:
-            self._sweeping = True
-            expire = weakref.WeakMethod(self._expire)
-            self._later(int(IDLE_SECONDS * 1000), lambda: (found := expire()) and found())
-
-    def _expire(self) -> None:
-        """Close connections that were idle for too long; come back if others remain. Runs on the thread of `later`."""
-        self._sweeping = False
-        remain = [pool.expire() for pool in self._adapter.pools()]
-        if any(remain):
-            self._expire_later()
 
 
 def _prepared(method: str, url: str, headers: tuple[tuple[str, str], ...]) -> requests.PreparedRequest:
