@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 import pytest
 from bedrock import v1
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -21,6 +20,7 @@ from server.gateway.event_streams import requests as followed_streams
 from server.gateway.json_requests import request_from
 from server.gateway.json_responses import as_error
 from server.gateway.routes import NoRouteError, Route, contract
+from tests.unit.clients.test_values import filled
 
 ROUTES = contract()
 SEND = "/v1/conversations/a:send"
@@ -40,60 +40,6 @@ def refusal(verb: str, target: str, body: bytes = b"") -> tuple[str, str]:
 
 
 # --- every call -------------------------------------------------------------------------------------------------------
-
-
-def fill(message: Any, depth: int = 3) -> Any:
-    """Set every field to something, one of each choice."""
-    chosen: set[str] = set()
-    for field in message.DESCRIPTOR.fields:
-        choice = field.containing_oneof.name if field.containing_oneof else field.name
-        kind = field.message_type
-        if choice in chosen or (kind is not None and depth == 0):
-            continue
-        chosen.add(choice)
-        if kind is not None and kind.GetOptions().map_entry:
-            getattr(message, field.name)["a_Key"] = "value"
-        elif kind is not None:
-            inner = getattr(message, field.name)
-            inner = inner.add() if field.is_repeated else inner
-            fill_known(inner) if kind.full_name.startswith("google.") else fill(inner, depth - 1)
-            inner.SetInParent() if not field.is_repeated else None
-        elif field.is_repeated:
-            getattr(message, field.name).append(scalar(field))
-        else:
-            setattr(message, field.name, scalar(field))
-    return message
-
-
-def fill_known(message: Any) -> None:
-    match message.DESCRIPTOR.name:
-        case "FieldMask":
-            message.paths.extend(["title", "labels.a_Key", "budget.run_tokens", "labels.`a,b`"])
-        case "Struct":
-            message.update({"a": [1.5, None, {"b": "ä"}]})
-        case "Timestamp" | "Duration":
-            message.seconds = 77
-        case _:
-            pass
-
-
-def scalar(field: FieldDescriptor) -> Any:
-    match field.cpp_type:
-        case FieldDescriptor.CPPTYPE_STRING:
-            return b"\x00\xff\xfe" if field.type == FieldDescriptor.TYPE_BYTES else "ä&=b%2F\n"
-        case FieldDescriptor.CPPTYPE_BOOL:
-            return True
-        case FieldDescriptor.CPPTYPE_ENUM:
-            assert field.enum_type is not None
-            return field.enum_type.values[-1].number
-        case FieldDescriptor.CPPTYPE_INT64:
-            return 2**53 + 1
-        case _:
-            return 7
-
-
-def name_for(template: str) -> str:
-    return re.sub(r"\*\*?", "x:7", template)
 
 
 def parameters(kind: Any, values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -135,7 +81,7 @@ def sent_as(route: Route, request: Message) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("route", list(ROUTES), ids=lambda route: f"{route.verb} {route.path}")
 def test_every_field_of_every_request_arrives(route: Route) -> None:
-    request: Any = fill(route.request())
+    request = filled(route.request)
     if route.field:
         *outer, last = route.field.split(".")
         place = request
@@ -143,7 +89,7 @@ def test_every_field_of_every_request_arrives(route: Route) -> None:
             place = getattr(place, part)
         template = re.search(r"=(.*)\}", route.path)
         assert template
-        setattr(place, last, name_for(template[1]))
+        setattr(place, last, re.sub(r"\*\*?", "x:7", template[1]))
     url, body = sent_as(route, request)
     assert made(route.verb, url, body) == request
 
