@@ -4,9 +4,11 @@ No generated example has a deadline: on a busy machine any may take long. What c
 of objects, is kept out of the garbage collector's way: else each collection that a test asks for takes half a second.
 """
 
+import asyncio
 import gc
+import inspect
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
 from pathlib import Path
 
 import psycopg
@@ -64,6 +66,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is async on a loop of its own; what it takes that is an async context is entered."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+            for name, value in given.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    given[name] = await stack.enter_async_context(value)
+            await pyfuncitem.obj(**given)
+
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(run())
+    return True
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -90,13 +90,10 @@ def test_an_answer_comes_through_pykkas_ask_and_as_a_standard_future(parrot: Ref
     assert answer.result(0) == "hello"
 
 
-def test_a_loop_awaits_an_answer_and_its_error(parrot: Ref) -> None:
-    async def story() -> None:
-        assert await asyncio.wrap_future(ask(parrot, Request("hello"))) == "hello"
-        with pytest.raises(ZeroDivisionError):
-            await asyncio.wrap_future(ask(parrot, Request(ZeroDivisionError())))
-
-    asyncio.run(story())
+async def test_a_loop_awaits_an_answer_and_its_error(parrot: Ref) -> None:
+    assert await asyncio.wrap_future(ask(parrot, Request("hello"))) == "hello"
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wrap_future(ask(parrot, Request(ZeroDivisionError())))
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("bug"), Stop(), SystemExit(1), KeyboardInterrupt()])

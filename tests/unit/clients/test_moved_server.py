@@ -1,6 +1,5 @@
 """A server that was started again at another address, with another token, is found by what it wrote for its clients."""
 
-import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
@@ -108,17 +107,14 @@ def test_a_server_that_is_not_running_is_said_and_found_as_soon_as_it_runs(stopp
             client.server_info()
 
 
-def test_so_it_is_said_with_asyncio(stopped: Moving) -> None:
-    async def story() -> None:
-        async with AsyncClient() as client:
-            with pytest.raises(ServerNotRunning, match="no Bedrock server is running on this machine"):
-                await client.server_info()
-            with pytest.raises(ServerNotRunning):
-                await anext(client.watch_conversations())
-            stopped.start("first")
-            assert (await client.server_info()).version
-
-    asyncio.run(story())
+async def test_so_it_is_said_with_asyncio(stopped: Moving) -> None:
+    async with AsyncClient() as client:
+        with pytest.raises(ServerNotRunning, match="no Bedrock server is running on this machine"):
+            await client.server_info()
+        with pytest.raises(ServerNotRunning):
+            await anext(client.watch_conversations())
+        stopped.start("first")
+        assert (await client.server_info()).version
 
 
 def test_a_directory_that_was_opened_to_others_is_not_believed_any_more(moving: Moving) -> None:

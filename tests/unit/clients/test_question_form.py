@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 from google.protobuf.struct_pb2 import Struct
 
 from tests.support.fake_server import NAME, SLUG, FakeBedrock, Step, call, result, state, stopped, stored, text
-from tests.unit.clients.test_session import NOON, Chat, play
 
 FIELDS: dict[str, Any] = {
     "branch": {"type": "string", "title": "Which branch", "minLength": 1},
@@ -151,9 +150,6 @@ def test_only_a_yes_accepts_what_has_no_fields(url: str) -> None:
         assert (accepted.enter(typed), accepted.complete) == ("", True)
 
 
-# --- in a chat ------------------------------------------------------------------------------------------------------
-
-
 def asks(*questions: v1.Question) -> Callable[[str], list[Step]]:
     """A run whose tool asks; it goes on only when the test lets it."""
 
@@ -173,46 +169,6 @@ def asks(*questions: v1.Question) -> Callable[[str], list[Step]]:
         ]
 
     return steps
-
-
-def test_a_chat_asks_for_the_fields_and_sends_them_together(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(asks(asked({"branch": {"type": "string"}, "sure": {"type": "boolean"}}, "branch")))
-
-    async def story(chat: Chat) -> None:
-        session = chat.session
-        session.enter("Move it")
-        await chat.shows("the MCP server files asks you")
-        await chat.until(lambda: isinstance(session.question, QuestionForm))
-        assert "waits for an answer" in session.view.activity(0, NOON)
-        session.enter("", session.question)
-        await chat.shows("this field is required")
-        session.enter("main", session.question)
-        await chat.until(lambda: isinstance(session.question, QuestionForm) and session.question.name == "sure")
-        session.enter("y", session.question)
-        await chat.until(lambda: bool(fake.asked(v1.AnswerQuestionRequest)))
-
-    play(address, story)
-    (request,) = fake.asked(v1.AnswerQuestionRequest)
-    assert (request.name, dict(request.content)) == (f"{NAME}/questions/1", {"branch": "main", "sure": True})
-
-
-def test_a_chat_declines_and_says_what_comes_too_late(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(asks(asked({"branch": {"type": "string"}})))
-
-    async def story(chat: Chat) -> None:
-        session = chat.session
-        session.enter("/decline")
-        await chat.shows("no question is open")
-        session.enter("Move it")
-        await chat.until(lambda: isinstance(session.question, QuestionForm))
-        session.enter("main", form({"branch": {"type": "string"}}))
-        await chat.shows("“main” came too late")
-        session.enter("/decline", session.question)
-        await chat.until(lambda: bool(fake.asked(v1.AnswerQuestionRequest)))
-
-    play(address, story)
-    (request,) = fake.asked(v1.AnswerQuestionRequest)
-    assert (request.decline, request.HasField("content")) == (True, False)
 
 
 # --- by command -----------------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from tests.support.fake_server import (
     text,
     uses_tool,
 )
-from tests.unit.clients.test_aio import run as aio
 
 RUN = f"{NAME}/requestCycles/1"
 ASKS = uses_tool("rm x", "gone", "Done.", ask=True)
@@ -239,17 +238,15 @@ def test_a_function_fills_in_what_a_tool_asks(client: Client, fake: FakeBedrock)
     assert replies(fake) == [(False, {"branch": "main"})]
 
 
-def test_so_it_does_with_asyncio_where_it_may_be_asynchronous(address: str, fake: FakeBedrock) -> None:
+async def test_so_it_does_with_asyncio_where_it_may_be_asynchronous(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(asks_person())
 
     async def fill_in(question: Question) -> dict[str, str]:
         await asyncio.sleep(0)
         return {"branch": "main"}
 
-    async def story(client: AsyncClient) -> None:
+    async with AsyncClient(address) as client:
         assert await client.conversation("c1").ask("Use it", on_question=fill_in) == "Done."
-
-    aio(address, story)
     assert replies(fake) == [(False, {"branch": "main"})]
 
 

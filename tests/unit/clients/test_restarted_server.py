@@ -56,21 +56,18 @@ def test_a_call_reaches_the_server_that_was_started_again(fake: FakeBedrock, add
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_on_an_event_loop_reaches_the_server_that_was_started_again(
+async def test_a_call_on_an_event_loop_reaches_the_server_that_was_started_again(
     fake: FakeBedrock, address: str, call: str
 ) -> None:
-    async def restarted() -> None:
-        async with AsyncClient(address) as client:
-            conversation = client.conversation(NAME)
-            with pytest.raises(ServerNotRunning):
-                await conversation.cancel()
-            server = FakeServer(fake, address)
-            try:
-                await CALLS[call](conversation)  # type: ignore[misc]
-            finally:
-                await asyncio.to_thread(server.stop)
-
-    asyncio.run(restarted())
+    async with AsyncClient(address) as client:
+        conversation = client.conversation(NAME)
+        with pytest.raises(ServerNotRunning):
+            await conversation.cancel()
+        server = FakeServer(fake, address)
+        try:
+            await CALLS[call](conversation)  # type: ignore[misc]
+        finally:
+            await asyncio.to_thread(server.stop)
 
 
 def test_a_stream_reaches_the_server_that_was_started_again(fake: FakeBedrock, address: str) -> None:

@@ -1,9 +1,8 @@
 """A chat without its looks: what is typed, what it does, what is shown."""
 
 import asyncio
-import functools
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
@@ -16,7 +15,7 @@ from bedrock import AsyncClient, Event, v1
 from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.display.follower import ConversationView
-from bedrock.cli.display.questions import WORKSPACE_INSTEAD
+from bedrock.cli.display.questions import WORKSPACE_INSTEAD, QuestionForm
 from bedrock.cli.text.style import Paint
 from bedrock.errors import ServerNotRunning, Unavailable
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -37,6 +36,7 @@ from tests.support.fake_server import (
     text,
     uses_tool,
 )
+from tests.unit.clients.test_question_form import asked, asks, form
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -78,42 +78,22 @@ class Chat:
         await self.until(lambda: self.session.question)
 
 
-def play(address: str, story: Callable[[Chat], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with AsyncClient(address) as client, asyncio.timeout(30):
-            chat = Chat(client)
-            tasks = [asyncio.create_task(chat.session.follow()), asyncio.create_task(chat.session.work())]
-            try:
-                await story(chat)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(run())
-
-
-def chatting(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an async test on a loop of its own; its first argument is a chat with the server at `address`."""
-
-    @functools.wraps(test)
-    def run(address: str, **fixtures: Any) -> None:
-        play(address, lambda chat: test(chat, **fixtures))
-
-    chat, *others = inspect.signature(test).parameters.values()
-    run.__signature__ = inspect.Signature([chat.replace(name="address"), *others])  # type: ignore[attr-defined]
-    return run
+@pytest.fixture
+@asynccontextmanager
+async def chat(address: str) -> AsyncIterator[Chat]:
+    async with AsyncClient(address) as client:
+        chat = Chat(client)
+        tasks = [asyncio.create_task(chat.session.follow()), asyncio.create_task(chat.session.work())]
+        yield chat
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def sent(fake: FakeBedrock) -> list[tuple[str, v1.Delivery.ValueType]]:
-    return [
-        (request.text, request.delivery)
-        for request in fake.asked(v1.SendMessageRequest)
-        if isinstance(request, v1.SendMessageRequest)
-    ]
+    return [(request.text, request.delivery) for request in fake.asked(v1.SendMessageRequest)]
 
 
-@chatting
 async def test_what_is_entered_is_sent_and_answered(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("ls", "a.txt\nb.txt", "Two files."))
     chat.session.enter("What is here?")
@@ -125,7 +105,6 @@ async def test_what_is_entered_is_sent_and_answered(chat: Chat, fake: FakeBedroc
     assert sent(fake) == [("What is here?", v1.DELIVERY_STEER)]
 
 
-@chatting
 async def test_while_the_agent_works_enter_steers_and_tab_queues(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.extend([uses_tool("ls", "", "Yes.", ask=True), says("Next.")])
     await chat.asks("Look")
@@ -149,7 +128,6 @@ async def test_while_the_agent_works_enter_steers_and_tab_queues(chat: Chat, fak
         ("never b", {"decision": v1.APPROVAL_DECISION_DENY, "rule": v1.ApprovalRule(command_prefix="rm")}),
     ],
 )
-@chatting
 async def test_a_question_is_answered(chat: Chat, fake: FakeBedrock, reply: str, answer: dict[str, Any]) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
     await chat.asks("Remove x")
@@ -172,7 +150,6 @@ async def test_a_question_is_answered(chat: Chat, fake: FakeBedrock, reply: str,
         (v1.MODE_UNRESTRICTED, "unrestricted mode? Tools can then change any file and use the network"),
     ],
 )
-@chatting
 async def test_a_request_for_a_mode_says_which(
     chat: Chat, fake: FakeBedrock, mode: v1.Mode.ValueType, words: str
 ) -> None:
@@ -183,7 +160,6 @@ async def test_a_request_for_a_mode_says_which(
     await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
 
 
-@chatting
 async def test_a_request_for_the_unrestricted_mode_can_be_answered_with_the_workspace_mode(
     chat: Chat, fake: FakeBedrock
 ) -> None:
@@ -197,7 +173,6 @@ async def test_a_request_for_the_unrestricted_mode_can_be_answered_with_the_work
     assert (answer.decision, answer.note) == (v1.APPROVAL_DECISION_DENY, WORKSPACE_INSTEAD)
 
 
-@chatting
 async def test_a_question_stays_open_where_the_workspace_mode_is_refused(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
     cause = ErrorInfo(reason="MODE_UNAVAILABLE", domain="bedrock.dev", metadata={"cause": "directory"})
@@ -212,7 +187,6 @@ async def test_a_question_stays_open_where_the_workspace_mode_is_refused(chat: C
 
 
 @pytest.mark.parametrize("words", ["w", "yess", "yesterday", "nothing like that", "all of them"])
-@chatting
 async def test_what_is_no_reply_is_asked_again_and_not_sent(chat: Chat, fake: FakeBedrock, words: str) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
     await chat.asks("Remove x")
@@ -223,7 +197,6 @@ async def test_what_is_no_reply_is_asked_again_and_not_sent(chat: Chat, fake: Fa
     assert sent(fake) == [("Remove x", v1.DELIVERY_STEER)]
 
 
-@chatting
 async def test_typing_on_after_ctrl_c_stays(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello."))
     assert not chat.session.interrupt()
@@ -232,7 +205,6 @@ async def test_typing_on_after_ctrl_c_stays(chat: Chat, fake: FakeBedrock) -> No
     assert not chat.session.interrupt()
 
 
-@chatting
 async def test_a_message_that_cannot_be_sent_is_not_lost_silently(chat: Chat, fake: FakeBedrock) -> None:
     fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "TERMINAL", "read-only"))
     await chat.enters("One more thing", "read-only")
@@ -242,7 +214,6 @@ async def test_a_message_that_cannot_be_sent_is_not_lost_silently(chat: Chat, fa
 # --- a context that is used up ---
 
 
-@chatting
 async def test_a_chat_that_is_to_go_on_does_so_by_itself(chat: Chat, fake: FakeBedrock) -> None:
     fake.conversation.auto_continue = True
     before = chat.session.view
@@ -253,7 +224,6 @@ async def test_a_chat_that_is_to_go_on_does_so_by_itself(chat: Chat, fake: FakeB
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
 
 
-@chatting
 async def test_a_message_to_a_full_conversation_is_not_sent_and_it_is_said_how_to_go_on(
     chat: Chat, fake: FakeBedrock
 ) -> None:
@@ -264,7 +234,6 @@ async def test_a_message_to_a_full_conversation_is_not_sent_and_it_is_said_how_t
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
-@chatting
 async def test_text_that_is_void_is_said_to_be_void(chat: Chat, fake: FakeBedrock) -> None:
     def stumble(run: str) -> list[Step]:
         return [
@@ -281,7 +250,6 @@ async def test_text_that_is_void_is_said_to_be_void(chat: Chat, fake: FakeBedroc
     assert chat.lines.index("Half") < chat.lines.index("· the unfinished text above was discarded")
 
 
-@chatting
 async def test_the_queue_is_shown(chat: Chat, fake: FakeBedrock) -> None:
     await chat.enters("/queue", "the queue is empty")
     message = v1.Message(name=f"{NAME}/messages/q1", delivery=v1.DELIVERY_FOLLOW_UP)
@@ -293,7 +261,6 @@ async def test_the_queue_is_shown(chat: Chat, fake: FakeBedrock) -> None:
     await chat.enters("/queue", "· follow-up: “then this”")
 
 
-@chatting
 async def test_commands_reach_the_conversation(chat: Chat, fake: FakeBedrock) -> None:
     await chat.enters("/help", "complete a command or a path")
     for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
@@ -307,7 +274,6 @@ async def test_commands_reach_the_conversation(chat: Chat, fake: FakeBedrock) ->
     assert fake.conversation.model == "models/big"
 
 
-@chatting
 async def test_a_chat_goes_on_in_the_successor(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello again."))
     before = chat.session.view
@@ -320,7 +286,6 @@ async def test_a_chat_goes_on_in_the_successor(chat: Chat, fake: FakeBedrock) ->
     assert len(fake.asked(v1.SubscribeRequest)) == 2
 
 
-@chatting
 async def test_a_chat_goes_on_in_a_fork(chat: Chat, fake: FakeBedrock) -> None:
     fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
 
@@ -337,11 +302,10 @@ async def test_a_chat_goes_on_in_a_fork(chat: Chat, fake: FakeBedrock) -> None:
         chat.session.enter(line)
         await chat.until(partial(moved, chat, before))
         assert chat.screen.count("· a fork: brave-otter; files stay as they are") == number
-    asked = [each for each in fake.asked(v1.ForkConversationRequest) if isinstance(each, v1.ForkConversationRequest)]
+    asked = fake.asked(v1.ForkConversationRequest)
     assert [each.request_cycle.rpartition("/")[2] for each in asked] == ["", "c1:2", "c1:1"]
 
 
-@chatting
 async def test_one_of_several_messages_that_wait_is_taken_back(chat: Chat, fake: FakeBedrock) -> None:
     chat.session.enter("/withdraw q7")
     await chat.enters(
@@ -365,7 +329,6 @@ async def test_one_of_several_messages_that_wait_is_taken_back(chat: Chat, fake:
         ("/effort high", "the effort is high"),
     ],
 )
-@chatting
 async def test_a_command_shows_what_can_be_chosen_and_what_is(
     chat: Chat, fake: FakeBedrock, line: str, words: str
 ) -> None:
@@ -377,7 +340,6 @@ async def test_a_command_shows_what_can_be_chosen_and_what_is(
     await chat.enters(line, words)
 
 
-@chatting
 async def test_background_jobs_are_reported_and_ended_on_request(chat: Chat, fake: FakeBedrock) -> None:
     fake.jobs = ["b-1", "b-3"]
     await chat.enters("/cancel", "still running in the background: b-1, b-3 (`/kill` ends them)")
@@ -385,7 +347,6 @@ async def test_background_jobs_are_reported_and_ended_on_request(chat: Chat, fak
     assert chat.screen.count("there is nothing to cancel") == 1
 
 
-@chatting
 async def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_on_request(
     chat: Chat, fake: FakeBedrock
 ) -> None:
@@ -401,10 +362,7 @@ async def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stoppe
     await chat.shows(f"· still running with more rights: {what} (`/mode restricted stop` stops that)")
     await chat.enters("/mode restricted stop", f"· stopped: {what}")
     await chat.until(lambda: "background job" not in chat.session.status())
-    asked = [
-        request.stop_running for request in fake.asked(v1.SetModeRequest) if isinstance(request, v1.SetModeRequest)
-    ]
-    assert asked == [False, True]
+    assert [request.stop_running for request in fake.asked(v1.SetModeRequest)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -418,7 +376,6 @@ async def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stoppe
         ("  // indented\n  code", "  // indented\n  code"),
     ],
 )
-@chatting
 async def test_a_message_may_begin_with_a_slash(chat: Chat, fake: FakeBedrock, typed: str, text: str) -> None:
     fake.answers.append(says("I see."))
     await chat.enters(typed, "I see.")
@@ -429,7 +386,6 @@ async def test_a_message_may_begin_with_a_slash(chat: Chat, fake: FakeBedrock, t
     ("typed", "meant"),
     [("/moed restricted", "/mode"), ("/quit now/then", "/quit"), ("/hlep", "/help"), ("  /hlep", "/help")],
 )
-@chatting
 async def test_a_misspelled_command_is_guessed_and_not_sent(
     chat: Chat, fake: FakeBedrock, typed: str, meant: str
 ) -> None:
@@ -437,7 +393,6 @@ async def test_a_misspelled_command_is_guessed_and_not_sent(
     assert sent(fake) == []
 
 
-@chatting
 async def test_compact_goes_on_in_the_successor_once_the_summary_is_written(chat: Chat, fake: FakeBedrock) -> None:
     before = chat.session.view
     await chat.until(lambda: before.info.slug)
@@ -446,7 +401,6 @@ async def test_compact_goes_on_in_the_successor_once_the_summary_is_written(chat
     assert len(fake.asked(v1.TriggerContinuationRequest)) == len(fake.asked(v1.ContinueConversationRequest)) == 1
 
 
-@chatting
 async def test_compact_does_not_advise_what_it_does_itself(chat: Chat, fake: FakeBedrock) -> None:
     summary = stored("system", v1.ContentBlock(text="Summed up."))
     summary.message_added.system_kind = v1.SYSTEM_MESSAGE_KIND_SUMMARY
@@ -458,7 +412,6 @@ async def test_compact_does_not_advise_what_it_does_itself(chat: Chat, fake: Fak
     assert "bedrock continue" not in chat.screen
 
 
-@chatting
 async def test_compact_without_a_summary_stays_and_says_why(chat: Chat, fake: FakeBedrock) -> None:
     fake.summary = [stored("error", v1.ContentBlock(text="No summary was written: no route")), state("idle")]
     await chat.until(lambda: chat.session.view.info.slug)
@@ -467,7 +420,6 @@ async def test_compact_without_a_summary_stays_and_says_why(chat: Chat, fake: Fa
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
-@chatting
 async def test_a_chat_whose_server_has_ended_says_once_how_to_go_on(chat: Chat) -> None:
     await chat.until(lambda: chat.session.view.info.slug)
     chat.session.disconnected(Unavailable("the stream ended"), 1)
@@ -477,7 +429,6 @@ async def test_a_chat_whose_server_has_ended_says_once_how_to_go_on(chat: Chat) 
     assert chat.screen.count("bedrock chat -r brave-otter") == 1
 
 
-@chatting
 async def test_compact_that_is_refused_stays(chat: Chat, fake: FakeBedrock) -> None:
     fake.refuse("TriggerContinuation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
     await chat.until(lambda: chat.session.view.info.slug)
@@ -488,7 +439,6 @@ async def test_compact_that_is_refused_stays(chat: Chat, fake: FakeBedrock) -> N
 
 
 @pytest.mark.parametrize("command", ["/new", "/clear"])
-@chatting
 async def test_a_new_conversation_in_the_same_chat_has_the_same_settings(
     chat: Chat, fake: FakeBedrock, command: str
 ) -> None:
@@ -513,7 +463,6 @@ def job(handle: str, status: str, code: int | None = None) -> v1.Event:
     return v1.Event(background_job_changed=changed)
 
 
-@chatting
 async def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(chat: Chat, fake: FakeBedrock) -> None:
     await chat.until(lambda: chat.session.view.info.slug)
     assert "background" not in chat.session.status()
@@ -529,17 +478,13 @@ async def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(cha
     await chat.enters("/kill", "there is nothing to cancel, and no background job is running")
 
 
-def test_the_help_is_two_columns(address: str) -> None:
-    async def story(chat: Chat) -> None:
-        await chat.enters("/help", "/quit")
-        lines = chat.lines[[line.startswith("Enter") for line in chat.lines].index(True) :]
-        assert {(line[column - 1], line[column] != " ") for line in lines} == {(" ", True)}
-
+async def test_the_help_is_two_columns(chat: Chat) -> None:
+    await chat.enters("/help", "/quit")
+    lines = chat.lines[[line.startswith("Enter") for line in chat.lines].index(True) :]
     column = len("/approvals [POLICY|RULE] ")
-    play(address, story)
+    assert {(line[column - 1], line[column] != " ") for line in lines} == {(" ", True)}
 
 
-@chatting
 async def test_a_lost_connection_is_reported_once_and_the_chat_goes_on(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello."))
     fake.cuts.extend([2, 1, 1])
@@ -549,14 +494,12 @@ async def test_a_lost_connection_is_reported_once_and_the_chat_goes_on(chat: Cha
     assert "connection lost" not in chat.session.status()
 
 
-@chatting
 async def test_a_deleted_conversation_ends_the_chat(chat: Chat, fake: FakeBedrock) -> None:
     fake.deleted = True
     await asyncio.wait_for(chat.session.over.wait(), 10)
     assert "the conversation was deleted" in chat.screen
 
 
-@chatting
 async def test_a_conversation_that_cannot_be_watched_ends_the_chat(chat: Chat, fake: FakeBedrock) -> None:
     fake.refuse("Subscribe", Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_STREAMS", "too many streams"))
     await asyncio.wait_for(chat.session.over.wait(), 10)
@@ -643,7 +586,6 @@ def test_the_status_line_says_what_is_going_on(step: v1.Event, words: str) -> No
     assert view_of(step).status(0, NOON).split(" · ")[0] == words
 
 
-@chatting
 async def test_the_transcript_survives_every_kind_of_event(chat: Chat, fake: FakeBedrock) -> None:
     reaped = v1.Event.ToolTreeReaped(tool_use_id="t1", pids=[1, 2])
     reaped.duration.FromMilliseconds(12)
@@ -668,7 +610,6 @@ async def test_the_transcript_survives_every_kind_of_event(chat: Chat, fake: Fak
     assert (chat.screen.count("Hm."), chat.screen.count("Well.")) == (1, 1)
 
 
-@chatting
 async def test_an_image_goes_with_what_is_said_next(chat: Chat, fake: FakeBedrock, tmp_path: Path) -> None:
     (tmp_path / "a.gif").write_bytes(b"GIF89a")
     (tmp_path / "a.txt").write_bytes(b"hello")
@@ -681,11 +622,10 @@ async def test_an_image_goes_with_what_is_said_next(chat: Chat, fake: FakeBedroc
     assert "neither PNG, JPEG, GIF nor WebP" in chat.screen
     assert "No such file" in chat.screen
     assert "an image will be sent with your next message" in chat.screen
-    requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
+    requests = fake.asked(v1.SendMessageRequest)
     assert [[image.media_type for image in request.images] for request in requests] == [["image/gif"], []]
 
 
-@chatting
 async def test_an_image_is_attached_only_if_the_model_may_take_it(
     chat: Chat, fake: FakeBedrock, tmp_path: Path
 ) -> None:
@@ -699,11 +639,10 @@ async def test_an_image_is_attached_only_if_the_model_may_take_it(
     await chat.enters("Look.", "· no image is attached now")
     fake.answers.append(says("Hello."))
     await chat.enters("Then without.", "Hello.")
-    requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
+    requests = fake.asked(v1.SendMessageRequest)
     assert [len(request.images) for request in requests] == [1, 0]
 
 
-@chatting
 async def test_rules_are_listed_and_revoked_in_a_chat(chat: Chat, fake: FakeBedrock) -> None:
     allow = v1.ApprovalRule.ACTION_ALLOW
     fake.conversation.approval_rules.append(
@@ -719,3 +658,32 @@ async def test_rules_are_listed_and_revoked_in_a_chat(chat: Chat, fake: FakeBedr
     assert fake.asked(v1.DeleteApprovalRuleRequest) == [
         v1.DeleteApprovalRuleRequest(name=f"{NAME}/approvalRules/{rule}") for rule in ("ask_nothing", "r7")
     ]
+
+
+async def test_a_chat_asks_for_the_fields_and_sends_them_together(chat: Chat, fake: FakeBedrock) -> None:
+    fake.answers.append(asks(asked({"branch": {"type": "string"}, "sure": {"type": "boolean"}}, "branch")))
+    session = chat.session
+    await chat.enters("Move it", "the MCP server files asks you")
+    await chat.until(lambda: isinstance(session.question, QuestionForm))
+    assert "waits for an answer" in session.view.activity(0, NOON)
+    session.enter("", session.question)
+    await chat.shows("this field is required")
+    session.enter("main", session.question)
+    await chat.until(lambda: isinstance(session.question, QuestionForm) and session.question.name == "sure")
+    session.enter("y", session.question)
+    await chat.until(lambda: bool(fake.asked(v1.AnswerQuestionRequest)))
+    (request,) = fake.asked(v1.AnswerQuestionRequest)
+    assert (request.name, dict(request.content)) == (f"{NAME}/questions/1", {"branch": "main", "sure": True})
+
+
+async def test_a_chat_declines_and_says_what_comes_too_late(chat: Chat, fake: FakeBedrock) -> None:
+    fake.answers.append(asks(asked({"branch": {"type": "string"}})))
+    session = chat.session
+    await chat.enters("/decline", "no question is open")
+    await chat.asks("Move it")
+    session.enter("main", form({"branch": {"type": "string"}}))
+    await chat.shows("“main” came too late")
+    session.enter("/decline", session.question)
+    await chat.until(lambda: bool(fake.asked(v1.AnswerQuestionRequest)))
+    (request,) = fake.asked(v1.AnswerQuestionRequest)
+    assert (request.decline, request.HasField("content")) == (True, False)

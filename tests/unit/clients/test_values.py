@@ -1,6 +1,5 @@
 """Values of the client: what they keep of the contract's messages, and what they refuse."""
 
-import asyncio
 import copy
 import inspect
 import json
@@ -88,8 +87,8 @@ def fill_single(kind: str, message: Any, depth: int) -> None:
             message.seconds, message.nanos = 1_700_000_000, 5_000
         case "FieldMask":
             message.paths.extend(["title", "labels.a_Key", "budget.run_tokens", "labels.`a,b`"])
-        case _ if depth:
-            message.CopyFrom(filled(type(message), depth - 1))
+        case _:
+            message.CopyFrom(filled(type(message), depth - 1) if depth else type(message)())
 
 
 def scalar(field: Any) -> Any:
@@ -324,15 +323,12 @@ def test_a_string_is_no_list_of_tasks() -> None:
         client.conversation("c").spawn("look around")
 
 
-def test_the_same_is_refused_with_asyncio() -> None:
-    async def update_and_send() -> None:
-        async with AsyncClient(address="127.0.0.1:1") as client:
-            with pytest.raises(TypeError, match=r"budget: must be a bedrock\.Budget"):
-                await client.conversation("c").update(budget=cast("Any", 5))
-            with pytest.raises(TypeError, match="images: must be"):
-                client.conversation("c").send("Hi", images=cast("Any", 5))
-
-    asyncio.run(update_and_send())
+async def test_the_same_is_refused_with_asyncio() -> None:
+    async with AsyncClient(address="127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match=r"budget: must be a bedrock\.Budget"):
+            await client.conversation("c").update(budget=cast("Any", 5))
+        with pytest.raises(TypeError, match="images: must be"):
+            client.conversation("c").send("Hi", images=cast("Any", 5))
 
 
 # --- A misspelt word is an error of both type checkers ---

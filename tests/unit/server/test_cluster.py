@@ -79,14 +79,11 @@ def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> No
         NodeMarks(token)
 
 
-def test_a_death_that_is_told_after_the_end_is_of_no_interest() -> None:
-    async def begin() -> CallRouter:
-        made: Any = None
-        return CallRouter(Cluster(), NodeAccess(token="t" * 40), made, made, made, telemetry=Telemetry())
-
-    router = asyncio.run(begin())
+async def test_a_death_that_is_told_after_the_end_is_of_no_interest() -> None:
+    made: Any = None
+    router = CallRouter(Cluster(), NodeAccess(token="t" * 40), made, made, made, telemetry=Telemetry())
     router.peer_died(Node(2))
-    asyncio.run(router.close())
+    await router.close()
 
 
 def test_a_mark_says_who_calls() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -350,131 +349,80 @@ def test_the_answer_names_the_run_and_the_sub_agents() -> None:
 # What waits for a watcher goes into few responses, and a commit is not torn apart without need.
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 def stored(*times: int) -> list[StoredEvent]:
     return [StoredEvent(index + 1, at, StreamDiscarded("r", index)) for index, at in enumerate(times)]
 
 
-def sizes(*times: int) -> list[int]:
-    return [len(group) for group in commits(stored(*times), [b"x"] * len(times))]
+@pytest.mark.parametrize(
+    ("times", "sizes", "last"),
+    [
+        ((5, 5, 6, 7, 7, 7), [2, 1, 3], 3),
+        ((5, 5, 4, 5), [2, 1, 1], 3),  # a clock that goes back mixes nothing up
+        ((2, 2), [2], 0),
+        ((), [], 0),
+    ],
+)
+def test_events_of_one_time_are_one_group(times: tuple[int, ...], sizes: list[int], last: int) -> None:
+    assert [len(group) for group in commits(stored(*times), [b"x"] * len(times))] == sizes
+    assert start_of_last_commit(stored(*times)) == last
 
 
-def test_events_of_one_time_are_one_group() -> None:
-    assert sizes(5, 5, 6, 7, 7, 7) == [2, 1, 3]
-
-
-def test_a_clock_that_goes_back_mixes_nothing_up() -> None:
-    assert sizes(5, 5, 4, 5) == [2, 1, 1]
-    assert start_of_last_commit(stored(5, 4, 5)) == 2
-
-
-def test_no_events_are_no_group() -> None:
-    assert sizes() == []
-
-
-def test_the_last_commit_begins_where_its_time_does() -> None:
-    assert start_of_last_commit(stored(1, 1, 2, 2)) == 2
-    assert start_of_last_commit(stored(2, 2)) == 0
-
-
-class Reader:
-    def __init__(self) -> None:
-        self.got: list[bytes] = []
-
-    async def write(self, response: bytes) -> None:
-        self.got.append(response)
-
-
-def test_everything_that_waits_goes_into_one_response() -> None:
-    async def work() -> None:
-        reader = Reader()
-        out = Outbox(reader.write)
-        await out.add([b"a", b"b"])
-        await out.add([b"c"])
-        await out.flush()
-        assert reader.got == [b"abc"]
-        await out.flush()
-        assert len(reader.got) == 1
-
-    run(work())
-
-
-def test_a_commit_that_does_not_fit_any_more_begins_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("added", "responses", "most"),
+    [
+        ([[b"a", b"b"], [b"c"]], [b"abc"], 9),
+        ([[b"aaaa", b"bbbb"], [b"cc", b"dd"]], [b"aaaabbbb", b"ccdd"], 9),
+        ([[b"a"], [b"b", b"c"]], [b"a", b"bc"], 2),
+        ([[b"aaaa", b"bbbb", b"cccc", b"d" * 20, b"ee"]], [b"aaaabbbb", b"cccc", b"d" * 20, b"ee"], 9),
+    ],
+)
+async def test_what_waits_is_one_response_or_several_with_whole_commits_unless_one_is_too_large(
+    monkeypatch: pytest.MonkeyPatch, added: list[list[bytes]], responses: list[bytes], most: int
+) -> None:
     monkeypatch.setattr(batches, "BATCH_BYTES", 10)
+    monkeypatch.setattr(batches, "BATCH_EVENTS", most)
+    got: list[bytes] = []
 
-    async def work() -> None:
-        reader = Reader()
-        out = Outbox(reader.write)
-        await out.add([b"aaaa", b"bbbb"])
-        await out.add([b"cc", b"dd"])
-        await out.flush()
-        assert reader.got == [b"aaaabbbb", b"ccdd"]
+    async def write(response: bytes) -> None:
+        got.append(response)
 
-    run(work())
-
-
-def test_a_commit_too_large_for_one_response_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "BATCH_BYTES", 10)
-
-    async def work() -> None:
-        reader = Reader()
-        out = Outbox(reader.write)
-        await out.add([b"aaaa", b"bbbb", b"cccc", b"d" * 20, b"ee"])
-        await out.flush()
-        assert reader.got == [b"aaaabbbb", b"cccc", b"d" * 20, b"ee"]
-
-    run(work())
+    out = Outbox(write)
+    for commit in added:
+        await out.add(commit)
+    await out.flush()
+    await out.flush()
+    assert got == responses
 
 
-def test_a_commit_moves_to_the_next_response_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_moves_to_the_next_response_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "BATCH_EVENTS", 4)
+    got: list[bytes] = []
 
-    async def work() -> None:
-        reader = Reader()
-        out = Outbox(reader.write)
-        await out.add_events(stored(1, 1, 2, 2, 2, 3), [b"a", b"b", b"c", b"d", b"e", b"f"])
-        await out.flush()
-        assert reader.got == [b"ab", b"cdef"]
+    async def write(response: bytes) -> None:
+        got.append(response)
 
-    run(work())
-
-
-def test_responses_are_bounded_in_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "BATCH_EVENTS", 2)
-
-    async def work() -> None:
-        reader = Reader()
-        out = Outbox(reader.write)
-        await out.add([b"a"])
-        await out.add([b"b", b"c"])
-        await out.flush()
-        assert reader.got == [b"a", b"bc"]
-
-    run(work())
+    out = Outbox(write)
+    await out.add_events(stored(1, 1, 2, 2, 2, 3), [b"a", b"b", b"c", b"d", b"e", b"f"])
+    await out.flush()
+    assert got == [b"ab", b"cdef"]
 
 
-def test_it_is_known_since_when_a_reader_takes_nothing() -> None:
-    async def work() -> None:
-        took = asyncio.Event()
+async def test_it_is_known_since_when_a_reader_takes_nothing() -> None:
+    took = asyncio.Event()
 
-        async def slow(_: bytes) -> None:
-            await took.wait()
+    async def slow(_: bytes) -> None:
+        await took.wait()
 
-        out = Outbox(slow)
-        await out.add([b"a"])
-        assert out.writing_since is None
-        writing = asyncio.create_task(out.flush())
-        await asyncio.sleep(0)
-        assert out.writing_since is not None
-        took.set()
-        await writing
-        assert out.writing_since is None
-        assert out.sent_at > 0
-
-    run(work())
+    out = Outbox(slow)
+    await out.add([b"a"])
+    assert out.writing_since is None
+    writing = asyncio.create_task(out.flush())
+    await asyncio.sleep(0)
+    assert out.writing_since is not None
+    took.set()
+    await writing
+    assert out.writing_since is None
+    assert out.sent_at > 0
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 127, 128, 300, 16_383, 16_384, 3_000_000])

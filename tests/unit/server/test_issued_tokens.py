@@ -71,13 +71,15 @@ def token(key: Any = None, *, kid: str | None = "one", alg: str = "RS256", **cla
 
 
 class World:
-    """Tokens of one issuer, whose keys are in a file."""
+    """Tokens of one issuer, whose keys are in a file unless they are at a URL."""
 
     def __init__(self, folder: Path, **table: Any) -> None:
         self.path = folder / "jwks.json"
         self.publish(jwk("one"))
-        settings = {**TABLE, "jwks_file": str(self.path), "principals": {"4711": "ada", "ünï": "ada"}, **table}
-        del settings["jwks_url"]
+        settings = {**TABLE, "principals": {"4711": "ada", "ünï": "ada"}, **table}
+        if "jwks_url" not in table:
+            settings["jwks_file"] = str(self.path)
+            del settings["jwks_url"]
         self.issuers = issuers({"corp": settings})
         self.now, self.clock = time.time(), 0.0
         self.tokens = IssuedTokens(self.issuers, now=lambda: self.now, monotonic=lambda: self.clock)
@@ -169,13 +171,10 @@ FORGED: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_no_other_token_is_believed(world: World, name: str) -> None:
-    async def tried() -> None:
-        assert await world.caller(token()) is not None
-        assert await world.caller(FORGED[name]()) is None
-        assert await world.caller(token()) is not None
-
-    asyncio.run(tried())
+async def test_no_other_token_is_believed(world: World, name: str) -> None:
+    assert await world.caller(token()) is not None
+    assert await world.caller(FORGED[name]()) is None
+    assert await world.caller(token()) is not None
 
 
 def test_a_token_that_names_no_known_key_is_not_looked_at_byte_by_byte(
@@ -193,7 +192,7 @@ def test_a_token_that_names_no_known_key_is_not_looked_at_byte_by_byte(
 
 
 @pytest.mark.filterwarnings("ignore:The RSA key is 1024 bits long")
-def test_a_key_set_offers_only_public_keys_of_allowed_kinds(world: World) -> None:
+async def test_a_key_set_offers_only_public_keys_of_allowed_kinds(world: World) -> None:
     secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "secret"}
     private = {**json.loads(RSAAlgorithm.to_jwk(rsa_key("one"))), "kid": "private"}
     small = {**RSAAlgorithm.to_jwk(rsa_key("small", 1_024).public_key(), as_dict=True), "kid": "small"}
@@ -201,15 +200,12 @@ def test_a_key_set_offers_only_public_keys_of_allowed_kinds(world: World) -> Non
     for_encryption, for_others = jwk("one", kid="enc", use="enc"), jwk("one", kid="ps", alg="PS256")
     world.publish(secret, private, small, curve, for_encryption, for_others, "nonsense", {"kty": "RSA"}, jwk("one"))
 
-    async def tried() -> None:
-        assert await world.caller(token(ec_key(), kid="curve", alg="ES256")) is not None
-        assert await world.caller(token()) is not None
-        assert await world.caller(signed_with(b"secret", "secret")) is None
-        for kid in ("private", "enc", "ps"):
-            assert await world.caller(token(kid=kid)) is None, kid
-        assert await world.caller(token(rsa_key("small", 1_024), kid="small")) is None
-
-    asyncio.run(tried())
+    assert await world.caller(token(ec_key(), kid="curve", alg="ES256")) is not None
+    assert await world.caller(token()) is not None
+    assert await world.caller(signed_with(b"secret", "secret")) is None
+    for kid in ("private", "enc", "ps"):
+        assert await world.caller(token(kid=kid)) is None, kid
+    assert await world.caller(token(rsa_key("small", 1_024), kid="small")) is None
 
 
 # --- whom it stands for ----------------------------------------------------------------------------------------------
@@ -258,36 +254,30 @@ def test_a_template_makes_a_principal_of_each_value(tmp_path: Path) -> None:
 # --- keys that change ------------------------------------------------------------------------------------------------
 
 
-def test_a_new_key_is_known_at_once_and_one_that_is_withdrawn_ends_what_it_began(world: World) -> None:
-    async def tried() -> None:
-        first = await world.caller(token())
-        assert first is not None
-        world.publish(jwk("two"), jwk("one"))
-        world.clock += issued_tokens.FILE_SECONDS
-        second = await world.caller(token(rsa_key("two"), kid="two"))
-        assert second is not None
-        assert world.authentication.accepts(first)
-        world.publish(jwk("two"))
-        world.clock += issued_tokens.FILE_SECONDS + 1
-        assert world.authentication.accepts(first), "the file is read in the background"
-        await world.tokens._keys["corp"].refresh()
-        assert not world.authentication.accepts(first)
-        assert world.authentication.accepts(second)
-        assert await world.caller(token()) is None
-
-    asyncio.run(tried())
+async def test_a_new_key_is_known_at_once_and_one_that_is_withdrawn_ends_what_it_began(world: World) -> None:
+    first = await world.caller(token())
+    assert first is not None
+    world.publish(jwk("two"), jwk("one"))
+    world.clock += issued_tokens.FILE_SECONDS
+    second = await world.caller(token(rsa_key("two"), kid="two"))
+    assert second is not None
+    assert world.authentication.accepts(first)
+    world.publish(jwk("two"))
+    world.clock += issued_tokens.FILE_SECONDS + 1
+    assert world.authentication.accepts(first), "the file is read in the background"
+    await world.tokens._keys["corp"].refresh()
+    assert not world.authentication.accepts(first)
+    assert world.authentication.accepts(second)
+    assert await world.caller(token()) is None
 
 
-def test_the_end_of_a_token_ends_what_it_began(world: World) -> None:
-    async def tried() -> None:
-        found = await world.caller(token())
-        assert found is not None
-        world.now += 600
-        assert world.authentication.accepts(found), "clocks may differ by 30 seconds"
-        world.now += 31
-        assert not world.authentication.accepts(found)
-
-    asyncio.run(tried())
+async def test_the_end_of_a_token_ends_what_it_began(world: World) -> None:
+    found = await world.caller(token())
+    assert found is not None
+    world.now += 600
+    assert world.authentication.accepts(found), "clocks may differ by 30 seconds"
+    world.now += 31
+    assert not world.authentication.accepts(found)
 
 
 class Published(ThreadingHTTPServer):
@@ -331,81 +321,62 @@ def published() -> Iterator[Published]:
     server.server_close()
 
 
-class Remote(World):
-    """Tokens of one issuer, whose keys are at a URL."""
-
-    def __init__(self, port: int) -> None:
-        table = {**TABLE, "jwks_url": f"http://127.0.0.1:{port}/certs?x=1", "principals": {"4711": "ada"}}
-        self.issuers = issuers({"corp": table})
-        self.now, self.clock = time.time(), 0.0
-        self.tokens = IssuedTokens(self.issuers, now=lambda: self.now, monotonic=lambda: self.clock)
-        self.authentication = Authentication(OWN, None, ADA, issuers=self.issuers, issued=self.tokens)
+@pytest.fixture
+def remote(published: Published, tmp_path: Path) -> World:
+    return World(tmp_path, jwks_url=f"http://127.0.0.1:{published.server_address[1]}/certs?x=1")
 
 
-def test_keys_are_asked_for_once_and_unknown_ids_cause_no_storm(published: Published) -> None:
-    world = Remote(published.server_address[1])
-
-    async def tried() -> None:
-        found = await asyncio.gather(*(world.caller(token()) for _ in range(20)))
-        assert all(found)
-        assert published.asked == 1
-        for number in range(50):
-            assert await world.caller(token(kid=f"unknown-{number}")) is None
-        assert published.asked == 1
-        world.clock += issued_tokens.RETRY_SECONDS
-        for number in range(50):
-            assert await world.caller(token(kid=f"unknown-{number}")) is None
-        assert published.asked == 2
-
-    asyncio.run(tried())
+async def test_keys_are_asked_for_once_and_unknown_ids_cause_no_storm(remote: World, published: Published) -> None:
+    found = await asyncio.gather(*(remote.caller(token()) for _ in range(20)))
+    assert all(found)
+    assert published.asked == 1
+    for number in range(50):
+        assert await remote.caller(token(kid=f"unknown-{number}")) is None
+    assert published.asked == 1
+    remote.clock += issued_tokens.RETRY_SECONDS
+    for number in range(50):
+        assert await remote.caller(token(kid=f"unknown-{number}")) is None
+    assert published.asked == 2
 
 
-def test_an_issuer_that_is_down_keeps_its_last_keys_for_a_day(
-    published: Published, caplog: pytest.LogCaptureFixture
+async def test_an_issuer_that_is_down_keeps_its_last_keys_for_a_day(
+    remote: World, published: Published, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = Remote(published.server_address[1])
     good, published.status = published.content, 503
 
-    async def tried() -> None:
-        assert await world.caller(token()) is None, "down when it is needed first"
-        published.status, published.content = 302, b""
-        world.clock += issued_tokens.RETRY_SECONDS
-        assert await world.caller(token()) is None, "no redirect is followed"
-        published.status, published.content = 200, good
-        world.clock += issued_tokens.RETRY_SECONDS
-        first = await world.caller(token())
-        assert first is not None
-        for content in (b"<html>", b"{}", b'{"keys": 7}', b'{"keys": []}', b'{"keys": [' + b" " * (1 << 19)):
-            published.content = content
-            world.clock += issued_tokens.URL_SECONDS + 1
-            assert await world.caller(token()) is not None
-            await world.tokens._keys["corp"].refresh()
-            assert await world.caller(token()) is not None
-        world.clock += issued_tokens.STALE_SECONDS
-        assert await world.caller(token()) is None
-        assert not world.authentication.accepts(first)
-
-    asyncio.run(tried())
+    assert await remote.caller(token()) is None, "down when it is needed first"
+    published.status, published.content = 302, b""
+    remote.clock += issued_tokens.RETRY_SECONDS
+    assert await remote.caller(token()) is None, "no redirect is followed"
+    published.status, published.content = 200, good
+    remote.clock += issued_tokens.RETRY_SECONDS
+    first = await remote.caller(token())
+    assert first is not None
+    for content in (b"<html>", b"{}", b'{"keys": 7}', b'{"keys": []}', b'{"keys": [' + b" " * (1 << 19)):
+        published.content = content
+        remote.clock += issued_tokens.URL_SECONDS + 1
+        assert await remote.caller(token()) is not None
+        await remote.tokens._keys["corp"].refresh()
+        assert await remote.caller(token()) is not None
+    remote.clock += issued_tokens.STALE_SECONDS
+    assert await remote.caller(token()) is None
+    assert not remote.authentication.accepts(first)
     assert "responded with status 503" in caplog.text
     assert "larger than 256 KiB" in caplog.text
 
 
-def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
-    published: Published, monkeypatch: pytest.MonkeyPatch
+async def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
+    remote: World, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = Remote(published.server_address[1])
     published.hold = threading.Event()
     monkeypatch.setattr(issued_tokens, "FETCH_SECONDS", 0.05)
 
-    async def tried() -> None:
-        assert await world.caller(token()) is None
-        assert await world.caller(OWN) is not None
-        published.hold.set()  # type: ignore[union-attr]
-        monkeypatch.setattr(issued_tokens, "FETCH_SECONDS", 30.0)
-        world.clock += issued_tokens.RETRY_SECONDS
-        assert await world.caller(token()) is not None
-
-    asyncio.run(tried())
+    assert await remote.caller(token()) is None
+    assert await remote.caller(OWN) is not None
+    published.hold.set()
+    monkeypatch.setattr(issued_tokens, "FETCH_SECONDS", 30.0)
+    remote.clock += issued_tokens.RETRY_SECONDS
+    assert await remote.caller(token()) is not None
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -483,72 +454,60 @@ class Gated:
         return Decision(False, self._reason)
 
 
-def test_one_that_hangs_refuses_and_answers_again_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_hangs_refuses_and_answers_again_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "MAX_CALLS", 2)
     rules: Authorizer = (gated := Gated())
 
-    async def story() -> None:
-        calls = AuthorizerCalls(rules, 0.05)
-        asked = [calls.identity([("x-user", "ada"), ("x-bin", b"1")], PEER) for _ in range(5)]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(each) for each in answers] == [AuthorizerUnavailableError] * 5
-        gated.open.set()
-        calls._seconds = 60
-        asked = [calls.identity([("x-user", "ada")], PEER) for _ in range(5)]
-        assert await asyncio.gather(*asked) == [Identity("ada")] * 5
-        assert gated.threads == {"bedrock-authorizer"}
-
-    asyncio.run(story())
+    calls = AuthorizerCalls(rules, 0.05)
+    asked = [calls.identity([("x-user", "ada"), ("x-bin", b"1")], PEER) for _ in range(5)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each) for each in answers] == [AuthorizerUnavailableError] * 5
+    gated.open.set()
+    calls._seconds = 60
+    asked = [calls.identity([("x-user", "ada")], PEER) for _ in range(5)]
+    assert await asyncio.gather(*asked) == [Identity("ada")] * 5
+    assert gated.threads == {"bedrock-authorizer"}
 
 
-def test_strangers_who_are_asked_for_keep_no_caller_waiting_who_is_known() -> None:
+async def test_strangers_who_are_asked_for_keep_no_caller_waiting_who_is_known() -> None:
     gated = Gated("no")
 
-    async def story() -> None:
-        calls = AuthorizerCalls(gated, 60)
-        strangers = [asyncio.create_task(calls.identity([("x-user", "eve")], PEER)) for _ in range(50)]
-        while not gated.threads:
-            await asyncio.sleep(0.01)
-        assert await calls.refusal("ada", principals.Role.USER, "/m", "conversations/c") == "no"
-        gated.open.set()
-        await asyncio.gather(*strangers)
-
-    asyncio.run(story())
+    calls = AuthorizerCalls(gated, 60)
+    strangers = [asyncio.create_task(calls.identity([("x-user", "eve")], PEER)) for _ in range(50)]
+    while not gated.threads:
+        await asyncio.sleep(0.01)
+    assert await calls.refusal("ada", principals.Role.USER, "/m", "conversations/c") == "no"
+    gated.open.set()
+    await asyncio.gather(*strangers)
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration])
-def test_what_is_no_usual_error_refuses_and_keeps_no_place(error: type[BaseException]) -> None:
+async def test_what_is_no_usual_error_refuses_and_keeps_no_place(error: type[BaseException]) -> None:
     class Ends(Gated):
         def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
             if not metadata:
                 raise error
             return Identity("ada")
 
-    async def story() -> None:
-        calls = AuthorizerCalls(Ends(), 0.05)
-        for _ in range(authentication.MAX_CALLS):
-            with pytest.raises(AuthorizerUnavailableError):
-                await calls.identity([], PEER)
-        calls._seconds = 60
-        assert await calls.identity([("x-user", "ada")], PEER) == Identity("ada")
-
-    asyncio.run(story())
+    calls = AuthorizerCalls(Ends(), 0.05)
+    for _ in range(authentication.MAX_CALLS):
+        with pytest.raises(AuthorizerUnavailableError):
+            await calls.identity([], PEER)
+    calls._seconds = 60
+    assert await calls.identity([("x-user", "ada")], PEER) == Identity("ada")
 
 
-def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
+async def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "LOG_SECONDS", 3_600)
 
-    async def story() -> None:
-        gated = Gated()
-        gated.open.set()
-        calls = AuthorizerCalls(gated, 60)
-        for _ in range(5):  # without a user
-            with pytest.raises(AuthorizerUnavailableError):
-                await calls.identity([], PEER)
-
-    asyncio.run(story())
+    gated = Gated()
+    gated.open.set()
+    calls = AuthorizerCalls(gated, 60)
+    for _ in range(5):  # without a user
+        with pytest.raises(AuthorizerUnavailableError):
+            await calls.identity([], PEER)
     assert [record.message for record in caplog.records] == ["the authorizer failed: KeyError"]
 
 
@@ -556,12 +515,9 @@ def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
     ("reason", "shown"),
     [("", "this server's authorizer does not allow that"), ("a\x1b[31m\nb", "a [31m b"), ("x" * 900, "x" * 500)],
 )
-def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
-    async def refusal() -> str | None:
-        calls = AuthorizerCalls(Gated(reason), 60)
-        return await calls.refusal("ada", principals.Role.USER, "/m", "conversations/c")
-
-    assert asyncio.run(refusal()) == shown
+async def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
+    calls = AuthorizerCalls(Gated(reason), 60)
+    assert await calls.refusal("ada", principals.Role.USER, "/m", "conversations/c") == shown
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -69,86 +69,70 @@ class Reads:
         self._gate.set()
 
 
-def test_a_principal_with_many_reads_delays_another_by_one(pool: ReadPool) -> None:
-    async def run() -> list[str]:
-        reads = Reads(pool)
-        tasks = [reads.begin(f"a{number}") for number in range(100)]
-        await reads.held()
-        tasks += [reads.begin("b0"), reads.begin("b1")]
-        await asyncio.sleep(0)
-        reads.open()
-        assert await asyncio.gather(*tasks) == [*(f"a{number}" for number in range(100)), "b0", "b1"]
-        return reads.order
-
-    order = asyncio.run(run())
+async def test_a_principal_with_many_reads_delays_another_by_one(pool: ReadPool) -> None:
+    reads = Reads(pool)
+    tasks = [reads.begin(f"a{number}") for number in range(100)]
+    await reads.held()
+    tasks += [reads.begin("b0"), reads.begin("b1")]
+    await asyncio.sleep(0)
+    reads.open()
+    assert await asyncio.gather(*tasks) == [*(f"a{number}" for number in range(100)), "b0", "b1"]
+    order = reads.order
     assert order[:5] == ["a0", "a1", "b0", "a2", "b1"]
 
 
-def test_a_read_that_is_given_up_takes_no_turn(pool: ReadPool) -> None:
-    async def run() -> list[str]:
-        reads = Reads(pool)
-        running, waiting, last = (reads.begin(name) for name in ("a0", "a1", "b0"))
+async def test_a_read_that_is_given_up_takes_no_turn(pool: ReadPool) -> None:
+    reads = Reads(pool)
+    running, waiting, last = (reads.begin(name) for name in ("a0", "a1", "b0"))
+    await reads.held()
+    for task in (running, waiting):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    reads.open()
+    await asyncio.wait_for(last, PATIENCE)
+    assert reads.order == ["a0", "b0"]
+
+
+async def test_a_read_that_fails_gives_its_thread_back(pool: ReadPool) -> None:
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(pool(divmod, 1, 0), PATIENCE)
+
+
+async def test_reads_of_one_principal_that_take_long_leave_a_thread_to_others() -> None:
+    pool = ReadPool(4)
+    reads, other = Reads(pool), Reads(pool)
+    other.open()
+    try:
+        tasks = [reads.begin(f"a{number}") for number in range(100)]
         await reads.held()
-        for task in (running, waiting):
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+        assert await asyncio.wait_for(other.begin("b0"), PATIENCE) == "b0"
         reads.open()
-        await last
-        return reads.order
-
-    assert asyncio.run(asyncio.wait_for(run(), PATIENCE)) == ["a0", "b0"]
-
-
-def test_a_read_that_fails_gives_its_thread_back(pool: ReadPool) -> None:
-    async def fails() -> None:
-        for _ in range(3):
-            with pytest.raises(ZeroDivisionError):
-                await pool(divmod, 1, 0)
-
-    work: Coroutine[None, None, None] = asyncio.wait_for(fails(), PATIENCE)
-    asyncio.run(work)
+        await asyncio.gather(*tasks)
+    finally:
+        reads.open()
+        await asyncio.to_thread(pool.close)
 
 
-def test_reads_of_one_principal_that_take_long_leave_a_thread_to_others() -> None:
-    async def run() -> None:
-        pool = ReadPool(4)
-        reads, other = Reads(pool), Reads(pool)
-        other.open()
-        try:
-            tasks = [reads.begin(f"a{number}") for number in range(100)]
-            await reads.held()
-            assert await asyncio.wait_for(other.begin("b0"), PATIENCE) == "b0"
-            reads.open()
-            await asyncio.gather(*tasks)
-        finally:
-            reads.open()
-            await asyncio.to_thread(pool.close)
-
-    asyncio.run(run())
-
-
-def test_long_reads_of_however_many_principals_leave_threads_to_what_is_quick() -> None:
-    async def run() -> None:
-        pool = ReadPool(4)
-        reads, quick = Reads(pool), Reads(pool)
-        quick.open()
-        try:
-            tasks = [reads.begin(f"{name}{number}", long=True) for number in range(5) for name in "abcdef"]
-            given_up = reads.begin("g0", long=True)
-            await reads.held()
-            given_up.cancel()
-            for name in ("a9", "z0"):
-                assert await asyncio.wait_for(quick.begin(name), PATIENCE) == name
-            reads.open()
-            await asyncio.gather(*tasks)
-            last = [quick.begin(f"h{number}", long=True) for number in range(5)]
-            await asyncio.wait_for(asyncio.gather(*last), PATIENCE)  # no slot was lost
-        finally:
-            reads.open()
-            await asyncio.to_thread(pool.close)
-
-    asyncio.run(run())
+async def test_long_reads_of_however_many_principals_leave_threads_to_what_is_quick() -> None:
+    pool = ReadPool(4)
+    reads, quick = Reads(pool), Reads(pool)
+    quick.open()
+    try:
+        tasks = [reads.begin(f"{name}{number}", long=True) for number in range(5) for name in "abcdef"]
+        given_up = reads.begin("g0", long=True)
+        await reads.held()
+        given_up.cancel()
+        for name in ("a9", "z0"):
+            assert await asyncio.wait_for(quick.begin(name), PATIENCE) == name
+        reads.open()
+        await asyncio.gather(*tasks)
+        last = [quick.begin(f"h{number}", long=True) for number in range(5)]
+        await asyncio.wait_for(asyncio.gather(*last), PATIENCE)  # no slot was lost
+    finally:
+        reads.open()
+        await asyncio.to_thread(pool.close)
 
 
 # Many wake-ups from many threads cross to the loop, few at a time, and none is lost.
@@ -159,55 +143,49 @@ PUBLISHERS = 4
 ROUNDS = 500
 
 
-def test_all_that_wait_cross_together_and_a_request_waits_behind_a_few_of_them_only() -> None:
-    async def work() -> None:
-        loop = asyncio.get_running_loop()
-        wakeups, crossings = base.Wakeups(loop), 0
-        original = loop.call_soon_threadsafe
+async def test_all_that_wait_cross_together_and_a_request_waits_behind_a_few_of_them_only() -> None:
+    loop = asyncio.get_running_loop()
+    wakeups, crossings = base.Wakeups(loop), 0
+    original = loop.call_soon_threadsafe
 
-        def count(*arguments: object) -> object:
-            nonlocal crossings
-            crossings += 1
-            return original(*arguments)  # type: ignore[arg-type]
+    def count(*arguments: object) -> object:
+        nonlocal crossings
+        crossings += 1
+        return original(*arguments)  # type: ignore[arg-type]
 
-        loop.call_soon_threadsafe = count  # type: ignore[method-assign, assignment]
-        woken: list[int] = []
-        for number in range(WATCHERS):
-            wakeups.wake(lambda number=number: woken.append(number))  # type: ignore[misc]
-        seen = [0]
-        while len(woken) < WATCHERS:
-            await asyncio.sleep(0)
-            seen.append(len(woken))
-        assert woken == list(range(WATCHERS))
-        assert crossings == 1
-        assert max(later - earlier for earlier, later in itertools.pairwise(seen)) <= base.AT_ONCE
-
-    asyncio.run(work())
+    loop.call_soon_threadsafe = count  # type: ignore[method-assign, assignment]
+    woken: list[int] = []
+    for number in range(WATCHERS):
+        wakeups.wake(lambda number=number: woken.append(number))  # type: ignore[misc]
+    seen = [0]
+    while len(woken) < WATCHERS:
+        await asyncio.sleep(0)
+        seen.append(len(woken))
+    assert woken == list(range(WATCHERS))
+    assert crossings == 1
+    assert max(later - earlier for earlier, later in itertools.pairwise(seen)) <= base.AT_ONCE
 
 
-def test_no_wake_up_of_any_thread_is_lost() -> None:
-    async def work() -> None:
-        wakeups, woken, done = base.Wakeups(asyncio.get_running_loop()), Counter[int](), asyncio.Event()
+async def test_no_wake_up_of_any_thread_is_lost() -> None:
+    wakeups, woken, done = base.Wakeups(asyncio.get_running_loop()), Counter[int](), asyncio.Event()
 
-        def arrived(number: int) -> None:
-            woken[number] += 1
-            if woken.total() == PUBLISHERS * ROUNDS:
-                done.set()
+    def arrived(number: int) -> None:
+        woken[number] += 1
+        if woken.total() == PUBLISHERS * ROUNDS:
+            done.set()
 
-        def publish(number: int) -> None:
-            for _ in range(ROUNDS):
-                wakeups.wake(lambda: arrived(number))
+    def publish(number: int) -> None:
+        for _ in range(ROUNDS):
+            wakeups.wake(lambda: arrived(number))
 
-        threads = [threading.Thread(target=publish, args=(number,)) for number in range(PUBLISHERS)]
-        for thread in threads:
-            thread.start()
-        async with asyncio.timeout(20):
-            await done.wait()
-        for thread in threads:
-            thread.join()
-        assert woken == dict.fromkeys(range(PUBLISHERS), ROUNDS)
-
-    asyncio.run(work())
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(PUBLISHERS)]
+    for thread in threads:
+        thread.start()
+    async with asyncio.timeout(20):
+        await done.wait()
+    for thread in threads:
+        thread.join()
+    assert woken == dict.fromkeys(range(PUBLISHERS), ROUNDS)
 
 
 class Sneaky(deque[Any]):
@@ -223,17 +201,14 @@ class Sneaky(deque[Any]):
         return found
 
 
-def test_a_wake_up_in_the_moment_in_which_the_queue_is_found_empty_is_not_lost() -> None:
-    async def work() -> None:
-        wakeups, woken = base.Wakeups(asyncio.get_running_loop()), asyncio.Event()
-        queue = Sneaky()
-        queue.moment = lambda: wakeups.wake(woken.set)
-        wakeups._waiting = queue
-        wakeups.wake(lambda: None)
-        async with asyncio.timeout(10):
-            await woken.wait()
-
-    asyncio.run(work())
+async def test_a_wake_up_in_the_moment_in_which_the_queue_is_found_empty_is_not_lost() -> None:
+    wakeups, woken = base.Wakeups(asyncio.get_running_loop()), asyncio.Event()
+    queue = Sneaky()
+    queue.moment = lambda: wakeups.wake(woken.set)
+    wakeups._waiting = queue
+    wakeups.wake(lambda: None)
+    async with asyncio.timeout(10):
+        await woken.wait()
 
 
 class Loop:

@@ -247,42 +247,34 @@ def kept(store: Store) -> list[tuple[str, str, str, int]]:
     return [(entry.origin.principal, entry.origin.method, entry.reason, entry.count) for entry in found]
 
 
-def test_repetitions_are_counted_and_the_first_is_kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repetitions_are_counted_and_the_first_is_kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authorization, "FLUSH_SECONDS", 0)
     store = Store()
 
-    async def refuse() -> None:
-        noting = noting_in(store)
-        noting.note(ANN, "c1", "PERMISSION_DENIED")
-        noting.note(NOBODY, "", "UNAUTHENTICATED")
-        while store.writes == 0:
-            await asyncio.sleep(0)
-        assert kept(store) == [
-            ("ann", "SendMessage", "PERMISSION_DENIED", 1), ("", "SendMessage", "UNAUTHENTICATED", 1),
-        ]  # fmt: skip
-        for _ in range(3):
-            noting.note(
-                CommandOrigin(*["ann", "reader", "t1", "unix:", "SendMessage", "later"]), "c1", "PERMISSION_DENIED"
-            )
-        await noting.close()
-        noting.note(ANN, "c1", "ARCHIVED")
-
-    asyncio.run(refuse())
+    noting = noting_in(store)
+    noting.note(ANN, "c1", "PERMISSION_DENIED")
+    noting.note(NOBODY, "", "UNAUTHENTICATED")
+    while store.writes == 0:
+        await asyncio.sleep(0)
+    assert kept(store) == [
+        ("ann", "SendMessage", "PERMISSION_DENIED", 1), ("", "SendMessage", "UNAUTHENTICATED", 1),
+    ]  # fmt: skip
+    for _ in range(3):
+        noting.note(CommandOrigin(*["ann", "reader", "t1", "unix:", "SendMessage", "later"]), "c1", "PERMISSION_DENIED")
+    await noting.close()
+    noting.note(ANN, "c1", "ARCHIVED")
     assert kept(store)[2:] == [("ann", "SendMessage", "PERMISSION_DENIED", 3)]
     assert [entry.origin.request_id for entry in store.audit(AuditFilter(), limit=9)] == ["first", "", ""]
 
 
-def test_a_flood_fills_no_disk_and_pushes_nobody_out() -> None:
+async def test_a_flood_fills_no_disk_and_pushes_nobody_out() -> None:
     store = Store()
 
-    async def refuse() -> None:
-        noting = noting_in(store)
-        for number in range(10_000):
-            noting.note(CommandOrigin("", peer=f"ipv4:{number}", method="SetMode"), "", "UNAUTHENTICATED")
-        noting.note(ANN, "c1", "PERMISSION_DENIED")
-        await noting.close()
-
-    asyncio.run(refuse())
+    noting = noting_in(store)
+    for number in range(10_000):
+        noting.note(CommandOrigin("", peer=f"ipv4:{number}", method="SetMode"), "", "UNAUTHENTICATED")
+    noting.note(ANN, "c1", "PERMISSION_DENIED")
+    await noting.close()
     found = kept(store)
     assert len(found) == authorization.MOST_OF_ONE + 2
     assert ("ann", "SendMessage", "PERMISSION_DENIED", 1) in found
@@ -291,7 +283,7 @@ def test_a_flood_fills_no_disk_and_pushes_nobody_out() -> None:
 
 
 @pytest.mark.parametrize(("error", "lines"), [(ports.StoreUnavailableError, 2), (ports.DatabaseAwayError, 0)])
-def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(
+async def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: type[ports.StoreUnavailableError],
@@ -303,15 +295,12 @@ def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(
     monkeypatch.setattr(authorization, "WINDOW_SECONDS", 0.01)
     store = Store(failing=2, error=error)
 
-    async def refuse() -> None:
-        noting = noting_in(store)
-        for _ in range(3):
-            noting.note(ANN, "c1", "PERMISSION_DENIED")
-        while len(kept(store)) < 2:
-            await asyncio.sleep(0.001)
-        await noting.close()
-
-    asyncio.run(refuse())
+    noting = noting_in(store)
+    for _ in range(3):
+        noting.note(ANN, "c1", "PERMISSION_DENIED")
+    while len(kept(store)) < 2:
+        await asyncio.sleep(0.001)
+    await noting.close()
     assert [count for *_, count in kept(store)] == [1, 2]
     assert len(caplog.records) == lines
 
@@ -396,13 +385,8 @@ class Ends(Telemetry):
 
 
 @pytest.mark.parametrize(("method", "lasts"), [("WaitRequestCycle", True), ("GetRequestCycle", False)])
-def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> None:
+async def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> None:
     """Its ten minutes would be the worst latency of all calls."""
-
-    async def call() -> None:
-        caller.set(OWN_USER)
-        request = v1.GetRequestCycleRequest(name="conversations/c/requestCycles/c:1").SerializeToString()
-        await guarded.stream_unary(None, SimpleNamespace(peer=lambda: "", read=reading(request)))
 
     async def answer(_request: v1.GetRequestCycleRequest, _context: Any) -> v1.GetRequestCycleResponse:
         return v1.GetRequestCycleResponse()
@@ -417,5 +401,7 @@ def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> 
         unlimited(),
         note=not_noted,
     ).handler()
-    asyncio.run(call())
+    caller.set(OWN_USER)
+    request = v1.GetRequestCycleRequest(name="conversations/c/requestCycles/c:1").SerializeToString()
+    await guarded.stream_unary(None, SimpleNamespace(peer=lambda: "", read=reading(request)))
     assert ends.calls == [(method, lasts)]
