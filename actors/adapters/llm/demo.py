@@ -420,9 +420,11 @@ def shortened(text: str) -> str:
     return line if len(line) <= 80 else line[:79] + "…"
 
 
-_RUN = re.compile(r"(?:^|:)\s*run\s+(.+)", re.IGNORECASE)
-_READ = re.compile(r"(?:^|:)\s*read\s+(\S+)", re.IGNORECASE)
-_COUNT = re.compile(r"^\s*count\b", re.IGNORECASE)
+_TASK_COMMANDS: _Scenes = (
+    (re.compile(r"(?:^|:)\s*run\s+(.+)", re.IGNORECASE), _run),
+    (re.compile(r"(?:^|:)\s*read\s+(\S+)", re.IGNORECASE), _read),
+    (re.compile(r"^\s*count\b", re.IGNORECASE), _count),
+)
 _SUBMITTED_LINES = 5
 _WENT_WELL = "[exit code 0]"
 
@@ -440,12 +442,9 @@ def sub_agent_scene(request: ModelRequest) -> Scene:
 
 
 def _begin(task: str, request: ModelRequest) -> Scene:
-    if found := _RUN.search(task):
-        return using("bash", {"cmd": found[1].strip()}, "I will run that.", request)
-    if found := _READ.search(task):
-        return using("read_file", {"path": found[1]}, f"I will read {found[1]}.", request)
-    if _COUNT.search(task):
-        return Scene("I count, slowly. Cancel me: " + " ".join(map(str, range(1, 61))), tempo=10)
+    for pattern, play in _TASK_COMMANDS:
+        if found := pattern.search(task):
+            return play(found, request)
     if any(tool.name == "think" for tool in request.tools):
         return using("think", {"thoughts": f"My task: {shortened(task)}"}, "I have a task.", request)
     return using("submit_result", {"result": f"Done, by script: {shortened(task)}"}, "I am done.", request)

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -300,12 +301,9 @@ class ApiKeys:
 
     def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
-        # Guards all fields below. Notified when the command ends and when a waiting caller is cancelled.
-        self._changed = threading.Condition()
-        self._key: Secret | None = None
-        self._running = False
-        self._failures = 0
-        self._failure: str | LlmFailure = ""
+        self._lock = threading.Lock()  # guards _run
+        self._run: Future[tuple[Secret, str | LlmFailure]] | None = None
+        """The run of the command that lasts, or that printed the present key."""
 
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
         """The provider's configuration with its key. Blocks while the `api_key_command` runs, but not after a cancel.
@@ -315,60 +313,53 @@ class ApiKeys:
         """
         if not self._provider.api_key_command:
             return self._provider
-        cancel.on_cancel(self._wake)
-        try:
-            return replace(self._provider, api_key=self._obtain(cancel))
-        finally:
-            cancel.forget(self._wake)
+        return replace(self._provider, api_key=self._obtain(cancel))
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
         """Whether there is another key than `refused`; may run the command. False if that fails, or on a cancel."""
         if not self._provider.api_key_command:
             return False
-        with self._changed:
-            if self._key == refused:
-                self._key = None
+        with self._lock:
+            if self._run and self._run.done() and self._run.result()[0] == refused:
+                self._run = None
         try:
             return self.with_key(cancel).api_key != refused
         except (ModelFailedError, ModelAbortedError):
             return False  # the caller reports the provider's refusal, which explains more
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
     def _obtain(self, cancel: CancelToken) -> Secret:
-        with self._changed:
-            failures = self._failures
-            while self._running and not cancel.cancelled:
-                self._changed.wait()
-            if cancel.cancelled:
-                raise ModelAbortedError
-            if self._key is not None:
-                return self._key
-            if self._failures != failures:
-                # All callers that waited get the same failure: if each of them ran the broken command, it would take
-                # minutes.
-                raise self._failed(self._failure)
-            self._running = True
+        """The key; callers that wait for one run of the command get its failure, too."""
+        while not cancel.cancelled:
+            with self._lock:
+                run, mine = self._run or Future(), self._run is None
+                self._run = run
+            if mine:
+                self._perform(run, cancel)
+            ended = threading.Event()
+            run.add_done_callback(lambda _, ended=ended: ended.set())  # type: ignore[misc]
+            cancel.on_cancel(ended.set)
+            ended.wait()
+            cancel.forget(ended.set)
+            if run.done() and not run.cancelled() and not cancel.cancelled:
+                key, failure = run.result()
+                if not key:
+                    raise self._failed(failure)
+                return key
+        raise ModelAbortedError
+
+    def _perform(self, run: Future[tuple[Secret, str | LlmFailure]], cancel: CancelToken) -> None:
+        """Run the command; a cancel cancels `run`, so that one of those who wait for it begins another."""
         key: Secret = Secret()
         failure: str | LlmFailure = "could not be run"
         try:
             key, failure = _run(self._provider.api_key_command, cancel)
         finally:
-            with self._changed:
-                self._running = False
-                if key:
-                    self._key = key
-                elif not cancel.cancelled:
-                    self._failures += 1
-                    self._failure = failure
-                self._changed.notify_all()
-        if cancel.cancelled:
-            raise ModelAbortedError
-        if not key:
-            raise self._failed(failure)
-        return key
+            with self._lock:
+                self._run = run if key else None
+            if key or not cancel.cancelled:
+                run.set_result((key, failure))
+            else:
+                run.cancel()
 
     def _failed(self, text: str | LlmFailure) -> ModelFailedError:
         if isinstance(text, LlmFailure):
@@ -394,13 +385,8 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
 
-    overdue = threading.Event()
-
-    def expire() -> None:
-        overdue.set()
-        kill()
-
-    late = threading.Timer(COMMAND_SECONDS, expire)
+    begun = time.monotonic()
+    late = threading.Timer(COMMAND_SECONDS, kill)
     late.daemon = True
     with process:
         cancel.on_cancel(kill)
@@ -415,7 +401,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
             late.cancel()
             cancel.forget(kill)
             kill()
-    if overdue.is_set():
+    if time.monotonic() - begun >= COMMAND_SECONDS:
         return Secret(), f"took longer than {COMMAND_SECONDS:g} s"
     if process.returncode:
         return Secret(), f"ended with exit code {process.returncode}"

@@ -102,6 +102,17 @@ _NAMED = {
 _TRY_AGAIN_IN = re.compile(
     r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.IGNORECASE
 )
+# Advice for users by the kind of failure.
+_ADVICE = {
+    ErrorKind.NETWORK: "Check the network and {where} of provider {name}, then send a message.",
+    ErrorKind.RESPONSE_TOO_LARGE: "Ask for less in one answer: split a long text or file into several parts.",
+    ErrorKind.RATE_LIMIT: "Wait a while, then send a message, or choose another model.",
+    ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
+    ErrorKind.AUTH: "Check {key}.",
+    ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider {name}.",
+    ErrorKind.CONTENT_FILTER: "Rephrase the message.",
+    ErrorKind.CONTEXT_EXHAUSTED: "Continue in a new conversation.",
+}
 _TRY_AGAIN_STATUSES = frozenset({408, 409, 425})
 _MASK = "[redacted]"
 _KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
@@ -313,35 +324,13 @@ def _failure(provider: ProviderConfig, error_body: ErrorBody, status: int, label
 
 
 def _advised(provider: ProviderConfig, kind: ErrorKind, text: str) -> LlmFailure:
-    return LlmFailure(kind, text + _advice(provider, kind))
-
-
-def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
-    """Advice for users about a kind of failure, as a sentence to append, beginning with a space."""
-    match kind:
-        case ErrorKind.NETWORK if provider.local:
-            return f" Check that the server at base_url {provider.base_url} is running."
-        case ErrorKind.NETWORK:
-            what = "the proxy" if provider.proxy else "the base_url"
-            return f" Check the network and {what} of provider {provider.name}, then send a message."
-        case ErrorKind.RESPONSE_TOO_LARGE:
-            return " Ask for less in one answer: split a long text or file into several parts."
-        case ErrorKind.RESOURCE_EXHAUSTED:
-            return " Send a message later to try again."
-        case ErrorKind.RATE_LIMIT:
-            return " Wait a while, then send a message, or choose another model."
-        case ErrorKind.SERVER_ERROR:
-            return " Send a message later to try again, or choose another model."
-        case ErrorKind.AUTH:
-            return f" Check {provider.advice}."
-        case ErrorKind.INVALID_REQUEST:
-            return f" Choose another model, or check the settings of provider {provider.name}."
-        case ErrorKind.CONTENT_FILTER:
-            return " Rephrase the message."
-        case ErrorKind.CONTEXT_EXHAUSTED:
-            return " Continue in a new conversation."
-        case _:
-            return " Send a message to continue; see the server log."
+    if kind is ErrorKind.NETWORK and provider.local:
+        advice = f"Check that the server at base_url {provider.base_url} is running."
+    else:
+        where = "the proxy" if provider.proxy else "the base_url"
+        advice = _ADVICE.get(kind, "Send a message to continue; see the server log.")
+        advice = advice.format(name=provider.name, where=where, key=provider.advice)
+    return LlmFailure(kind, f"{text} {advice}")
 
 
 def _content_filter(provider: ProviderConfig, tail: str) -> LlmFailure:

@@ -1,6 +1,5 @@
 """Keys that a command prints: run once, kept, asked for again when refused, and never shown."""
 
-import functools
 import logging
 import sys
 import threading
@@ -147,18 +146,28 @@ def test_a_cancel_ends_the_command_and_shows_as_a_cancel(tmp_path: Path, caplog:
     assert not caplog.records
 
 
+class Watched(CancelToken):
+    """A token that counts what a cancel would wake or end."""
+
+    listeners = 0
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        super().on_cancel(callback)
+        self.listeners += 1
+
+
 def test_those_who_wait_for_a_command_share_its_key_or_its_failure(tmp_path: Path) -> None:
     for ending, outcome in (("echo key", Secret("key")), ("exit 3", None)):
         runs, gate = tmp_path / ending[-1] / "runs", tmp_path / ending[-1] / "gate"
         runs.parent.mkdir()
         shared = keys_of(*shell(f"echo x >> {runs}; until [ -e {gate} ]; do sleep 0.01; done; {ending}"))
-        cancels = [CancelToken() for _ in range(6)]
+        cancels = [Watched() for _ in range(6)]
         found: list[Secret | None] = []
         threads = [threading.Thread(target=_take, args=(shared, cancel, found), daemon=True) for cancel in cancels]
         for thread in threads:
             thread.start()
         assert _until(runs.exists)
-        assert _until(functools.partial(_all_wait, shared, 5))
+        assert _until(lambda: all(cancel.listeners for cancel in cancels))  # noqa: B023
         gate.touch()
         for thread in threads:
             thread.join(BOUND)
@@ -185,10 +194,6 @@ def test_who_is_cancelled_while_waiting_leaves_and_the_others_get_the_key(tmp_pa
     threads[2].join(BOUND)
     assert found == [None, None, Secret("key")]
     assert runs.read_text() == "x\nx\n"
-
-
-def _all_wait(shared: ApiKeys, number: int) -> bool:
-    return len(shared._changed._waiters) == number  # type: ignore[attr-defined]
 
 
 def _take(shared: ApiKeys, cancel: CancelToken, found: list[Secret | None]) -> None:

@@ -669,7 +669,7 @@ def replaced(value: Any, data: st.DataObject) -> Any:
 
 
 @PROTOCOLS
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_whatever_a_server_sends_in_a_field_has_an_outcome(protocol: str, data: st.DataObject) -> None:
     events = data.draw(st.lists(ALPHABETS[protocol], min_size=1, max_size=5))

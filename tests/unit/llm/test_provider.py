@@ -534,8 +534,9 @@ def test_retry_after_comes_with_retryable_refusals_only() -> None:
 OF_THE_MACHINE = frozenset({
     ErrorKind.CANCELLED, ErrorKind.SUB_AGENT_ERROR, ErrorKind.TURN_LIMIT, ErrorKind.NO_RESULT, ErrorKind.BUDGET,
     ErrorKind.INTERRUPTED, ErrorKind.TIMED_OUT, ErrorKind.OUTPUT_INVALID, ErrorKind.REPEATED_FAILURE,
+    ErrorKind.RESOURCE_EXHAUSTED,
 })  # fmt: skip
-"""What no provider says: how a sub-agent fails, outputs that do not fit, and failures that repeat."""
+"""What no provider says: how a sub-agent fails, outputs that do not fit, failures that repeat, and what we lack."""
 
 ADVICE = {
     ErrorKind.NETWORK: "Check the network and the base_url of provider fake, then send a message.",
@@ -546,7 +547,6 @@ ADVICE = {
     ErrorKind.CONTENT_FILTER: "Rephrase the message.",
     ErrorKind.CONTEXT_EXHAUSTED: "Continue in a new conversation.",
     ErrorKind.RESPONSE_TOO_LARGE: "Ask for less in one answer: split a long text or file into several parts.",
-    ErrorKind.RESOURCE_EXHAUSTED: "Send a message later to try again.",
     ErrorKind.UNKNOWN: "Send a message to continue; see the server log.",
 }
 

@@ -275,10 +275,8 @@ class AnswerReader(ABC):
     def _count(self, usage: object) -> None:
         self._reported = merged(self._reported, usage)
 
-    def _incomplete(self) -> ModelFailedError:
-        return provider_errors.broken_answer(
-            self._prepared.provider, "the answer ended before it was complete", self.usage
-        )
+    def _broken(self, text: str = "the answer ended before it was complete") -> ModelFailedError:
+        return provider_errors.broken_answer(self._prepared.provider, text, self.usage)
 
 
 class ContentSize:

@@ -306,7 +306,7 @@ class AnthropicReader(AnswerReader):
                 if decoded.message:
                     self._settle(decoded.message)
                 if self._stop_reason is None:
-                    raise self._incomplete()
+                    raise self._broken()
                 self.finished = True
             case "error":
                 raise provider_errors.stream_error(self._prepared.provider, event.data, self.usage)
@@ -323,7 +323,7 @@ class AnthropicReader(AnswerReader):
 
     def answer(self) -> ModelAnswer:
         if not self.complete:
-            raise self._incomplete()
+            raise self._broken()
         blocks = (block.content(self._prepared) for block in self._blocks)
         stop = _STOPS.get(self._stop_reason or "", Stop())
         if self._stop_reason == "refusal":

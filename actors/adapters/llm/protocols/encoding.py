@@ -145,6 +145,26 @@ def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes | byte
     return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', *elements, b"]}"))
 
 
+def openai_head(
+    prepared: PreparedRequest, limit_field: str, tool: Callable[[ToolSpec], dict[str, Any]]
+) -> dict[str, Any]:
+    """What the bodies of OpenAI's protocols have in common; `limit_field` limits the answer, "" for no limit."""
+    provider, request = prepared.provider, prepared.request
+    head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
+    if (prepared.info.known or request.max_output) and limit_field:
+        # If neither the model's limits are known nor the request has a limit, the server's default is used.
+        head[limit_field] = prepared.limits.reserved_output
+    if provider.cache_key:
+        head["prompt_cache_key"] = request.cache_key or request.conversation_id
+    if request.generation.temperature is not None:
+        head["temperature"] = request.generation.temperature
+    if request.tools:
+        head["tools"] = encoded_tools(request.tools, tool)
+        if provider.tool_choice:
+            head["tool_choice"] = provider.tool_choice
+    return head
+
+
 def effort_name(effort: ReasoningEffort) -> str:
     return "xhigh" if effort is ReasoningEffort.MAX else effort.value
 

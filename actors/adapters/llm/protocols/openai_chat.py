@@ -38,11 +38,11 @@ from actors.adapters.llm.protocols.encoding import (
     ENCODER,
     data_url,
     effort_name,
-    encoded_tools,
     has_visible_content,
     json_elements,
     json_schema_format,
     object_with_array,
+    openai_head,
     results_and_parts,
 )
 from actors.core.content import Content, Text, ToolUse, Usage
@@ -65,24 +65,13 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """The body of a request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
-    head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
+    head = openai_head(prepared, provider.max_tokens_field, _tool)
     if provider.stream_usage:
         head["stream_options"] = {"include_usage": True}
-    if (prepared.info.known or request.max_output) and provider.max_tokens_field:
-        # If neither the model's limits are known nor the request has a limit, the server's default is used.
-        head[provider.max_tokens_field] = prepared.limits.reserved_output
-    if provider.cache_key:
-        head["prompt_cache_key"] = request.cache_key or request.conversation_id
-    if request.generation.temperature is not None:
-        head["temperature"] = request.generation.temperature
     if effort := request.generation.reasoning_effort:
         head["reasoning_effort"] = effort_name(effort)
     if request.output is not None:
         head["response_format"] = {"type": "json_schema", "json_schema": json_schema_format(request.output)}
-    if request.tools:
-        head["tools"] = encoded_tools(request.tools, _tool)
-        if provider.tool_choice:
-            head["tool_choice"] = provider.tool_choice
     system = {"role": provider.system_role, "content": request.system}
     first = ENCODER.encode(system) if request.system else b""
     between = b"," if first and any(turns) else b""
@@ -342,11 +331,9 @@ class OpenAiChatReader(AnswerReader):
     def answer(self) -> ModelAnswer:
         content, reason = self._message.content(self._prepared), self._finish_reason
         if not reason and not (self.finished and content):
-            raise self._incomplete()
+            raise self._broken()
         if reason in _BROKEN:
-            raise provider_errors.broken_answer(
-                self._prepared.provider, f"the answer ended with {reason!r}", self.usage
-            )
+            raise self._broken(f"the answer ended with {reason!r}")
         stop = _STOPS.get(reason, Stop())
         if self._message.calls and not stop.truncated and not stop.refusal:
             # Some servers report "stop" instead of "tool_calls" as the reason for an answer that ends with tool calls.

@@ -27,11 +27,11 @@ from actors.adapters.llm.protocols.decoding import SseEvent, json_text, own_fiel
 from actors.adapters.llm.protocols.encoding import (
     data_url,
     effort_name,
-    encoded_tools,
     has_visible_content,
     json_elements,
     json_schema_format,
     object_with_array,
+    openai_head,
     results_and_parts,
 )
 from actors.core.content import Content, Reasoning, Text, ToolUse
@@ -66,26 +66,15 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """The body of a request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
-    head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
+    head = openai_head(prepared, "max_output_tokens", _tool) | {"store": False}
     if provider.encrypted_reasoning and prepared.limits.reasons:
         head["include"] = ["reasoning.encrypted_content"]
-    if prepared.info.known or request.max_output:
-        # If neither the model's limits are known nor the request has a limit, the server's default is used.
-        head["max_output_tokens"] = prepared.limits.reserved_output
-    if provider.cache_key:
-        head["prompt_cache_key"] = request.cache_key or request.conversation_id
-    if request.generation.temperature is not None:
-        head["temperature"] = request.generation.temperature
     if effort := request.generation.reasoning_effort:
         head["reasoning"] = {"effort": effort_name(effort)}
     if request.output is not None:
         head["text"] = {"format": {"type": "json_schema", **json_schema_format(request.output)}}
     if request.system:
         head["instructions"] = request.system
-    if request.tools:
-        head["tools"] = encoded_tools(request.tools, _tool)
-        if provider.tool_choice:
-            head["tool_choice"] = provider.tool_choice
     return object_with_array(head | dict(provider.extra_body), "input", *turns)
 
 
@@ -336,7 +325,7 @@ class OpenAiResponsesReader(AnswerReader):
 
     def answer(self) -> ModelAnswer:
         if self._stop is None:
-            raise self._incomplete()
+            raise self._broken()
         content = tuple(block for item in self._items for block in item.contents(self._prepared))
         stop = self._stop
         if any(item.refused for item in self._items):
@@ -387,9 +376,7 @@ class OpenAiResponsesReader(AnswerReader):
             payload = b'{"error":%s}' % (bytes(response.error) or b"null")
             raise provider_errors.stream_error(self._prepared.provider, payload, self.usage)
         if status == "cancelled":
-            raise provider_errors.broken_answer(
-                self._prepared.provider, "the answer was cancelled by the provider", self.usage
-            )
+            raise self._broken("the answer was cancelled by the provider")
         if status == "completed":
             self._stop = Stop()
         elif status == "incomplete":
