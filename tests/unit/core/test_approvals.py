@@ -554,16 +554,6 @@ def test_an_upgrade_that_failed_changes_nothing() -> None:
     assert talk.context.mode is Mode.RESTRICTED
 
 
-def test_another_tools_success_changes_no_mode() -> None:
-    talk = Talk(BASE)
-    talk.say("go")
-    talk.call(READ)
-
-    talk.result(ToolSuccess(READ.id, "contents"))
-
-    assert talk.acts(PersistMode) == []
-
-
 def test_sub_agents_never_ask_what_would_ask_is_refused_in_passing() -> None:
     talk = Talk(replace(SUB_AGENT, tools=FEW_TOOLS, approval_policy=ApprovalPolicy.ASK_WRITES))
     talk.start()

@@ -27,7 +27,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import ApprovalResponse, LlmError, ToolTransient, TriggerContinuation, UserCancel
 from actors.core.history import ChainCheck, Turn, open_calls, provider_view, summary_view, violations
 from actors.core.notifications import ApprovalRequested, Retrying
-from actors.core.states import AwaitingContinuation, Idle, LlmRequesting, ToolExecuting
+from actors.core.states import AwaitingContinuation, Idle, ToolExecuting
 from actors.core.summary import StateSummary, summarize
 from tests.machine.talk import OPEN, Talk, bash
 
@@ -446,13 +446,3 @@ def test_a_late_cancel_of_the_last_run_leaves_a_summary_alone_that_was_asked_for
     assert isinstance(talk.state, AwaitingContinuation)
     assert talk.tell(UserCancel(talk.at(), ""))
     assert isinstance(talk.state, Idle)
-
-
-def test_a_cancel_that_names_the_run_before_leaves_this_one_alone() -> None:
-    talk = Talk()
-    talk.say("go")
-    talk.text("done")
-    talk.say("again")
-    assert talk.tell(UserCancel(talk.at(), "c:1")) == ()
-    assert isinstance(talk.state, LlmRequesting)
-    assert talk.tell(UserCancel(talk.at(), "c:2"))

@@ -562,14 +562,6 @@ def test_a_restart_leaves_no_run_in_progress_and_starts_nothing(one: Column) -> 
     assert len(talk.notes(StreamDiscarded)) == streamed
 
 
-@pytest.mark.parametrize("one", LIVE, ids=name_of)
-def test_a_restart_of_what_a_restart_left_changes_nothing(one: Column) -> None:
-    talk = Talk(one.context, one.state)
-    talk.tell(events.Restart(talk.at()))
-
-    assert talk.tell(events.Restart(talk.at())) == ()
-
-
 @pytest.mark.parametrize("kind", ["cancel", "restart"])
 def test_results_of_tools_that_ran_are_not_written_again(kind: str) -> None:
     one = next(column for column in parent_columns() if column.name == "ToolExec")

@@ -273,16 +273,6 @@ def test_a_waiting_message_can_be_withdrawn_once(delivery: Delivery) -> None:
     assert "message" in str(refused.value), "it was no question"
 
 
-def test_a_withdrawn_follow_up_becomes_no_run() -> None:
-    talk = busy(follows=("oops",))
-    talk.tell(WithdrawMessage(talk.at(), "oops"))
-
-    talk.text("done")
-
-    assert isinstance(talk.state, Idle)
-    assert talk.state.ledger.run == 1
-
-
 @pytest.mark.parametrize("delivery", list(Delivery))
 @pytest.mark.parametrize("name", ["Idle", "LlmReq/conn", "ToolExec", "Cancelling/sub", "CtxExhausted"])
 def test_an_expected_run_that_is_not_the_live_one_is_refused_before_anything_else(

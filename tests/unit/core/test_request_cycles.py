@@ -171,16 +171,6 @@ def test_agent_events_and_run_stops_while_idle_are_protocol_errors(event: reques
     assert [cycle.root.id for cycle in lenient.cycles] == ["m1", "m2"]
 
 
-def test_a_withdrawn_follow_up_becomes_no_cycle() -> None:
-    events: list[request_cycles.CycleEvent] = [
-        ROOT,
-        request_cycles.CycleUserMessage("m2", request_cycles.CycleDelivery.FOLLOW_UP),
-        request_cycles.CycleUserMessage("m3", request_cycles.CycleDelivery.FOLLOW_UP),
-    ]
-    cycles = request_cycles.project([*events, request_cycles.UserMessageWithdrawn("m2"), DONE], strict=True)
-    assert [cycle.root.id for cycle in cycles] == ["m1", "m3"]
-
-
 def test_folding_an_empty_list_gives_nothing() -> None:
     assert request_cycles.Projector().project([]) == request_cycles.Projection()
     assert request_cycles.project([]) == ()

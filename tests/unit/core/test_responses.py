@@ -540,16 +540,6 @@ def test_a_spent_budget_stops_the_run_at_its_next_request(budget: Budget, usage:
     assert talk.acts(RequestLlm) == []
 
 
-def test_a_run_budget_leaves_the_next_run_its_own() -> None:
-    talk = asked()
-    talk.context = replace(talk.context, budget=Budget(run_tokens=100))
-    talk.answer(Text("done"), used=100)
-
-    talk.say("again")
-
-    assert isinstance(talk.state, states.LlmRequesting)
-
-
 # --- identity ---
 
 

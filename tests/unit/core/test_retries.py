@@ -8,7 +8,7 @@ from actors.core.content import MessageType, SystemKind, ToolError, ToolSuccess,
 from actors.core.context import Budget, ConvContext, Limits
 from actors.core.errors import RETRYABLE, ErrorKind, LlmFailure
 from actors.core.notifications import ApprovalDecision, ApprovalResolved, Retrying, RunStop, StopReason, StreamDiscarded
-from actors.core.steps.retries import attempts_left, delay, too_long
+from actors.core.steps.retries import delay
 from tests.machine.columns import SUB_AGENT, Column, column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk, bash, messages
 
@@ -84,7 +84,9 @@ def test_an_auth_error_begins_with_its_name(cause: str) -> None:
     assert talk.state.message == "Authentication failed: no key"
 
 
-@pytest.mark.parametrize(("retry_after_ms", "delay"), [(None, 1_000), (200, 1_000), (5_500, 5_500), (60_000, 60_000)])
+@pytest.mark.parametrize(
+    ("retry_after_ms", "delay"), [(None, 1_000), (0, 1_000), (999, 1_000), (1_001, 1_001), (60_000, 60_000)]
+)
 def test_a_retry_after_within_bounds_is_honoured(retry_after_ms: int | None, delay: int) -> None:
     talk = asked()
 
@@ -96,10 +98,10 @@ def test_a_retry_after_within_bounds_is_honoured(retry_after_ms: int | None, del
 def test_a_longer_retry_after_is_an_error_that_names_the_wait() -> None:
     talk = asked()
 
-    fail(talk, ErrorKind.RATE_LIMIT, cause="slow down", retry_after_ms=90_001)
+    fail(talk, ErrorKind.RATE_LIMIT, cause="slow down", retry_after_ms=60_001)
 
     assert isinstance(talk.state, states.Error)
-    assert "91 s" in talk.state.message
+    assert "61 s" in talk.state.message
     assert "slow down" in talk.state.message
 
 
@@ -367,20 +369,3 @@ def test_the_waits_double_never_shrink_and_stay_bearable() -> None:
 
 def test_the_base_is_a_setting() -> None:
     assert delay(3, Limits(retry_base_ms=10)) == 20
-
-
-@pytest.mark.parametrize(
-    ("retry_after", "expected"), [(None, 1_000), (0, 1_000), (-5, 1_000), (999, 1_000), (1_001, 1_001)]
-)
-def test_the_longer_of_both_waits_holds(retry_after: int | None, expected: int) -> None:
-    assert delay(2, LIMITS, retry_after) == expected
-
-
-@pytest.mark.parametrize(("retry_after", "expected"), [(None, False), (0, False), (60_000, False), (60_001, True)])
-def test_a_wait_above_a_minute_is_too_long(retry_after: int | None, expected: bool) -> None:
-    assert too_long(retry_after, LIMITS) is expected
-
-
-@pytest.mark.parametrize(("attempt", "expected"), [(1, True), (2, True), (3, False), (4, False)])
-def test_there_are_three_attempts(attempt: int, expected: bool) -> None:
-    assert attempts_left(attempt, LIMITS) is expected
