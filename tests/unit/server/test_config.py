@@ -20,6 +20,11 @@ from server.settings.setting_values import ConfigError, Cpus, Listen, PortListen
 HOME = {"HOME": "/home/ada"}
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "bedrock.toml"
+
+
 def config(environ: dict[str, str] | None = None, file: Path | None = None, **flags: Any) -> Config:
     return load(flags, {**HOME, **(environ or {})}, file)
 
@@ -34,8 +39,7 @@ def test_state_goes_where_the_desktop_says() -> None:
     assert config({"XDG_STATE_HOME": "/var/state"}).data_dir == Path("/var/state/bedrock")
 
 
-def test_flags_win_over_variables_and_these_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "c.toml"
+def test_flags_win_over_variables_and_these_over_the_file(file: Path) -> None:
     file.write_text('listen = "127.0.0.1:1"\nlog_level = "debug"\ndrain_seconds = 3\n')
     made = config({"BEDROCK_LISTEN": "127.0.0.1:2", "BEDROCK_LOG_LEVEL": "error"}, file, listen="127.0.0.1:3")
     assert (made.listen, made.log_level, made.drain_seconds) == (Listen("127.0.0.1", 3), "error", 3.0)
@@ -59,7 +63,7 @@ def test_a_relative_directory_of_the_desktop_is_ignored(tmp_path: Path, monkeypa
     assert (made.default_model, made.data_dir) == ("", Path("/home/ada/.local/state/bedrock"))
 
 
-def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) -> None:
+def test_every_setting_can_be_a_variable_and_a_line_of_the_file(file: Path) -> None:
     values = {
         "data_dir": "/d", "database": "postgresql://db/bedrock",
         "listen": "[::1]:5", "http_listen": "6", "log_level": "warning", "default_model": "m",
@@ -72,7 +76,6 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         "workspace_protected": ".envrc, a/b", "deny_read": "~/.ssh,/keys", "system_paths": "/usr,/opt",
     }  # fmt: skip
     assert set(values) == set(SETTINGS)
-    file = tmp_path / "c.toml"
     file.write_text("\n".join(f'{name} = "{value}"' for name, value in values.items()))
     by_variable = config({f"BEDROCK_{name.upper()}": value for name, value in values.items()})
     by_file = config(file=file)
@@ -107,38 +110,37 @@ PAIR = 'certificate = "/c.pem"\nkey = "/k.pem"'
 ADA = "[principals.ada]\nroots = []\n"
 
 
-def of_file(folder: Path, text: str, **flags: str) -> Config:
-    file = folder / "bedrock.toml"
+def of_file(file: Path, text: str, **flags: str) -> Config:
     file.write_text(text)
     return load(flags, {"HOME": "/home/ada"}, file)
 
 
-def test_a_file_may_name_several_addresses(tmp_path: Path) -> None:
+def test_a_file_may_name_several_addresses(file: Path) -> None:
     tables = (
         f'[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "0.0.0.0:2"\nclient_ca = "/ca.pem"\n{PAIR}\n'
         f'[client_certificates]\n"dns:ada.example.org" = "ada"\n{ADA}'
     )
-    found = of_file(tmp_path, tables)
+    found = of_file(file, tables)
     assert [each.target for each in found.listeners] == ["127.0.0.1:1", "https://0.0.0.0:2"]
     assert (found.listeners[1].client_ca, found.listeners[1].key) == (Path("/ca.pem"), Path("/k.pem"))
     assert found.client_certificates["dns:ada.example.org"].name == "ada"
-    assert [each.target for each in of_file(tmp_path, tables, listen="127.0.0.1:3").listeners] == ["127.0.0.1:3"]
-    assert of_file(tmp_path, tables, listen="none").listeners == ()
+    assert [each.target for each in of_file(file, tables, listen="127.0.0.1:3").listeners] == ["127.0.0.1:3"]
+    assert of_file(file, tables, listen="none").listeners == ()
     assert [each.target for each in config().listeners] == ["127.0.0.1:7421"]
 
 
-def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(tmp_path: Path) -> None:
+def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(file: Path) -> None:
     proxied = '[[listen]]\naddress = "0.0.0.0:1"\ninsecure_behind_proxy = true\n'
-    assert of_file(tmp_path, proxied).behind_proxy
-    assert of_file(tmp_path, f'{proxied}[[listen]]\naddress = "unix:/s"\n').behind_proxy
-    assert not of_file(tmp_path, f'{proxied}[[listen]]\naddress = "127.0.0.1:2"\n').behind_proxy
+    assert of_file(file, proxied).behind_proxy
+    assert of_file(file, f'{proxied}[[listen]]\naddress = "unix:/s"\n').behind_proxy
+    assert not of_file(file, f'{proxied}[[listen]]\naddress = "127.0.0.1:2"\n').behind_proxy
     assert not config().behind_proxy
-    assert of_file(tmp_path, proxied).reachable
+    assert of_file(file, proxied).reachable
     assert not config().reachable
     assert not config(listen="none").reachable
     assert config(listen="127.0.0.1:1", insecure_behind_proxy="yes").reachable
     encrypted = '[[listen]]\naddress = "127.0.0.1:2"\ncertificate = "/c.pem"\nkey = "/k.pem"\n'
-    assert of_file(tmp_path, encrypted).reachable
+    assert of_file(file, encrypted).reachable
     assert not config(listen="none").behind_proxy
 
 
@@ -174,24 +176,21 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(tmp_path: Pat
         ),
     ],
 )
-def test_addresses_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_addresses_that_do_not_fit_together_are_refused(file: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        of_file(tmp_path, text)
+        of_file(file, text)
     assert said in str(refusal.value)
 
 
-def test_cpus_are_all_or_a_list(tmp_path: Path) -> None:
+def test_cpus_are_all_or_a_list(file: Path) -> None:
     assert config().cpus is None
     assert config(cpus="all").cpus is None
     assert config(deny_read="none").deny_read == ()
     assert config({"BEDROCK_CPUS": "1"}).cpus == frozenset({1})
-    file = tmp_path / "c.toml"
-    file.write_text("cpus = 0\n")
-    assert config(file=file).cpus == frozenset({0})
+    assert of_file(file, "cpus = 0\n").cpus == frozenset({0})
 
 
-def test_providers_come_from_the_file_and_are_never_shown(tmp_path: Path) -> None:
-    file = tmp_path / "c.toml"
+def test_providers_come_from_the_file_and_are_never_shown(file: Path) -> None:
     file.write_text('[providers.local]\nprotocol = "openai-chat"\napi_key = "sk-secret"\n')
     made = config({"ANTHROPIC_API_KEY": "sk-other"}, file)
     assert made.providers["local"]["protocol"] == "openai-chat"
@@ -199,19 +198,16 @@ def test_providers_come_from_the_file_and_are_never_shown(tmp_path: Path) -> Non
     assert "sk-" not in repr(made)
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    file = tmp_path / "c.toml"
+def test_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
     file.write_bytes(b'\xef\xbb\xbfdefault_model = "m"\r\n')
     assert config(file=file).default_model == "m"
 
 
-def test_what_the_file_says_about_models_is_passed_on(tmp_path: Path) -> None:
-    file = tmp_path / "c.toml"
-    file.write_text('[models."my-finetune"]\nwindow = 4096\nprice = { input = 1, output = 2 }\n')
-    assert config(file=file).models == {"my-finetune": {"window": 4096, "price": {"input": 1, "output": 2}}}
-    file.write_text("models = 5\n")
+def test_what_the_file_says_about_models_is_passed_on(file: Path) -> None:
+    found = of_file(file, '[models."my-finetune"]\nwindow = 4096\nprice = { input = 1, output = 2 }\n')
+    assert found.models == {"my-finetune": {"window": 4096, "price": {"input": 1, "output": 2}}}
     with pytest.raises(ConfigError, match="models: must be tables"):
-        config(file=file)
+        of_file(file, "models = 5\n")
 
 
 @pytest.mark.parametrize(
@@ -299,11 +295,9 @@ def test_a_wrong_variable_is_named() -> None:
         ("[providers]\nlocal = 5\n", "providers"),
     ],
 )
-def test_a_wrong_file_is_named(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "c.toml"
-    file.write_text(text)
+def test_a_wrong_file_is_named(file: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        config(file=file)
+        of_file(file, text)
     assert str(file) in str(refusal.value)
     assert said in str(refusal.value)
 
@@ -314,8 +308,7 @@ def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "refused"), [(0o600, False), (0o644, False), (0o664, True), (0o606, True)])
-def test_a_file_that_others_may_change_is_not_believed(tmp_path: Path, mode: int, refused: bool) -> None:
-    file = tmp_path / "c.toml"
+def test_a_file_that_others_may_change_is_not_believed(file: Path, mode: int, refused: bool) -> None:
     file.write_text('default_model = "m"')
     file.chmod(mode)
     if refused:
@@ -325,8 +318,7 @@ def test_a_file_that_others_may_change_is_not_believed(tmp_path: Path, mode: int
         assert config(file=file).default_model == "m"
 
 
-def test_a_file_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "c.toml"
+def test_a_file_of_another_user_is_not_believed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text('default_model = "m"')
     monkeypatch.setattr(os, "geteuid", lambda: 12_345)
     monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0o100644, 0, 0, 1, 54_321, 0, 0, 0, 0, 0)))
@@ -336,9 +328,8 @@ def test_a_file_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pyt
     assert config(file=file).default_model == "m"  # root's
 
 
-def test_quotas_are_read_key_by_key(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text("""
+def test_quotas_are_read_key_by_key(file: Path) -> None:
+    text = """
         [quotas]
         cost_per_month = 12.5
         [principal_defaults.quotas]
@@ -349,8 +340,8 @@ def test_quotas_are_read_key_by_key(tmp_path: Path) -> None:
         quotas = {concurrent_runs = 50, tokens_per_day = 0}
         [principals.bob]
         roots = []
-    """)
-    quotas = load({}, {}, file).quotas
+    """
+    quotas = of_file(file, text).quotas
     share = {Quota.CONCURRENT_MODEL_REQUESTS: 750}
     assert quotas.of("") == {Quota.COST_PER_MONTH: 12_500_000}
     assert quotas.of("ada") == {Quota.CONCURRENT_RUNS: 50, Quota.CALLS_PER_SECOND: 50, Quota.TOKENS_PER_DAY: 0, **share}
@@ -382,11 +373,9 @@ TEMPLATE = (
     ],
 )
 def test_no_principal_among_several_has_all_model_requests_unless_the_file_says_so(
-    tmp_path: Path, text: str, principal: str, most: int | None
+    file: Path, text: str, principal: str, most: int | None
 ) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text(text)
-    quotas = load({}, {}, file).quotas
+    quotas = of_file(file, text).quotas
     assert quotas.of(principal).get(Quota.CONCURRENT_MODEL_REQUESTS) == most
     assert Quota.CONCURRENT_MODEL_REQUESTS not in quotas.of("local")
 
@@ -408,11 +397,9 @@ def test_no_principal_among_several_has_all_model_requests_unless_the_file_says_
         ("[principals.ada.quotas]\nruns = 1", "principals.ada.quotas.runs: unknown; there are: concurrent_runs"),
     ],
 )
-def test_a_wrong_quota_is_named(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text(text)
+def test_a_wrong_quota_is_named(file: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"^{file}: {said}"):
-        load({}, {}, file)
+        of_file(file, text)
 
 
 def test_a_missing_extra_is_named_also_if_the_package_of_its_module_is_missing(tmp_path: Path) -> None:
@@ -435,10 +422,13 @@ def check(*arguments: str, **env: str) -> Result:
     return CliRunner(env=env).invoke(cli.config, ["check", *arguments])
 
 
-def test_every_setting_is_shown_with_its_origin(home: Path) -> None:
-    file = home / "bedrock.toml"
+def check_file(file: Path, text: str, **env: str) -> Result:
+    file.write_text(text)
+    return check("--config", str(file), **env)
+
+
+def test_every_setting_is_shown_with_its_origin(home: Path, file: Path) -> None:
     file.write_text("drain_seconds = 3\ntitles = false\n")
-    file.chmod(0o600)
     done = check("--config", str(file), "--data-dir", str(home / "data"), BEDROCK_CPUS="0")
     assert done.exit_code == 0
     lines = done.output.splitlines()
@@ -459,7 +449,6 @@ def test_what_is_shown_is_a_settings_file(home: Path) -> None:
         settings = load({}, {"HOME": str(home), **environ})
         file = home / "shown.toml"
         file.write_text("\n".join(cli.described(settings)))
-        file.chmod(0o600)
         again = load({}, {"HOME": str(home)}, file)
         assert replace(again, file=None, environ=settings.environ, origins=settings.origins) == settings
 
@@ -472,43 +461,30 @@ def test_nothing_is_created_and_no_key_is_shown(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-def test_every_address_is_shown(home: Path) -> None:
-    file = home / "bedrock.toml"
-    file.write_text('[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "unix:/run/b.sock"\n')
-    file.chmod(0o600)
-    lines = check("--config", str(file)).output.splitlines()
-    assert "# listen is in tables [[listen]]: 127.0.0.1:1, unix:/run/b.sock" in lines
+def test_every_address_is_shown(file: Path) -> None:
+    done = check_file(file, '[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "unix:/run/b.sock"\n')
+    assert "# listen is in tables [[listen]]: 127.0.0.1:1, unix:/run/b.sock\n" in done.output
 
 
-def test_what_principals_read_is_shown(home: Path) -> None:
+def test_what_principals_read_is_shown(home: Path, file: Path) -> None:
     (home / "ada").mkdir()
-    file = home / "bedrock.toml"
-    file.write_text(f'[principals.ada]\nroots = ["{home}/ada"]\n[principals.board]\nroots = []\nrole = "reader"\n')
-    file.chmod(0o600)
-    lines = check("--config", str(file)).output.splitlines()
-    assert f"principal ada: user, reads {home}/ada" in lines
-    assert "principal board: reader, reads no directories" in lines
+    board = '[principals.board]\nroots = []\nrole = "reader"\n'
+    done = check_file(file, f'[principals.ada]\nroots = ["{home}/ada"]\n{board}')
+    assert f"principal ada: user, reads {home}/ada\n" in done.output
+    assert "principal board: reader, reads no directories\n" in done.output
 
 
-def test_what_principals_name_and_nobody_has_is_noted(home: Path) -> None:
-    file = home / "bedrock.toml"
-    file.write_text(
-        f'[principals.ada]\nroots = ["{home}", "{home}/none"]\nmcp_servers = ["web", "wbe"]\n'
-        '[[mcp_servers]]\nname = "web"\nurl = "https://mcp.test/"\nenabled = false\n'
-    )
-    file.chmod(0o600)
+def test_what_principals_name_and_nobody_has_is_noted(home: Path, file: Path) -> None:
     told = f"principal ada: user, reads {home}, {home}/none; there is no directory {home}/none, no MCP server wbe"
-    assert told in check("--config", str(file)).output.splitlines()
+    ada = f'[principals.ada]\nroots = ["{home}", "{home}/none"]\nmcp_servers = ["web", "wbe"]\n'
+    done = check_file(file, f'{ada}[[mcp_servers]]\nname = "web"\nurl = "https://mcp.test/"\nenabled = false\n')
+    assert told in done.output.splitlines()
 
 
-def test_quotas_are_shown_as_they_count_for_each(home: Path) -> None:
-    file = home / "bedrock.toml"
-    file.write_text(
-        "[quotas]\ncost_per_month = 500\n[principal_defaults.quotas]\nconcurrent_runs = 2\nstreams = 9\n"
-        "[principals.ada]\nroots = []\nquotas = { concurrent_runs = 5 }\n[principals.bob]\nroots = []\n"
-    )
-    file.chmod(0o600)
-    assert [line for line in check("--config", str(file)).output.splitlines() if line.startswith("quotas ")] == [
+def test_quotas_are_shown_as_they_count_for_each(file: Path) -> None:
+    all_together = "[quotas]\ncost_per_month = 500\n[principal_defaults.quotas]\nconcurrent_runs = 2\nstreams = 9\n"
+    done = check_file(file, f"{all_together}{ADA}quotas = {{ concurrent_runs = 5 }}\n[principals.bob]\nroots = []\n")
+    assert [line for line in done.output.splitlines() if line.startswith("quotas ")] == [
         "quotas of all together: cost_per_month $500.00",
         "quotas of each principal: concurrent_model_requests 750, concurrent_runs 2, streams 9",
         "quotas of ada: concurrent_model_requests 750, concurrent_runs 5, streams 9",
@@ -541,7 +517,7 @@ def test_a_variable_that_is_no_text_is_named_in_one_line(variable: str, value: s
 
 
 @pytest.mark.parametrize("option", ["--http", "--metrics-listen"])
-def test_an_option_is_named_as_it_was_typed(home: Path, option: str) -> None:
+def test_an_option_is_named_as_it_was_typed(option: str) -> None:
     done = CliRunner().invoke(cli.serve, [option, "foo"])
     assert (done.exit_code, done.output) == (2, f"error: {option}: must be a port, host:port, or none\n")
 
@@ -553,10 +529,8 @@ def test_an_option_is_named_as_it_was_typed(home: Path, option: str) -> None:
         ('"a\\nb" = 1', "authorizer.a b: unknown; there are: class, timeout_seconds, options"),
     ],
 )
-def test_what_is_wrong_with_the_authorizer_is_said_in_one_line(home: Path, table: str, said: str) -> None:
-    file = home / "bedrock.toml"
-    file.write_text(f"[authorizer]\n{table}\n")
-    done = check("--config", str(file))
+def test_what_is_wrong_with_the_authorizer_is_said_in_one_line(file: Path, table: str, said: str) -> None:
+    done = check_file(file, f"[authorizer]\n{table}\n")
     assert (done.exit_code, done.output) == (2, f"error: {file}: {said}\n")
 
 
@@ -584,9 +558,8 @@ def test_a_data_directory_that_others_may_write_to_is_found(home: Path) -> None:
     assert (home / "data").stat().st_mode & 0o777 == 0o755
 
 
-def test_logins_at_mcp_servers_are_told(home: Path) -> None:
+def test_logins_at_mcp_servers_are_told(home: Path, file: Path) -> None:
     (home / "data").mkdir(mode=0o700)
-    file = home / "bedrock.toml"
     file.write_text('[[mcp_servers]]\nname = "web"\nurl = "https://mcp.test/"\n')
     told = "MCP server web: https://mcp.test/"
     asked = ("--config", str(file), "--data-dir", str(home / "data"))
@@ -602,20 +575,14 @@ def test_logins_at_mcp_servers_are_told(home: Path) -> None:
     assert f"{told}, whose login cannot be used: {stored} can be read by others" in check(*asked).output
 
 
-def test_what_is_set_of_models_is_told_with_its_prices(home: Path) -> None:
-    file = home / "bedrock.toml"
-    file.write_text('[models."mine-"]\nwindow = 64000\nprice = { input = 1.5, output = 6 }\n')
-    done = check("--config", str(file))
+def test_what_is_set_of_models_is_told_with_its_prices(file: Path) -> None:
+    done = check_file(file, '[models."mine-"]\nwindow = 64000\nprice = { input = 1.5, output = 6 }\n')
     assert "model mine-: sets window; price of input $1.5, output $6\n" in done.output
 
 
-def test_mcp_servers_are_named_and_their_mistakes_found(home: Path) -> None:
-    file = home / "bedrock.toml"
-    file.write_text(
-        '[[mcp_servers]]\nname = "files"\ncommand = ["mcp-files", "$NONE"]\nenvironment = { KEY = "$NONE" }\n'
-    )
-    file.chmod(0o600)
-    done = check("--config", str(file), NONE="a secret of theirs")
+def test_mcp_servers_are_named_and_their_mistakes_found(file: Path) -> None:
+    files = '[[mcp_servers]]\nname = "files"\ncommand = ["mcp-files", "$NONE"]\nenvironment = { KEY = "$NONE" }\n'
+    done = check_file(file, files, NONE="a secret of theirs")
     assert done.exit_code == 0
     assert "MCP server files: mcp-files, which is not on the PATH of this command\n" in done.output
     assert "a secret of theirs" not in done.output
@@ -624,30 +591,22 @@ def test_mcp_servers_are_named_and_their_mistakes_found(home: Path) -> None:
     assert f"{file}: mcp_servers.files.environment.KEY: NONE is not set" in wrong.output
 
 
-def test_approval_rules_are_told_and_their_mistakes_found(home: Path) -> None:
-    file = home / "bedrock.toml"
-    file.write_text('[[approval_rules]]\naction = "deny"\ncommand_prefix = "git push"\n')
-    file.chmod(0o600)
-    done = check("--config", str(file))
+def test_approval_rules_are_told_and_their_mistakes_found(file: Path) -> None:
+    done = check_file(file, '[[approval_rules]]\naction = "deny"\ncommand_prefix = "git push"\n')
     assert (done.exit_code, "approval rule 1: deny commands that begin with 'git push'" in done.output) == (0, True)
     tools = ("bash", "mcp__a__b", "bsh")
-    file.write_text("".join(f'[[approval_rules]]\naction = "deny"\ntool = "{tool}"\n' for tool in tools))
-    told = [line.partition(": ")[2] for line in check("--config", str(file)).output.splitlines() if " rule " in line]
+    done = check_file(file, "".join(f'[[approval_rules]]\naction = "deny"\ntool = "{tool}"\n' for tool in tools))
+    told = [line.partition(": ")[2] for line in done.output.splitlines() if " rule " in line]
     odd = "deny the tool bsh, which the server does not have: only a client's tool can be meant"
     assert told == ["deny the tool bash", "deny the tool mcp__a__b", odd]
-    file.write_text('[[approval_rules]]\naction = "allow"\ncommand_prefix = "sudo make"\n')
-    wrong = check("--config", str(file))
+    wrong = check_file(file, '[[approval_rules]]\naction = "allow"\ncommand_prefix = "sudo make"\n')
     assert wrong.exit_code == 2
     assert f"{file}: approval_rules[1].command_prefix: must not begin with sudo" in wrong.output
 
 
-def test_what_clients_may_name_is_told_and_its_mistakes_found(home: Path) -> None:
-    file = home / "bedrock.toml"
-    file.write_text('[mcp_from_clients]\nprograms = true\nurls = ["https://mcp.example.com"]\n')
-    file.chmod(0o600)
-    told = "MCP servers of clients: programs, https://mcp.example.com:443"
-    assert told in check("--config", str(file)).output
-    file.write_text('[mcp_from_clients]\nurls = ["https://mcp.example.com/path"]\n')
-    wrong = check("--config", str(file))
+def test_what_clients_may_name_is_told_and_its_mistakes_found(file: Path) -> None:
+    done = check_file(file, '[mcp_from_clients]\nprograms = true\nurls = ["https://mcp.example.com"]\n')
+    assert "MCP servers of clients: programs, https://mcp.example.com:443" in done.output
+    wrong = check_file(file, '[mcp_from_clients]\nurls = ["https://mcp.example.com/path"]\n')
     assert wrong.exit_code == 2
     assert f"{file}: mcp_from_clients.urls: must end with the host" in wrong.output
