@@ -15,7 +15,7 @@ from actors.core.events import Event, UserCancel, UserMessage
 from actors.core.transition import TransitionResult, run_chain, transition
 from tests.property.arbitrary import a_state, an_event, an_outcome
 from tests.property.drive import a_context
-from tests.property.profiles import CI_EXAMPLES, profile
+from tests.property.profiles import WHOLE, profile
 from tests.property.step_laws import check_transition
 from tests.property.tape import Tape
 from tests.property.world import COMMANDS
@@ -37,7 +37,7 @@ def law(holds: Callable[[Tape], None]) -> Callable[[], None]:
 
     test.__name__, test.__doc__ = holds.__name__, holds.__doc__
     length = DECISIONS * TOGETHER
-    return profile(CI_EXAMPLES // TOGETHER)(given(st.binary(min_size=length, max_size=length))(test))
+    return profile(WHOLE // TOGETHER)(given(st.binary(min_size=length, max_size=length))(test))
 
 
 def verdict(state: states.State, context: ConvContext, event: Event) -> TransitionResult | Reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -13,7 +14,8 @@ import psycopg
 from actors.adapters.store.postgres.engine import address_of, migrate
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite import store as sqlite_store
-from actors.adapters.store.sqlite.engine import open_writer, raw
+from actors.adapters.store.sqlite.data_directory import MARKER
+from actors.adapters.store.sqlite.engine import FILE, open_writer, raw
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -53,9 +55,23 @@ def new_store(path: Path | None = None) -> PeeweeStore:
     Without the path of a data directory it is empty. What is written survives the process, but not the machine.
     """
     opened, directory = _scopes[-1]
-    path = path or Path(opened.enter_context(TemporaryDirectory(dir=directory))) / "data"
-    with patch.object(sqlite_store, "open_writer", _unsynced):
+    with ExitStack() as patched:
+        patched.enter_context(patch.object(sqlite_store, "open_writer", _unsynced))
+        if path is None:
+            path = Path(opened.enter_context(TemporaryDirectory(dir=directory))) / "data"
+            path.mkdir(mode=0o700)
+            for name, content in _empty_store().items():
+                (path / name).write_bytes(content)
+            patched.enter_context(patch.object(sqlite_store, "migrate"))
         return opened.enter_context(closing(sqlite_store.open_store(path)))
+
+
+@cache
+def _empty_store() -> dict[str, bytes]:
+    """The files of a new store. To write them is a fifth of the work of making and comparing every table again."""
+    with TemporaryDirectory() as directory:
+        sqlite_store.open_store(Path(directory) / "data").close()
+        return {name: (Path(directory) / "data" / name).read_bytes() for name in (FILE, MARKER)}
 
 
 def _unsynced(path: Path) -> SqliteDatabase:
