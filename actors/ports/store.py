@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -170,7 +170,7 @@ class Listed(Struct, frozen=True):
     """The position at which the next page begins; None at the end of the list."""
 
 
-_COMPARE: dict[Comparison, Callable[[int, int], bool]] = {
+COMPARE: dict[Comparison, Callable[[Any, Any], Any]] = {
     Comparison.EQUAL: operator.eq,
     Comparison.BEFORE: operator.lt,
     Comparison.UP_TO: operator.le,
@@ -199,7 +199,7 @@ def matches(condition: Condition, record: ConversationRecord) -> bool:
             return record.cwd == directory or record.cwd.startswith(beneath(directory))
         case TimeCompares(field, comparison, ms):
             at: int | None = getattr(record, field)
-            return at is not None and _COMPARE[comparison](at, ms)
+            return at is not None and bool(COMPARE[comparison](at, ms))
         case HasLabel(key, value):
             return key in record.labels if value is None else record.labels.get(key) == value
 

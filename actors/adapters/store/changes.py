@@ -8,7 +8,7 @@ conversation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from peewee import EXCLUDED, SQL, fn
@@ -48,9 +48,8 @@ from actors.adapters.store.query import (
     undeleted,
 )
 from actors.core.context import Profile
-from actors.ports import Attachment, Commit, FencedError, Spending, StoreError
+from actors.ports import Commit, FencedError, Spending, StoreError
 
-PIECE_BYTES = 1 << 20  # of attachments that one transaction copies for a fork, unless a single one is larger
 PRUNED_ENTRIES = 500  # of the audit trail that one transaction deletes at most
 
 _ID = Param("id")
@@ -92,15 +91,6 @@ _OLDEST = (
 )
 _PRUNE_AUDIT = Statement(Audit.delete().where(Audit.id.in_(_OLDEST)))
 _INSERT_ATTACHMENT = Insert(Attachments, action="IGNORE")
-_COPIED = (
-    Param("to"), *fields(Attachments)[1:6], Param("at"), Param("digest"),
-)  # fmt: skip
-_COPY_ATTACHMENT = Statement(
-    Attachments.insert_from(
-        Attachments.select(*_COPIED).where(Attachments.conversation_id == Param("origin"), Attachments.id == _ID),
-        fields(Attachments),
-    )
-)
 _BEGINS = (Prunings.step, Prunings.revision, Prunings.hash)
 _MAY_PRUNE = PerDatabase(Records.id == _ID, (Records.id == _ID) & ((Param("me") == OWNER) | FREE) & ALIVE)
 _MOVE_BEGINNING = Statement(
@@ -129,12 +119,12 @@ class EncodedCommit:
         id_ = self.id = record.id
         self.epoch, self.slug, self.parent = record.epoch, record.slug, record.parent_conversation_id
         self.changing = rows.changing_values(record)
-        # The first columns of a new conversation; None for an existing one.
-        self.created = (*rows.fixed_values(record), *self.changing) if commit.create else None
+        # The first columns of a new conversation; () for an existing one.
+        self.created: rows.Row = (*rows.fixed_values(record), *self.changing) if commit.create else ()
+        self.created_at = record.created_at
         self.prompt = record.system_prompt if commit.create else ""
-        self.fork = fork
-        # Whether it creates a fork with attachments, which are copied in earlier transactions.
-        self.prepared = fork is not None and bool(fork.attachments)
+        self.origin, self.begins = (fork.origin, fork.revision) if fork else ("", 0)
+        self.attachments = fork.attachments if fork else ()  # of a fork, copied in earlier transactions
         self.expected_step, self.next_revision = commit.expected_step, rows.next_revision(commit)
         self.spending = commit.spending
         runs = (*(fork.runs if fork else ()), *rows.stopped_runs(commit))
@@ -186,7 +176,7 @@ def write_together(session: Session, changes: Sequence[EncodedCommit], begin: st
     """
     first: dict[str, EncodedCommit] = {}
     for commit in changes:
-        if commit.created is None:
+        if not commit.created:
             first.setdefault(commit.id, commit)
     if not first:
         session.run(begin)
@@ -217,7 +207,7 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
     raises; then the caller must roll back.
     """
     for commit in commits:  # a second one may be to the same conversation
-        if commit.created is None:
+        if not commit.created:
             updated, log = _update(session, [commit], {commit.id: commit.check(session)})
             if updated.rowcount != 1:  # the conversation has changed since the look at its head
                 commit.check(session)
@@ -269,7 +259,7 @@ def add_spendings(session: Session, spendings: list[Spending]) -> None:
 
 def _create(session: Session, commit: EncodedCommit, row: rows.Row) -> None:
     """Insert the row of a new conversation, or make a prepared fork visible."""
-    if commit.prepared:
+    if commit.attachments:
         if not removal.show_unfinished(session, commit.id):
             raise FencedError(f"{commit.id} has been abandoned")
         if session.execute(_FINISH, id=commit.id, slug=row[-2], log_hash=row[-1]).rowcount != 1:
@@ -278,9 +268,9 @@ def _create(session: Session, commit: EncodedCommit, row: rows.Row) -> None:
         _insert_conversation(session, commit.parent, row)
     if commit.prompt:
         session.insert(_PROMPTS, [rows.prompt_values(commit.id, commit.prompt)])
-    if commit.fork is not None:
-        _check_exists(session, commit.fork.origin)
-        session.insert(_BEGINNINGS, [(commit.id, 0, commit.fork.revision, "")])
+    if commit.origin:
+        _check_exists(session, commit.origin)
+        session.insert(_BEGINNINGS, [(commit.id, 0, commit.begins, "")])
 
 
 def _insert_conversation(session: Session, parent: str | None, row: rows.Row) -> None:
@@ -314,43 +304,16 @@ def begin_fork(session: Session, fork: EncodedCommit) -> None:
 
     After a crash, the next start, or another server, removes it. Raises FencedError without the origin.
     """
-    if fork.fork is not None and fork.created is not None:
-        _check_exists(session, fork.fork.origin)
-        _insert_conversation(session, fork.parent, (*fork.created, None, ""))
-        removal.hide_unfinished(session, fork.id)
+    _check_exists(session, fork.origin)
+    _insert_conversation(session, fork.parent, (*fork.created, None, ""))
+    removal.hide_unfinished(session, fork.id)
 
 
-def copied_pieces(
-    commit: Commit, attachment: Callable[[str, str], Attachment | None]
-) -> Iterator[list[dict[str, object]]]:
-    """Yield the attachments that a fork copies, in lists for one transaction each; missing ones are left out.
-
-    Each is what _COPY_ATTACHMENT binds: the database copies the bytes. Digests are computed here, one at a time,
-    because that would delay other writers. Raises what `attachment` raises.
-    """
-    piece, size, fork, record = list[dict[str, object]](), 0, commit.fork, commit.record
-    for attachment_id in () if fork is None else fork.attachments:
-        found = None if fork is None else attachment(fork.origin, attachment_id)
-        if fork is None or found is None:
-            continue
-        if piece and size + len(found.data) > PIECE_BYTES:
-            yield piece
-            piece, size = [], 0
-        to, at = record.id, record.created_at
-        digest = rows.attachment_values(to, found, at)[-1]
-        piece.append({"to": to, "origin": fork.origin, "id": attachment_id, "at": at, "digest": digest})
-        size += len(found.data)
-    if piece:
-        yield piece
-
-
-def copy_attachments(session: Session, piece: Sequence[dict[str, object]]) -> None:
-    """Copy attachments that still exist into a fork. Raises FencedError if another server has abandoned it."""
-    to = str(piece[0]["to"])
-    if not removal.hold_unfinished(session, to):
-        raise FencedError(f"{to} has been abandoned")
-    for copied in piece:
-        session.execute(_COPY_ATTACHMENT, **copied)
+def copy_attachment(session: Session, row: rows.Row) -> None:
+    """Add an attachment to a fork. Raises FencedError if another server has abandoned the fork."""
+    if not removal.hold_unfinished(session, row[0]):
+        raise FencedError(f"{row[0]} has been abandoned")
+    session.insert(_INSERT_ATTACHMENT, [row])
 
 
 # --- other changes ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Verifies the stored rows of a conversation: every row is unchanged, and none is missing.
 
-Reads every row once, in order, and reports unreadable rows as violations. Whether the logged transitions follow the
+Reads every row once, and reports unreadable rows as violations. Whether the logged transitions follow the
 rules of the state machine is verified elsewhere, by `actors.core.invariants`.
 """
 
@@ -16,7 +16,7 @@ from actors.adapters.store.listing import RECORD_COLUMNS
 from actors.adapters.store.models import Attachments, Commands, Fates, Messages, Profiles, Prompts, Records, Runs
 from actors.adapters.store.query import ALL, Param, Session, Statement, of_conversation, undeleted
 from actors.core.content import Message
-from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop
+from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop
 
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 MAX_FINDINGS = 100  # maximum number of violations that are returned for one conversation
@@ -59,49 +59,34 @@ def check_all(session: Session) -> Iterator[tuple[str, str]]:
 def _violations(session: Session, id_: str, row: rows.Row) -> Iterator[str]:
     conversation: dict[str, object] = dict(zip(rows.RECORD, row, strict=True))
     yield from _conversation(conversation, session.execute(_PROMPT, id=id_).fetchone())
-    begins = rows.beginning(session, id_)
-    log = _Log(begins, session.execute(_MESSAGES, id=id_))
-    for logged in session.execute(rows.LOGGED, id=id_, after=0, limit=ALL):
-        yield from log.check(rows.LogRow._make(logged))
-    yield from log.messages.remaining()
-    yield from _ends("the end of a run", session.execute(_RUNS, id=id_), log.stops, begins)
-    yield from _ends("the end of a wait", session.execute(_FATES, id=id_), log.fates, begins)
+    begins = place = rows.beginning(session, id_)
+    # What the log says: its messages by number, and the revisions at which runs ended and messages left the queue.
+    messages: dict[int, Message] = {}
+    stops, fates = set[int](), set[int]()
+    for logged in map(rows.LogRow._make, session.execute(rows.LOGGED, id=id_, after=0, limit=ALL)):
+        try:
+            yield from _follows(place, logged)
+            for revision, notification in enumerate(rows.notifications_of(logged), logged.first_revision):
+                match notification:
+                    case MessageAdded(message=message):
+                        messages[message.sequence] = message
+                    case RunStop():
+                        stops.add(revision)
+                    case QueueChanged(fate=fate) if fate is not Fate.QUEUED:
+                        fates.add(revision)
+                    case _:
+                        pass
+            place = rows.place_after(logged)
+        except UNREADABLE:
+            yield f"step {logged.step} cannot be read"
+            place = rows.LogPosition(place.step + 1, logged.first_revision, logged.hash)
+    yield from _messages(session.execute(_MESSAGES, id=id_), messages)
+    yield from _ends("the end of a run", session.execute(_RUNS, id=id_), stops, begins)
+    yield from _ends("the end of a wait", session.execute(_FATES, id=id_), fates, begins)
     if not all(rows.is_as_written(other) for each in _OTHERS for other in session.execute(each, id=id_)):
         yield "an image, the profile or a remembered command has been modified"
-    if log.place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
-        yield f"the log ends at step {log.place.step}, but the conversation's row does not"
-
-
-class _Log:
-    """Verifies the rows of the event log one by one, and compares the messages in them with the stored messages."""
-
-    def __init__(self, begins: rows.LogPosition, messages: Iterable[rows.Row]) -> None:
-        self.place = begins
-        self.messages = _Messages(messages)
-        self.stops: set[int] = set()  # the revisions at which runs ended, according to the event log
-        # The revisions at which queued messages were delivered, returned or withdrawn, according to the event log.
-        self.fates: set[int] = set()
-
-    def check(self, row: rows.LogRow) -> Iterator[str]:
-        try:
-            yield from _follows(self.place, row)
-            for revision, notification in enumerate(rows.notifications_of(row), row.first_revision):
-                yield from self._notified(revision, notification)
-            self.place = rows.place_after(row)
-        except UNREADABLE:
-            yield f"step {row.step} cannot be read"
-            self.place = rows.LogPosition(self.place.step + 1, row.first_revision, row.hash)
-
-    def _notified(self, revision: int, notification: Durable) -> Iterator[str]:
-        match notification:
-            case MessageAdded(message=message):
-                yield from self.messages.logged(message)
-            case RunStop():
-                self.stops.add(revision)
-            case QueueChanged(fate=fate) if fate is not Fate.QUEUED:
-                self.fates.add(revision)
-            case _:
-                pass
+    if place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
+        yield f"the log ends at step {place.step}, but the conversation's row does not"
 
 
 def _conversation(values: dict[str, object], prompt: rows.Row | None) -> Iterator[str]:
@@ -145,40 +130,19 @@ def _ends(what: str, stored: Iterable[rows.Row], logged: set[int], begins: rows.
     yield from (f"{what}, revision {revision}, is missing from the log" for revision in sorted(kept - logged, key=str))
 
 
-class _Messages:
-    """Verifies the stored messages in order, and compares them with the messages that `_Log` finds in the event log."""
-
-    def __init__(self, stored: Iterable[rows.Row]) -> None:
-        self._stored = iter(stored)
-        self._next = next(self._stored, None)
-        self._sequence = 0  # the sequence number of the last message that was checked
-
-    def logged(self, message: Message) -> Iterator[str]:
-        yield from self._until(message.sequence)
-        row = self._next
-        if row is None or row[2] != message.sequence:
-            yield f"message {message.sequence} is only in the log"
-            return
-        self._next = next(self._stored, None)
-        yield from self._look(row, message)
-
-    def remaining(self) -> Iterator[str]:
-        yield from self._until(None)
-
-    def _until(self, sequence: int | None) -> Iterator[str]:
-        while self._next is not None and (sequence is None or self._next[2] < sequence):
-            row, self._next = self._next, next(self._stored, None)
-            yield from self._look(row, None)
-
-    def _look(self, row: rows.Row, logged: Message | None) -> Iterator[str]:
+def _messages(stored: Iterable[rows.Row], logged: dict[int, Message]) -> Iterator[str]:
+    """Verify the stored messages, in order, and compare them with the messages of the log, which may be pruned."""
+    last = 0
+    for row in stored:
         sequence = row[2]
-        if sequence != self._sequence + 1:
-            yield f"messages are missing between {self._sequence} and {sequence}"
-        self._sequence = sequence
+        if sequence != last + 1:
+            yield f"messages are missing between {last} and {sequence}"
         if not rows.is_as_written(row):
             yield f"message {sequence} has been modified"
         try:
-            if logged not in (None, rows.message_of(row)):
+            last = int(sequence)
+            if logged.pop(sequence, None) not in (None, rows.message_of(row)):
                 yield f"message {sequence} differs from the log"
         except UNREADABLE:
             yield f"message {sequence} cannot be read"
+    yield from (f"message {sequence} is only in the log" for sequence in logged)

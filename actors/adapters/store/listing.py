@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from operator import and_, eq, ge, gt, le, lt, or_
+from operator import and_, ge, gt, le, lt, or_
 from typing import Any
 
 from msgspec import json
@@ -39,13 +39,6 @@ FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower`
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
 _ORDERED_BY_INDEX = frozenset({port.OrderKey.UPDATED, port.OrderKey.CREATED})
 _NULLABLE_TEXT = frozenset({port.TextField.SLUG, port.TextField.PARENT})
-_COMPARE = {
-    port.Comparison.EQUAL: eq,
-    port.Comparison.BEFORE: lt,
-    port.Comparison.UP_TO: le,
-    port.Comparison.AFTER: gt,
-    port.Comparison.FROM: ge,
-}
 _TRUE, _FALSE = SQL("(1 = 1)"), SQL("(1 = 0)")
 
 # The state is read as bytes from SQLite, because a damaged state may not be valid UTF-8.
@@ -95,7 +88,7 @@ def condition_of(condition: port.Condition) -> Any:
             return (Records.cwd == directory) | (fn.substr(Records.cwd, 1, len(start)) == start)
         case port.TimeCompares(field, comparison, ms):
             column = getattr(Records, field)
-            compared = _COMPARE[comparison](column, ms)
+            compared = port.COMPARE[comparison](column, ms)
             return column.is_null(False) & compared if field is port.TimeField.ARCHIVED else compared
         case port.HasLabel(key, value):
             return PerDatabase(_sqlite_label(key, value), _postgres_label(key, value))
@@ -184,10 +177,7 @@ def _unsettled(selection: port.Selection) -> bool:
 def _in_index(condition: port.Condition, key: port.OrderKey) -> bool:
     match condition:
         case port.TimeCompares(field):
-            return field == {
-                port.OrderKey.UPDATED: port.TimeField.UPDATED,
-                port.OrderKey.CREATED: port.TimeField.CREATED,
-            }.get(key)
+            return field.value == key.value
         case port.IsArchived() | port.TextEquals(port.TextField.DIRECTORY):
             return key is port.OrderKey.UPDATED
         case _:

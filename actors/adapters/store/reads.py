@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from queue import LifoQueue
 from typing import Any, Generic, TypeVar
 
@@ -260,7 +261,8 @@ class StoreReads(ABC):
     def messages(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[Message, ...]:
-        return self._page(rows.message_of, _MESSAGES[descending], conversation_id, after, before, limit)
+        page = {"after": after, "before": ALL if before is None else before, "limit": limit}
+        return self._all(rows.message_of, _MESSAGES[descending], id=conversation_id, **page)
 
     def message(self, conversation_id: str, message_id: str) -> Message | None:
         key = rows.message_key(conversation_id, message_id)
@@ -273,7 +275,7 @@ class StoreReads(ABC):
 
         def body(session: Session) -> tuple[ports.StoredEvent, ...]:
             logged = session.execute(_EVENTS, id=conversation_id, next=after + 1, limit=limit)
-            found = tuple(rows.events_of(logged, after, limit))
+            found = tuple(islice(rows.events_of(logged, after), limit))
             begins = found[0].revision - 1 if found else rows.beginning(session, conversation_id).revision
             if after < begins:
                 text = f"the events of {conversation_id} begin after revision {begins}"
@@ -285,7 +287,8 @@ class StoreReads(ABC):
     def stopped_runs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[ports.StoppedRun, ...]:
-        return self._page(rows.run_of, _RUNS[descending], conversation_id, after, before, limit)
+        page = {"after": after, "before": ALL if before is None else before, "limit": limit}
+        return self._all(rows.run_of, _RUNS[descending], id=conversation_id, **page)
 
     def stopped_run(self, conversation_id: str, run: str) -> ports.StoppedRun | None:
         return self._one(rows.run_of, _RUN, id=conversation_id, run=run)
@@ -293,18 +296,8 @@ class StoreReads(ABC):
     def settled_inputs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[ports.SettledInput, ...]:
-        return self._page(rows.fate_of, _FATES[descending], conversation_id, after, before, limit)
-
-    def _page(  # noqa: PLR0917 -- what its callers were given
-        self,
-        convert: Callable[[rows.Row], Found],
-        page: Statement,
-        id_: str,
-        after: int,
-        before: int | None,
-        limit: int,
-    ) -> tuple[Found, ...]:
-        return self._all(convert, page, id=id_, after=after, before=ALL if before is None else before, limit=limit)
+        page = {"after": after, "before": ALL if before is None else before, "limit": limit}
+        return self._all(rows.fate_of, _FATES[descending], id=conversation_id, **page)
 
     def _all(self, convert: Callable[[rows.Row], Found], statement: Statement, **values: Any) -> tuple[Found, ...]:
         return self._read(lambda session: tuple(map(convert, session.execute(statement, **values))))
@@ -365,9 +358,7 @@ class StoreReads(ABC):
         return self._one(lambda row: ports.Attachment(*row), _ATTACHMENT, id=conversation_id, attachment=attachment_id)
 
     def spendings(self, since: int) -> tuple[ports.Spending, ...]:
-        return self._read(
-            lambda session: tuple(ports.Spending(*row) for row in session.execute(_SPENDINGS, since=since))
-        )
+        return self._all(lambda row: ports.Spending(*row), _SPENDINGS, since=since)
 
     def unsettled(self) -> tuple[str, ...]:
         return self._column(_UNSETTLED)

@@ -16,13 +16,14 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import DecodeError, Struct, json
+from msgspec import DecodeError, Struct, convert, json
+from msgspec.structs import asdict
 
 from actors.adapters.store import models
 from actors.adapters.store.models import Log, Prunings
 from actors.adapters.store.query import Param, Session, Statement, of_conversation
 from actors.core.content import LATEST_MS, Content, Message, MessageType, SystemKind, Usage
-from actors.core.context import ApprovalPolicy, ApprovalRule, Budget, FollowUpPolicy, Mode, Profile
+from actors.core.context import ApprovalRule, Budget, Profile
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop, StopReason
 from actors.core.states import NAMES, STATE_VERSION, Idle, Ledger, QueuedInput, State
 from actors.ports import (
@@ -41,12 +42,7 @@ from actors.ports.records import AuditEntry, CommandOrigin, LogAudit, Outcome
 RECORD, MESSAGE = models.columns(models.Records), models.columns(models.Messages)
 FIXED, CHANGING = RECORD[:8], RECORD[8:-2]  # what never changes, and what each commit writes besides `log_hash`
 
-# Columns that must be numbers, and those that are in a ConversationRecord as they are.
 _NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "last_seq")
-_KEPT = (
-    *_NUMBERS, "id", "cwd", "parent_conversation_id", "continued_from", "continued_by", "workspace_label", "principal",
-    "archived_at", "model", "title", "node", "log_hash",
-)  # fmt: skip
 
 _ACTOR_KINDS = {MessageType.USER: "human", MessageType.AGENT: "llm_agent"}  # of others "system"
 _TYPES = {kind.value: kind for kind in MessageType}
@@ -73,10 +69,13 @@ class Display(Struct, frozen=True, omit_defaults=True):
 
 _encode = json.Encoder().encode
 _STATE = json.Decoder(StoredState)
-_LABELS = json.Decoder(dict[str, str])
-_RULES = json.Decoder(tuple[ApprovalRule, ...])
-_BUDGET = json.Decoder(Budget)
-_PROFILE = json.Decoder(Profile)
+# The columns of a conversation that contain JSON, except for its state.
+_JSON: dict[str, json.Decoder[Any]] = {
+    "labels": json.Decoder(dict[str, str]),
+    "approval_rules": json.Decoder(tuple[ApprovalRule, ...]),
+    "budget": json.Decoder(Budget),
+    "profile": json.Decoder(Profile),
+}
 _CONTENT = json.Decoder(tuple[Content, ...])
 _DISPLAY = json.Decoder(Display)
 _USAGE = json.Decoder(Usage)
@@ -132,24 +131,13 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
 
     An unreadable state becomes Idle. Raises msgspec.DecodeError or ValueError if another column is damaged.
     """
-    values = dict(zip((*RECORD, "system_prompt", "profile"), row, strict=True))
+    values: dict[str, Any] = dict(zip((*RECORD, "system_prompt", "profile"), row, strict=True))
     refuse_non_numbers(values["archived_at"] or 0, *(values[name] for name in _NUMBERS))
     state = state_of(values["state_data"])
-    record = ConversationRecord(
-        **{name: values[name] for name in _KEPT},
-        slug=values["slug"] or "",
-        state=state or Idle(),
-        mode=Mode(values["mode"]),
-        user_initiated=bool(values["user_initiated"]),
-        labels=_LABELS.decode(values["labels"]),
-        system_prompt=values["system_prompt"] or "",
-        profile=_PROFILE.decode(values["profile"] or "{}"),
-        approval_policy=ApprovalPolicy(values["approval_policy"]),
-        approval_rules=_RULES.decode(values["approval_rules"]),
-        follow_up_policy=FollowUpPolicy(values["follow_up_policy"]),
-        budget=_BUDGET.decode(values["budget"]),
-    )
-    return record, state is not None
+    values |= {name: decoder.decode("{}" if values[name] is None else values[name]) for name, decoder in _JSON.items()}
+    values |= {name: values[name] or "" for name in ("slug", "system_prompt")}
+    values |= {"state": state or Idle(), "user_initiated": bool(values["user_initiated"])}
+    return convert(values, ConversationRecord), state is not None
 
 
 def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agents: int) -> Idle:
@@ -209,15 +197,11 @@ def message_of(row: Row) -> Message:
         type=_TYPES[type_],
         content=_CONTENT.decode(content),
         created_at=at,
-        run=display.run,
-        delivery=display.delivery,
         request_id=request_id,
         attempt=attempt,
         through_sequence=through,
         usage=None if usage_data is None else _USAGE.decode(usage_data),
-        kind=display.kind,
-        meta=display.meta,
-        error_kind=display.error_kind,
+        **asdict(display),
     )
 
 
@@ -344,22 +328,16 @@ def notifications_of(row: LogRow) -> tuple[Durable, ...]:
     return _NOTIFICATIONS.decode(row.notifications)
 
 
-def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> Iterator[StoredEvent]:
-    """Yield at most `limit` events after the revision `after`, from (first revision, time, notifications).
+def events_of(rows: Iterable[tuple[int, int, str]], after: int) -> Iterator[StoredEvent]:
+    """Yield the events after the revision `after`, from (first revision, time, notifications).
 
     Raises msgspec.DecodeError or ValueError if a row is not readable.
     """
     for first, at, encoded in rows:
         refuse_non_numbers(first, at)
         for revision, notification in enumerate(_NOTIFICATIONS.decode(encoded), first):
-            if revision <= after:
-                continue
-            if limit <= 0:
-                return
-            limit -= 1
-            yield StoredEvent(revision, at, notification)
-        if limit <= 0:
-            return
+            if revision > after:
+                yield StoredEvent(revision, at, notification)
 
 
 def stored_transition(values: Row) -> StoredTransition:

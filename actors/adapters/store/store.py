@@ -328,33 +328,35 @@ class SqlStore(StoreReads, Generic[WriterT]):
         super().__init__(readers)
         self._writer = writer
         self._clock = clock
-        # Held while one batch of a fork's attachments is copied, so that no transaction contains batches of two forks.
+        # Held while an attachment of a fork is copied, so that no transaction contains those of two forks.
         self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
         self._closing = closing
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         commits = [EncodedCommit(part) for part in parts]
-        prepared = {commit: part for commit, part in zip(commits, parts, strict=True) if commit.prepared}
+        forks = [commit for commit in commits if commit.attachments]
         try:
-            for commit, part in prepared.items():
-                self._prepare(commit, part)
+            for fork in forks:
+                self._prepare(fork)
             self._writer.write(
                 commits[0] if len(commits) == 1 else partial(changes.write_alone, commits=commits), urgent=urgent
             )
         except BaseException:
-            self._abandon(prepared)
+            self._abandon(forks)
             raise
 
-    def _prepare(self, encoded: EncodedCommit, fork: Commit) -> None:
-        """Copy the attachments into a hidden fork, in several transactions, so that others can write in between.
+    def _prepare(self, fork: EncodedCommit) -> None:
+        """Copy the attachments into a hidden fork, a transaction each, so that others can write in between.
 
         Raises FencedError without the origin, and other StoreErrors.
         """
-        self._writer.write(partial(changes.begin_fork, fork=encoded))
-        for piece in changes.copied_pieces(fork, self.attachment):
-            with self._copying:
-                self._writer.write(partial(changes.copy_attachments, piece=piece))
+        self._writer.write(partial(changes.begin_fork, fork=fork))
+        for attachment in map(partial(self.attachment, fork.origin), fork.attachments):
+            if attachment is not None:
+                row = attachment_values(fork.id, attachment, fork.created_at)
+                with self._copying:
+                    self._writer.write(partial(changes.copy_attachment, row=row))
 
     def _abandon(self, forks: Iterable[EncodedCommit]) -> None:
         """Mark unfinished forks for removal; if that fails, the next start or another server removes them."""

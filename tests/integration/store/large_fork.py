@@ -14,7 +14,7 @@ from actors.ports import Attachment, Commit, ForkedHistory, LogEntry, StoppedRun
 from tests.support.commit_builder import CommitBuilder, message_of
 
 SIZE = 600_000
-"""Bytes of an image: two are more than what is copied at a time."""
+"""Bytes of an image."""
 IMAGES = tuple(f"sha256-{number}" for number in range(5))
 TRANSACTIONS = 1 + len(IMAGES) + 1
 """The fork is begun, its images are copied, and it is finished."""

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -15,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.store import changes, removal
-from actors.adapters.store.changes import PIECE_BYTES, copied_pieces
 from actors.adapters.store.postgres.engine import address_of, connect
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.query import Session
+from actors.adapters.store.rows import Row, attachment_values
 from actors.adapters.store.sqlite.backup import back_up, restore
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
@@ -59,7 +58,6 @@ def test_others_write_between_the_images_of_a_fork(store: Store, gate: Gate, mon
     monkeypatch.setattr(gate, "hit", hit)
     store.commit(fork)
     assert points.count("store.before_commit") == TRANSACTIONS
-    assert SIZE < PIECE_BYTES < 2 * SIZE
     assert_whole(store)
     assert store.stored_bytes("local") > before + SIZE * len(IMAGES)
 
@@ -144,19 +142,19 @@ def test_a_fork_is_not_taken_for_what_is_deleted_meanwhile(store: Store, monkeyp
 def test_forks_at_the_same_time_copy_one_after_the_other(
     store: Store, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each of them would have a piece in the same transaction, and a hundred hold everybody up again."""
+    """Else each of them would have an image in the same transaction, and a hundred hold everybody up again."""
     fork = grown_origin(store)
     names = [f"f{number}" for number in range(4)]
     forks = [replace(fork, record=replace(fork.record, id=name, slug=name), messages=()) for name in names]
     copied: list[int] = []
 
-    real = changes.copy_attachments
+    real = changes.copy_attachment
 
-    def counted(session: Session, piece: Sequence[dict[str, object]]) -> None:
+    def counted(session: Session, row: Row) -> None:
         copied.append(gate.hits.count("store.before_begin"))
-        real(session, piece)
+        real(session, row)
 
-    monkeypatch.setattr(changes, "copy_attachments", counted)
+    monkeypatch.setattr(changes, "copy_attachment", counted)
     gate.close()
     with ThreadPoolExecutor(len(forks)) as threads:
         running = [threads.submit(store.commit, each) for each in forks]
@@ -195,9 +193,10 @@ def test_a_fork_whose_origin_is_deleted_meanwhile_is_not_there(
 def test_only_the_fork_of_a_dead_server_is_removed_by_others(database: str) -> None:
     with closing(open_postgres(database, ME)) as mine, closing(open_postgres(database, 2)) as theirs:
         fork = grown_origin(mine)
-        pieces = copied_pieces(fork, mine.attachment)
+        images = [mine.attachment("c1", image) for image in IMAGES]
+        copies = [attachment_values("f", image, 1) for image in images if image]
         mine._writer.write(partial(changes.begin_fork, fork=changes.EncodedCommit(fork)))
-        mine._writer.write(partial(changes.copy_attachments, piece=next(pieces)))
+        mine._writer.write(partial(changes.copy_attachment, row=copies[0]))
         with closing(connect(address_of(database))) as session:
             assert not removal.remove_slice(session), "its server is alive"
         assert_absent(theirs)
@@ -215,5 +214,5 @@ def test_only_the_fork_of_a_dead_server_is_removed_by_others(database: str) -> N
 
         eventually(lambda: left() == 0, "it is removed")
         with pytest.raises(FencedError):
-            mine._writer.write(partial(changes.copy_attachments, piece=next(pieces)))
+            mine._writer.write(partial(changes.copy_attachment, row=copies[1]))
         assert left() == 0, "a server that is taken for dead adds nothing"

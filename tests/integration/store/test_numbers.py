@@ -64,7 +64,7 @@ def test_of_the_log(column: str, wrong: Any) -> None:
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_of_events(wrong: Any) -> None:
-    assert list(rows.events_of([(1, 5, "[]")], 0, 9)) == []
+    assert list(rows.events_of([(1, 5, "[]")], 0)) == []
     for row in ((wrong, 5, "[]"), (1, wrong, "[]")):
         with pytest.raises(ValueError, match="number"):
-            list(rows.events_of([row], 0, 9))
+            list(rows.events_of([row], 0))
