@@ -539,7 +539,9 @@ class Store(
     """The whole store. Safe to call from any thread. Reads see only committed data; reads and writes block."""
 
     @property
-    def engine_version(self) -> str: ...
+    def sqlite_version(self) -> str:
+        """The version of SQLite, "" of another database."""
+        ...
 
     def close(self) -> None:
         """Finish accepted writes, then close every connection. Idempotent."""

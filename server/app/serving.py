@@ -155,7 +155,7 @@ async def _serve(
         wired.supervisor,
         wired.authentication,
         watching=WatchSettings(max_streams=config.max_streams),
-        engine_version=wired.engine_version,
+        sqlite_version=wired.sqlite_version,
         reflection=config.reflection,
         behind_proxy=config.behind_proxy,
         reachable=config.reachable,

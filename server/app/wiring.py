@@ -60,7 +60,7 @@ class Wiring:
     housekeeper: Housekeeper
     authentication: Authentication
     socket: Listen
-    engine_version: str
+    sqlite_version: str
     """The version of SQLite; "" if the store is in PostgreSQL."""
     cluster: Cluster
     access: NodeAccess | None
@@ -118,7 +118,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
             housekeeper,
             data.authentication,
             Listen(path=str(data.socket)),
-            "" if config.database else data.store.engine_version,
+            data.store.sqlite_version,
             data.cluster,
             data.access,
             tools.mcp.start,

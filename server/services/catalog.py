@@ -51,7 +51,7 @@ class CatalogService(v1.CatalogServiceServicer):
         watching: WatchSettings,
         *,
         shared: bool,
-        engine_version: str,
+        sqlite_version: str,
         ends_when_unused: bool,
     ) -> None:
         """`shared`: several nodes share a database. `ends_when_unused`: the server stops without clients."""
@@ -66,7 +66,7 @@ class CatalogService(v1.CatalogServiceServicer):
             sandbox=_sandbox(report),
             limits=_limits(services.limits, watching),
             default_mode=MODE[Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED],
-            sqlite_version=engine_version,
+            sqlite_version=sqlite_version,
             ends_when_unused=ends_when_unused,
         )
 

@@ -206,7 +206,7 @@ class GrpcServer:
         authentication: Authentication,
         *,
         watching: WatchSettings | None = None,
-        engine_version: str = "",
+        sqlite_version: str = "",
         reflection: bool = False,
         behind_proxy: bool = False,
         reachable: bool = False,
@@ -260,7 +260,7 @@ class GrpcServer:
             reads,
             watching,
             shared=access is not None,
-            engine_version=engine_version,
+            sqlite_version=sqlite_version,
             ends_when_unused=ends_when_unused,
         )
         v1.add_ConversationServiceServicer_to_server(conversation_service, registry)

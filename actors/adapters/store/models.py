@@ -1,8 +1,10 @@
 """The tables as peewee models: names, types and order of the columns, the same in SQLite and PostgreSQL.
 
-Migrations create the tables, with indexes and constraints. The models are never bound to a database, because
-`bedrock move` opens two: `Statement` compiles a query for the database that executes it. A row's digest covers its
-columns in the order of its model, so that order never changes. docs/contributing.md says what a new column needs.
+Migrations create the tables, with indexes and constraints. Times are in milliseconds since 1970, booleans are 0 or 1.
+
+The models are never bound to a database, because `bedrock move` opens two: `Statement` compiles a query for the
+database that executes it. A row's digest covers its columns in the order of its model, so that order never changes.
+docs/contributing.md says what a new column needs.
 """
 
 from __future__ import annotations
@@ -10,18 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from peewee import SQL, AutoField, BigIntegerField, BlobField, Column, Field, Model, TextField
-
-
-class Timestamp(Field):
-    field_type = "TIMESTAMP"
-
-
-class Boolean(Field):
-    field_type = "BOOLEAN"
-
-
-class Integer(BigIntegerField):
-    field_type = "INTEGER"
 
 
 def _table_name(model: Any) -> str:
@@ -40,18 +30,18 @@ class Records(Table):
     id = TextField()
     cwd = TextField()
     parent_conversation_id = TextField(null=True)
-    user_initiated = Boolean()
-    created_at = Timestamp()
+    user_initiated = BigIntegerField()
+    created_at = BigIntegerField()
     continued_from = TextField()
     workspace_label = TextField()
     principal = TextField()
 
     state = TextField()
     state_data = TextField(null=True)
-    state_updated_at = Timestamp()
-    updated_at = Timestamp()
-    archived = Boolean()
-    archived_at = Timestamp(null=True)
+    state_updated_at = BigIntegerField()
+    updated_at = BigIntegerField()
+    archived = BigIntegerField()
+    archived_at = BigIntegerField(null=True)
     mode = TextField()
     model = TextField()
     title = TextField()
@@ -62,9 +52,9 @@ class Records(Table):
     budget = TextField()
     continued_by = TextField()
     node = TextField()
-    epoch = Integer()
-    step = Integer()
-    last_seq = Integer()
+    epoch = BigIntegerField()
+    step = BigIntegerField()
+    last_seq = BigIntegerField()
     digest = TextField()
 
     slug = TextField(null=True)
@@ -92,16 +82,16 @@ class Messages(Table):
 
     id = TextField()
     conversation_id = TextField()
-    sequence_id = Integer()
+    sequence_id = BigIntegerField()
     message_type = TextField()
     actor_kind = TextField()
     content = TextField()
     display_data = TextField(null=True)
     usage_data = TextField(null=True)
-    created_at = Timestamp()
+    created_at = BigIntegerField()
     request_id = TextField()
-    attempt = Integer()
-    through_sequence = Integer()
+    attempt = BigIntegerField()
+    through_sequence = BigIntegerField()
     digest = TextField()
 
 
@@ -113,11 +103,11 @@ class Log(Table):
     """
 
     conversation_id = TextField()
-    step = Integer()
-    epoch = Integer()
-    at = Timestamp()
-    first_revision = Integer()
-    count = Integer()
+    step = BigIntegerField()
+    epoch = BigIntegerField()
+    at = BigIntegerField()
+    first_revision = BigIntegerField()
+    count = BigIntegerField()
     prev_hash = TextField()
     hash = TextField()
     notifications = TextField()
@@ -130,13 +120,13 @@ class Runs(Table):
     """How a run (the work from a user's message to the end of the answer) ended; kept when the log is pruned."""
 
     conversation_id = TextField()
-    revision = Integer()
+    revision = BigIntegerField()
     run = TextField()
     reason = TextField()
     detail = TextField()
     message = TextField()
-    last_sequence = Integer()
-    at = Timestamp()
+    last_sequence = BigIntegerField()
+    at = BigIntegerField()
     digest = TextField()
 
 
@@ -144,13 +134,13 @@ class Fates(Table):
     """The outcome of a message that waited in the queue of a busy agent; kept when the log is pruned."""
 
     conversation_id = TextField()
-    revision = Integer()
+    revision = BigIntegerField()
     message_id = TextField()
     delivery = TextField()
     fate = TextField()
     input = TextField()
     run = TextField()
-    at = Timestamp()
+    at = BigIntegerField()
     digest = TextField()
 
 
@@ -158,8 +148,8 @@ class Prunings(Table):
     """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
 
     conversation_id = TextField()
-    step = Integer()
-    revision = Integer()
+    step = BigIntegerField()
+    revision = BigIntegerField()
     hash = TextField()
 
 
@@ -171,7 +161,7 @@ class Commands(Table):
     request_id = TextField()
     body_hash = TextField()
     answer = TextField()
-    at = Timestamp()
+    at = BigIntegerField()
     digest = TextField()
 
 
@@ -182,9 +172,9 @@ class Attachments(Table):
     id = TextField()
     media_type = TextField()
     data = BlobField()
-    width = Integer()
-    height = Integer()
-    created_at = Timestamp()
+    width = BigIntegerField()
+    height = BigIntegerField()
+    created_at = BigIntegerField()
     digest = TextField()
 
 
@@ -192,9 +182,9 @@ class Spendings(Table):
     """A principal's usage by model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = TextField()
-    day = Integer()
-    tokens = Integer()
-    cost_micros = Integer()
+    day = BigIntegerField()
+    tokens = BigIntegerField()
+    cost_micros = BigIntegerField()
 
 
 class Deletions(Table):
@@ -205,26 +195,26 @@ class Deletions(Table):
     """
 
     conversation_id = TextField()
-    depth = Integer()
+    depth = BigIntegerField()
 
 
 class Audit(Table):
     """An audit entry that no event log contains, such as that of a refused call or of a conversation's deletion."""
 
     id = AutoField()
-    at = Timestamp()
+    at = BigIntegerField()
     outcome = TextField()
     reason = TextField()
     principal = TextField()
     conversation_id = TextField()
-    count = Integer()
+    count = BigIntegerField()
     origin = TextField()
 
 
 class Nodes(Table):
     """A server that shares a PostgreSQL database; only the columns that statements of the store need."""
 
-    incarnation = Integer()
+    incarnation = BigIntegerField()
     name = TextField()
     address = TextField()
     dead = Field()

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from actors.adapters.store import changes
 from actors.adapters.store.changes import EncodedCommit, write_together
@@ -317,13 +317,10 @@ def refusal(constraint: str) -> StoreError:
     return FencedError(constraint)
 
 
-WriterT = TypeVar("WriterT", bound=Writer)
-
-
-class SqlStore(StoreReads, Generic[WriterT]):
+class SqlStore(StoreReads):
     """Implements ports.Store, except for the differences between the databases. Safe to call from any thread."""
 
-    def __init__(self, writer: WriterT, readers: ReaderPool[Any], clock: Clock | None, closing: ExitStack) -> None:
+    def __init__(self, writer: Writer, readers: ReaderPool[Any], clock: Clock | None, closing: ExitStack) -> None:
         """`writer` writes the changes; `close` closes `closing`. The system's clock is used if `clock` is None."""
         super().__init__(readers)
         self._writer = writer

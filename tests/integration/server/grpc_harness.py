@@ -160,7 +160,7 @@ class GrpcHarness:
             self.conversations,
             Authentication(TOKEN),
             watching=watching,
-            engine_version="3",
+            sqlite_version="3",
             reflection=True,
             reachable=self._reachable,
             access=self._access,

@@ -136,12 +136,12 @@ class PostgresConnection(Session):
 
     def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
         """Insert rows by COPY, which is much faster than INSERT, and return their number. Raises psycopg.Error."""
-        count = 0
         into = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
-        with self._connection.cursor() as cursor, cursor.copy(into.encode()) as copy:
-            for count, values in enumerate(many, 1):  # noqa: B007 -- `count` is returned after the loop
+        cursor = self._connection.cursor()
+        with cursor.copy(into.encode()) as copy:
+            for values in many:
                 copy.write_row(values)
-        return count
+        return cursor.rowcount
 
     def read_all(self, statement: Statement) -> Iterator[tuple[Any, ...]]:
         """Yield a query's rows through a server-side cursor, because they may not fit in memory. Raises psycopg.Error.

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-from msgspec import DecodeError, Struct, json
+from msgspec import DecodeError, json
 from peewee import SQL, fn
 
 from actors.adapters.store import models
 from actors.adapters.store.postgres.engine import PostgresConnection, address_of, connect, migrate, words
 from actors.adapters.store.query import Session, Statement
+from actors.adapters.store.rows import logged_entry
 from actors.adapters.store.sqlite.engine import FILE
 from actors.adapters.store.sqlite.store import open_store
+from actors.core.context import Profile
 from actors.ports import StoreDamagedError, StoreError
-from actors.ports.records import LogAudit
 
 
 class MoveError(StoreError):
@@ -28,12 +30,6 @@ class Moved(NamedTuple):
     conversations: int
     rows: int
     to: str  # the URL of the PostgreSQL database, without the password
-
-
-class _Forked(Struct):
-    """The only field that this module reads of a stored profile."""
-
-    forked_from: str = ""
 
 
 # The columns by which a table is sorted, if not by its first one.
@@ -50,8 +46,7 @@ _KEYS: dict[Any, tuple[Any, ...]] = {
     models.Spendings: (models.Spendings.day, models.Spendings.principal),
 }
 _PARENTS = Statement(models.Records.select(models.Records.id, models.Records.parent_conversation_id))
-_LOG_AUDIT = json.Decoder(LogAudit)
-_FORKED = json.Decoder(_Forked)
+_PROFILE = json.Decoder(Profile)
 _NO_LIMITS = """
 SELECT set_config('statement_timeout', '0', false), set_config('idle_in_transaction_session_timeout', '0', false)
 """
@@ -108,7 +103,7 @@ def _copied(source: Session, session: PostgresConnection, documents: Mapping[str
     for model in models.TABLES:
         name, extra = model._meta.table_name, more.get(model, lambda _row: ())
         columns = *models.columns(model), *(each.name for each in models.POSTGRES_COLUMNS.get(model, ()))
-        read = (tuple(row) + extra(row) for row in source.execute(_sorted(model)))
+        read = (row + extra(row) for row in source.execute(_sorted(model)))
         counts[name] = session.copy_in(name, columns, read)
     for model in models.TABLES:
         _compare(source, session, model)
@@ -127,13 +122,11 @@ def _sorted(model: Any) -> Statement:
 
 def _compare(source: Session, session: PostgresConnection, model: Any) -> None:
     """Raise MoveError unless a table has the same values in both databases, in the columns that SQLite has."""
-    name, statement, count = model._meta.table_name, _sorted(model), 0
-    written = session.read_all(statement)
-    for count, row in enumerate(source.execute(statement), 1):
-        if tuple(row) != next(written, None):
-            raise MoveError(f"row {count} of {name} differs from its copy; nothing was moved")
-    if next(written, None) is not None:
-        raise MoveError(f"{name} has more rows than were copied; nothing was moved")
+    statement = _sorted(model)
+    pairs = zip_longest(source.execute(statement), session.read_all(statement))
+    for count, (row, copy) in enumerate(pairs, 1):
+        if row != copy:
+            raise MoveError(f"row {count} of {model._meta.table_name} differs from its copy; nothing was moved")
 
 
 def _more(source: Session) -> dict[Any, Callable[[Any], tuple[str | None, ...]]]:
@@ -148,15 +141,11 @@ def _more(source: Session) -> dict[Any, Callable[[Any], tuple[str | None, ...]]]
 
     def forked_from(row: Any) -> tuple[str, ...]:
         try:
-            return (_FORKED.decode(row[1]).forked_from,)
+            return (_PROFILE.decode(row[1]).forked_from,)
         except DecodeError:
             return ("",)
 
     def principal(row: Any) -> tuple[str, ...]:
-        try:
-            found = _LOG_AUDIT.decode(row[-1]) if row[-1] else LogAudit()
-        except DecodeError:
-            return ("",)
-        return (found.origin.principal if found.origin else "",)
+        return (logged_entry(0, "", 0, row[-1] or "{}").origin.principal,)
 
     return {models.Records: family, models.Profiles: forked_from, models.Log: principal}

@@ -108,16 +108,12 @@ class PostgresWriter(Writer):
             session.close()
 
 
-class PostgresStore(SqlStore[PostgresWriter]):
+class PostgresStore(SqlStore):
     """Implements ports.Store on a PostgreSQL database that servers share. Any thread. Open it with `open_postgres`."""
 
     _snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-
-    def __init__(
-        self, writer: PostgresWriter, readers: Readers, clock: Clock | None, closing: ExitStack, *, version: str
-    ) -> None:
-        super().__init__(writer, readers, clock, closing)
-        self._version = version
+    _writer: PostgresWriter
+    sqlite_version = ""
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
@@ -135,10 +131,6 @@ class PostgresStore(SqlStore[PostgresWriter]):
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
         return False
-
-    @property
-    def engine_version(self) -> str:
-        return self._version
 
 
 def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
@@ -177,10 +169,9 @@ def open_postgres(
     with ExitStack() as opened:
         session = reached(address, me)
         opened.callback(session.close)
-        version = str(session.run("SELECT current_setting('server_version')").fetchone()[0])
         outages = outages or database_outages()
         readers = Readers(address, me, outages)
         opened.callback(readers.close)
         writer = PostgresWriter(address, session, faults or NoFaultPoints(), outages, written=written)
         opened.callback(writer.close)
-        return PostgresStore(writer, readers, clock, opened.pop_all(), version=version)
+        return PostgresStore(writer, readers, clock, opened.pop_all())

@@ -237,27 +237,20 @@ class DiskReserve:
             if not self._path.exists():
                 raise StoreUnusableError(disk_is_full(directory)) from error
         self.release()
-        try:
-            return opening()
-        except StoreUnusableError as error:
-            if is_want_of_room(error, directory):
-                raise StoreUnusableError(disk_is_full(directory)) from error
-            raise
+        return self.open_with(opening)
 
     def make(self) -> None:
         """Create the reserve file if the disk has room for twice its size, or has one already. A failure is logged."""
         if not self.scarce:
             return
         try:
-            if free_bytes(self._path.parent) >= 2 * SIZE or self._whole():
+            whole = self._path.exists() and self._path.stat().st_size >= SIZE
+            if whole or free_bytes(self._path.parent) >= 2 * SIZE:
                 self._allocate(SIZE)
                 self.scarce = self._released = False
         except OSError as error:
             _log.warning("no space is reserved for deletions on a full disk: %s", error.strerror)
             self._path.unlink(missing_ok=True)
-
-    def _whole(self) -> bool:
-        return self._path.exists() and self._path.stat().st_size >= SIZE
 
     def _allocate(self, size: int) -> None:
         made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 else:
     from peewee import sqlite3
 
-__all__ = [
-    "BUSY_SECONDS", "FILE", "INCREMENTAL", "MIGRATIONS", "Readers", "SqliteSession", "decode_texts", "migrate",
-    "open_writer", "raw", "schema_of", "sqlite3", "wal_reset_race",
-]  # fmt: skip
+__all__ = ["sqlite3"]  # what others may import although it is not defined here
 
 _log = logging.getLogger(__name__)
 

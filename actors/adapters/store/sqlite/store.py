@@ -246,8 +246,11 @@ class SqliteWriter(Writer):
             self._files.forget_log()
 
 
-class PeeweeStore(SqlStore[SqliteWriter]):
+class PeeweeStore(SqlStore):
     """Implements ports.Store on one SQLite file. Safe to call from any thread. Open a store with `open_store`."""
+
+    _writer: SqliteWriter
+    sqlite_version = sqlite3.sqlite_version
 
     def __init__(
         self, directory: DataDirectory, writer: SqliteWriter, readers: Readers, clock: Clock | None, closing: ExitStack
@@ -281,12 +284,6 @@ class PeeweeStore(SqlStore[SqliteWriter]):
             return False
         self._writer.write(lambda session: session.run(f"PRAGMA incremental_vacuum({pages:d})").fetchall())
         return True
-
-    # --- lifetime ---------------------------------------------------------------------------------------------
-
-    @property
-    def engine_version(self) -> str:
-        return sqlite3.sqlite_version
 
     def mark_moved(self, where: str) -> None:
         """Make every later attempt to open this database fail: its content is in the database `where`."""
