@@ -29,8 +29,8 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.adapters.tools.program_launch import tool_environment
 from actors.core.context import ApprovalRule, Origin
 from actors.maintenance.retention import Retention
-from actors.ports import Clock, InvalidApprovalRuleError, SandboxReport, SandboxUnavailableError, Store, StoreError
-from actors.ports.cluster import EVERYTHING, Cluster, Lease
+from actors.ports import InvalidApprovalRuleError, SandboxReport, SandboxUnavailableError, Store, StoreError
+from actors.ports.cluster import EVERYTHING, Cluster, Lease, Node
 from actors.ports.records import Spending
 from actors.ports.sandbox import PermissionsOf
 from actors.ports.telemetry import Telemetry
@@ -293,12 +293,7 @@ OpenedStore: TypeAlias = "PeeweeStore | PostgresStore"
 
 
 def opened_store(
-    config: Config,
-    opened: ExitStack,
-    clock: Clock,
-    *,
-    active: Callable[[], int],
-    written: Callable[[int, float], None] | None,
+    config: Config, opened: ExitStack, *, active: Callable[[], int], written: Callable[[int, float], None] | None
 ) -> tuple[OpenedStore, Cluster]:
     """Open the store, and join the cluster if any; closing `opened` undoes both.
 
@@ -306,43 +301,39 @@ def opened_store(
     seconds, None for no metrics. Raises ConfigError, CannotStartError, DataDirectoryBusyError or StoreError.
     """
     if config.database:
-        return _shared(config, opened, clock, active, written)
-    store = open_store(config.data_dir, clock=clock, written=written)
+        return _shared(config, opened, active, written)
+    store = open_store(config.data_dir, written=written)
     opened.callback(store.close)
     return store, Cluster(active)
 
 
 def _shared(
-    config: Config,
-    opened: ExitStack,
-    clock: Clock,
-    active: Callable[[], int],
-    written: Callable[[int, float], None] | None,
+    config: Config, opened: ExitStack, active: Callable[[], int], written: Callable[[int, float], None] | None
 ) -> tuple[PostgresStore, PostgresCluster]:
     """Register this server as a node, and open its store. Raises ConfigError, CannotStartError or StoreError."""
     check_postgres(config)
     # Imported here, because only servers with PostgreSQL have these packages.
     from actors.adapters.store.postgres.engine import address_of, database_outages, migrate  # noqa: PLC0415
-    from actors.adapters.store.postgres.nodes.heartbeat import NewNode, Timing  # noqa: PLC0415
+    from actors.adapters.store.postgres.nodes.heartbeat import Timing  # noqa: PLC0415
     from actors.adapters.store.postgres.nodes.membership import PostgresCluster  # noqa: PLC0415
     from actors.adapters.store.postgres.store import open_postgres  # noqa: PLC0415
 
     migrate(address_of(config.database))
     settings = config.cluster
     if settings is None:
-        new = NewNode(address=own_address(config), version=version(), labels=frozenset({EVERYTHING}))
+        new = Node(0, address=own_address(config), version=version(), labels=frozenset({EVERYTHING}))
         timing = Timing()
     else:
         check_workspaces(settings)
         labels = frozenset(settings.workspaces)
-        new, timing = NewNode(settings.name, settings.address, version(), labels), Timing(settings.lease_seconds)
+        new, timing = Node(0, settings.name, settings.address, version(), labels), Timing(settings.lease_seconds)
     outages = database_outages()
     cluster = PostgresCluster(config.database, new, timing, active=active, outages=outages)
     opened.callback(cluster.close)
     opened.push(partial(_left_if_refused, cluster))
     _check_neighbours(config, cluster)
     cluster.on_lost = _end_at_once
-    store = open_postgres(config.database, cluster.me.incarnation, clock=clock, written=written, outages=outages)
+    store = open_postgres(config.database, cluster.me.incarnation, written=written, outages=outages)
     opened.callback(store.close)
     return store, cluster
 

@@ -96,7 +96,7 @@ def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generat
         opened.callback(timers.close)
         models = adapters.model_catalog(config)
         opened.callback(models.close)
-        data = _data(config, opened, clock, active=active, written=telemetry.written if exported else None)
+        data = _data(config, opened, active=active, written=telemetry.written if exported else None)
         tools = _tools(config, report or probing(config), opened, data, tool_cpus)
         observer.tools = own_tools(tools.toolbox)
         hub = EventHub()
@@ -135,19 +135,14 @@ class _Data(NamedTuple):
 
 
 def _data(
-    config: Config,
-    opened: ExitStack,
-    clock: SystemClock,
-    *,
-    active: Callable[[], int],
-    written: Callable[[int, float], None] | None,
+    config: Config, opened: ExitStack, *, active: Callable[[], int], written: Callable[[int, float], None] | None
 ) -> _Data:
     access = None if config.cluster is None else adapters.node_access(config.cluster)
     if access is not None:
         adapters.check_listener(config, access)
     with _refusing_start():
         claim_directory(config.data_dir)
-        store, cluster = adapters.opened_store(config, opened, clock, active=active, written=written)
+        store, cluster = adapters.opened_store(config, opened, active=active, written=written)
         authentication = adapters.authentication_of(config, opened)
         socket = socket_path(config.data_dir, config.environ)
     return _Data(store, cluster, access, authentication, socket)

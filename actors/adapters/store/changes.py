@@ -41,8 +41,7 @@ from actors.adapters.store.query import (
     PerDatabase,
     Session,
     Statement,
-    by_id,
-    look,
+    heads,
     not_owner,
     owned_head,
     undeleted,
@@ -183,7 +182,7 @@ def write_together(session: Session, changes: Sequence[EncodedCommit], begin: st
         return set()
     try:
         session.run(begin)
-        found = by_id(look(session, list(first)))
+        found = heads(session, list(first))
         fitting = [commit for id_, commit in first.items() if (head := found.get(id_)) and commit.fits(head)]
         if not fitting:
             return set()

@@ -204,26 +204,17 @@ def _heads(count: int) -> Statement:
 _HEADS = [_heads(1 << power) for power in range(8)]  # a text for each size that a batch may be rounded up to
 
 
-def look(session: Session, ids: list[str]) -> Any:
-    """Query the heads of those conversations in `ids`, at most 128, that exist."""
+def heads(session: Session, ids: Sequence[str]) -> dict[str, Head]:
+    """The heads of those conversations in `ids`, at most 128, that exist."""
     power = (len(ids) - 1).bit_length()
     padded = [*ids, *[""] * ((1 << power) - len(ids))]
-    return session.execute(_HEADS[power], **{f"id{place}": id_ for place, id_ in enumerate(padded)})
-
-
-def by_id(looked: Iterable[Any]) -> dict[str, Head]:
-    """The heads that `look` found, by the id of the conversation."""
-    return {head.id: head for head in map(Head._make, looked)}
-
-
-def head_of(session: Session, conversation_id: str) -> Head | None:
-    """A conversation's head; None if it does not exist."""
-    return by_id(look(session, [conversation_id])).get(conversation_id)
+    found = session.execute(_HEADS[power], **{f"id{place}": id_ for place, id_ in enumerate(padded)})
+    return {head.id: head for head in map(Head._make, found)}
 
 
 def owned_head(session: Session, conversation_id: str) -> Head:
     """A conversation's head. Raises FencedError if it does not exist, NotOwnerError if it is not this server's."""
-    head = head_of(session, conversation_id)
+    head = heads(session, [conversation_id]).get(conversation_id)
     if head is None:
         raise FencedError(f"{conversation_id} does not exist")
     if not head.owned:

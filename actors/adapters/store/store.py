@@ -28,7 +28,6 @@ from actors.adapters.store.removal import abandon_unfinished, remove_slice
 from actors.adapters.store.rows import attachment_values, audit_values, place_after
 from actors.ports import (
     Attachment,
-    Clock,
     CommandExistsError,
     Commit,
     FaultPoints,
@@ -320,11 +319,10 @@ def refusal(constraint: str) -> StoreError:
 class SqlStore(StoreReads):
     """Implements ports.Store, except for the differences between the databases. Safe to call from any thread."""
 
-    def __init__(self, writer: Writer, readers: ReaderPool[Any], clock: Clock | None, closing: ExitStack) -> None:
-        """`writer` writes the changes; `close` closes `closing`. The system's clock is used if `clock` is None."""
+    def __init__(self, writer: Writer, readers: ReaderPool[Any], closing: ExitStack) -> None:
+        """`writer` writes the changes; `close` closes `closing`."""
         super().__init__(readers)
         self._writer = writer
-        self._clock = clock
         # Held while an attachment of a fork is copied, so that no transaction contains those of two forks.
         self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
@@ -375,8 +373,7 @@ class SqlStore(StoreReads):
         return len(going)
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
-        row = attachment_values(conversation_id, attachment, now)
+        row = attachment_values(conversation_id, attachment, time.time_ns() // 1_000_000)
         self._writer.write(partial(changes.put_attachment, row=row))
 
     def put_spending(self, spending: Spending) -> None:

@@ -4,7 +4,7 @@ Whoever writes late breaks several at once: another server has the conversation,
 So a row is changed by hand here, in one respect each.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import psycopg
@@ -12,7 +12,7 @@ import pytest
 
 from actors.adapters.store import changes, query
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
-from actors.adapters.store.query import Head
+from actors.adapters.store.query import Head, Session
 from actors.ports import FencedError, NotOwnerError
 from tests.integration.store.conftest import Gate
 from tests.support.commit_builder import CommitBuilder
@@ -85,16 +85,16 @@ def test_what_is_written_is_refused_for_each_reason_that_arises_after_the_look(
     together: bool,
 ) -> None:
     change, refusal = REFUSED.get(reason, (HASH, FencedError))
-    read, then = query.by_id, list[list[tuple[object, ...]]]()
+    read, then = query.heads, list[list[tuple[object, ...]]]()
 
-    def looked(rows: Iterable[object]) -> dict[str, Head]:
-        found = read(rows)
+    def looked(session: Session, ids: Sequence[str]) -> dict[str, Head]:
+        found = read(session, ids)
         if found and not then:
             then.append(changed(database, change))
         return found
 
-    monkeypatch.setattr(query, "by_id", looked)
-    monkeypatch.setattr(changes, "by_id", looked)
+    monkeypatch.setattr(query, "heads", looked)
+    monkeypatch.setattr(changes, "heads", looked)
     if together and reason == "the hash of the log":
         store.commit(known.next())  # not as it was looked at, so it is looked at once more
         (latest,) = store.transitions("c1", after_step=2, limit=1)

@@ -23,10 +23,10 @@ from actors.adapters.store.postgres.engine import (
     words,
 )
 from actors.adapters.store.postgres.nodes.node_statements import CLAIM
-from actors.adapters.store.query import Session, head_of, not_owner
+from actors.adapters.store.query import Session, heads, not_owner
 from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
 from actors.common.machine import OutageLog
-from actors.ports import Clock, ConversationRecord, DatabaseAwayError, FaultPoints, NoFaultPoints, StoreUnavailableError
+from actors.ports import ConversationRecord, DatabaseAwayError, FaultPoints, NoFaultPoints, StoreUnavailableError
 
 # Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.
 #
@@ -142,7 +142,7 @@ def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
     for attempt in ("look", "claim"):
         if attempt == "claim":
             taken = session.run(CLAIM, {"id": conversation_id, "me": session.me}).fetchall()
-        head = head_of(session, conversation_id)
+        head = heads(session, [conversation_id]).get(conversation_id)
         if head is None:
             return None
         if head.owned:  # perhaps because another thread of this server has just claimed it
@@ -154,7 +154,6 @@ def open_postgres(
     url: str,
     me: int,
     faults: FaultPoints | None = None,
-    clock: Clock | None = None,
     *,
     written: Callable[[int, float], None] | None = None,
     outages: OutageLog | None = None,
@@ -174,4 +173,4 @@ def open_postgres(
         opened.callback(readers.close)
         writer = PostgresWriter(address, session, faults or NoFaultPoints(), outages, written=written)
         opened.callback(writer.close)
-        return PostgresStore(writer, readers, clock, opened.pop_all())
+        return PostgresStore(writer, readers, opened.pop_all())

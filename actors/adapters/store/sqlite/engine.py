@@ -130,21 +130,6 @@ def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def open_reader(path: Path) -> SqliteDatabase:
-    """Open a connection that cannot write, never checkpoints, and creates no file. Raises what SQLite raises."""
-    database = SqliteDatabase(
-        f"{path.absolute().as_uri()}?mode=rw",
-        uri=True,
-        pragmas={"query_only": 1, "wal_autocheckpoint": 0},
-        timeout=BUSY_SECONDS,
-        thread_safe=False,
-        check_same_thread=False,
-    )
-    database.connect()
-    raw(database).create_function(CONTAINS, 2, contains_folded, deterministic=True)
-    return database
-
-
 class Readers(ReaderPool[SqliteSession]):
     """A pool of read-only connections."""
 
@@ -160,8 +145,17 @@ class Readers(ReaderPool[SqliteSession]):
         return session
 
     def _opened(self) -> SqliteSession:
+        """Open a connection that cannot write, never checkpoints, and creates no file. Raises what SQLite raises."""
+        database = SqliteDatabase(
+            f"{self._path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            pragmas={"query_only": 1, "wal_autocheckpoint": 0},
+            timeout=BUSY_SECONDS,
+            thread_safe=False,
+            check_same_thread=False,
+        )
         try:
-            database = open_reader(self._path)
+            database.connect()
         except (sqlite3.OperationalError, peewee.OperationalError):
             if out_of_file_descriptors():  # SQLite's error only says that the file cannot be opened
                 raise StoreUnavailableError("the database cannot be opened") from OSError(errno.EMFILE, "no file left")
@@ -169,6 +163,7 @@ class Readers(ReaderPool[SqliteSession]):
         if not self._files.database_is_there:
             database.close()
             raise StoreUnavailableError("the database was removed or replaced")
+        raw(database).create_function(CONTAINS, 2, contains_folded, deterministic=True)
         return SqliteSession(database)
 
     def _explained(self, error: BaseException) -> StoreError | None:

@@ -34,7 +34,7 @@ from actors.adapters.store.sqlite.engine import (
     sqlite3,
 )
 from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
-from actors.ports import Clock, ConversationRecord, FaultPoints, NoFaultPoints, StoreDamagedError, StoreUnavailableError
+from actors.ports import ConversationRecord, FaultPoints, NoFaultPoints, StoreDamagedError, StoreUnavailableError
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class SqliteWriter(Writer):
     ) -> None:
         """Start the writer's own thread. `written` is called after each batch; see Writer."""
         super().__init__(faults, written, longest_wait=WATCH_SECONDS)
-        self._directory = directory
+        self.directory = directory
         self._database = database
         self._files = files
         self._space = space
@@ -178,7 +178,7 @@ class SqliteWriter(Writer):
             self._watched_at = now
             if 0 < self._tidy_again_at <= now:
                 self._tidying, self._tidy_again_at = True, 0.0
-            self._directory.check_lock_file()
+            self.directory.check_lock_file()
             self._space.make()
             with suppress(StoreUnavailableError):
                 self._check_files()
@@ -252,12 +252,6 @@ class PeeweeStore(SqlStore):
     _writer: SqliteWriter
     sqlite_version = sqlite3.sqlite_version
 
-    def __init__(
-        self, directory: DataDirectory, writer: SqliteWriter, readers: Readers, clock: Clock | None, closing: ExitStack
-    ) -> None:
-        super().__init__(writer, readers, clock, closing)
-        self._directory = directory
-
     def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
         try:
             return super()._read(body, at_one_moment=at_one_moment, texts=texts)
@@ -287,15 +281,11 @@ class PeeweeStore(SqlStore):
 
     def mark_moved(self, where: str) -> None:
         """Make every later attempt to open this database fail: its content is in the database `where`."""
-        self._directory.mark_moved(where)
+        self._writer.directory.mark_moved(where)
 
 
 def open_store(
-    path: Path,
-    faults: FaultPoints | None = None,
-    clock: Clock | None = None,
-    *,
-    written: Callable[[int, float], None] | None = None,
+    path: Path, faults: FaultPoints | None = None, *, written: Callable[[int, float], None] | None = None
 ) -> PeeweeStore:
     """Open or create the store in the data directory `path`, locked until `close`.
 
@@ -320,7 +310,7 @@ def open_store(
         opened.callback(readers.close)
         writer = SqliteWriter(directory, database, files, space, log, faults or NoFaultPoints(), written)
         opened.callback(writer.close)
-        return PeeweeStore(directory, writer, readers, clock, opened.pop_all())
+        return PeeweeStore(writer, readers, opened.pop_all())
 
 
 def _open_database(directory: DataDirectory, space: DiskReserve) -> tuple[SqliteDatabase, WriteAheadLog]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
-from actors.adapters.store.postgres.nodes.heartbeat import NANOSECONDS, Heartbeat, LeaseClock, NewNode, Timing
+from actors.adapters.store.postgres.nodes.heartbeat import NANOSECONDS, Heartbeat, LeaseClock, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
-from actors.adapters.store.postgres.nodes.node_watch import FailureDetector, NodeMonitor, TakeOver
+from actors.adapters.store.postgres.nodes.node_watch import FailureDetector, NodeMonitor
 from actors.ports.cluster import Node
 
 TIMING = Timing(ttl=300)
@@ -113,7 +113,7 @@ class Stepped:
         for closed in (self.lease, self.beats, self.looks):
             ending.callback(closed.close)
         self.heartbeat = Heartbeat(self.beats, self.lease, timing, active=lambda: 3, monotonic=self.clock.nanoseconds)
-        self.me = self.heartbeat.join(NewNode(f"node of {address}", address, "1.0", frozenset(labels)))
+        self.me = self.heartbeat.join(Node(0, f"node of {address}", address, "1.0", frozenset(labels)))
         self.heartbeat.listening = True
         assert self.heartbeat.beat()
         if steady:
@@ -126,14 +126,13 @@ class Stepped:
             monotonic=self.clock.seconds,
             refused=self.refusing.__contains__,
         )
-        self.take_over = TakeOver(self.looks, self.me.incarnation, on_taken=self.taken.extend)
         self.watch = NodeMonitor(
             self.looks,
             self.me,
             timing,
             detector,
-            self.take_over,
             on_dead=self.dead.append,
+            on_taken=self.taken.extend,
             monotonic=self.clock.seconds,
         )
 

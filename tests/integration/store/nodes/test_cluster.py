@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from actors.adapters.store.postgres.nodes import heartbeat, membership
-from actors.adapters.store.postgres.nodes.heartbeat import NewNode, Timing
+from actors.adapters.store.postgres.nodes.heartbeat import Timing
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import release
@@ -29,7 +29,7 @@ SHORT = Timing(ttl=1.5)
 
 @pytest.fixture
 def cluster(database: Database) -> Iterator[PostgresCluster]:
-    cluster = PostgresCluster(database.url, NewNode("me", "me:1", "1.0", frozenset({"here"})), TIMING, active=lambda: 7)
+    cluster = PostgresCluster(database.url, Node(0, "me", "me:1", "1.0", frozenset({"here"})), TIMING, active=lambda: 7)
     yield cluster
     cluster.close()
 
@@ -68,7 +68,7 @@ def test_the_address_of_another_node_is_refused(
     cluster.start()
     threads = threading.active_count()
     with pytest.raises(StoreUnusableError, match="the node 'me' has the address me:1, too: give each server"):
-        PostgresCluster(database.url, NewNode("twin", "me:1"), TIMING)
+        PostgresCluster(database.url, Node(0, "twin", "me:1"), TIMING)
     assert threading.active_count() <= threads
 
 
@@ -157,7 +157,7 @@ def test_what_is_said_of_a_node(database: Database, cluster: PostgresCluster) ->
 
 def test_nothing_is_left_of_a_node(database: Database) -> None:
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    cluster = PostgresCluster(database.url, NewNode(), TIMING)
+    cluster = PostgresCluster(database.url, Node(0), TIMING)
     cluster.start()
     cluster.close()
     cluster.close()
@@ -173,7 +173,7 @@ def test_a_start_ends_after_the_conversations_of_its_predecessor_were_passed_on(
     predecessor = Stepped(ending, database.url, "mine:1")
     database.add(predecessor.me.incarnation, "busy")
     predecessor.beats.close()  # as its process does that dies
-    with closing(PostgresCluster(database.url, NewNode("me", "mine:1"), SHORT)) as cluster:
+    with closing(PostgresCluster(database.url, Node(0, "me", "mine:1"), SHORT)) as cluster:
         started, seen = threading.Event(), []
         cluster.on_taken = lambda ids: seen.append((ids, started.wait(0.5)))
         cluster.start()
@@ -200,7 +200,7 @@ def test_whoever_fails_when_told_keeps_nothing_from_being_taken(
 
 def test_a_node_that_was_declared_dead_says_so_once(database: Database) -> None:
     told: queue.Queue[str] = queue.Queue()
-    cluster = PostgresCluster(database.url, NewNode(), SHORT)
+    cluster = PostgresCluster(database.url, Node(0), SHORT)
     database.ask("UPDATE nodes SET dead = true")
     eventually(lambda: not cluster.lease.valid(), "the next heartbeat is refused")
     cluster.on_lost = lambda: told.put("lost")
@@ -229,7 +229,7 @@ def test_processes_that_are_killed_or_stopped(database: Database) -> None:
     taken: queue.Queue[tuple[str, ...]] = queue.Queue()
     dead: queue.Queue[Node] = queue.Queue()
     lost = threading.Event()
-    cluster = PostgresCluster(database.url, NewNode("judge", "127.0.0.1:9"), SHORT)
+    cluster = PostgresCluster(database.url, Node(0, "judge", "127.0.0.1:9"), SHORT)
     cluster.on_taken, cluster.on_node_dead, cluster.on_lost = taken.put, dead.put, lost.set
     cluster.start()
     try:

@@ -70,7 +70,7 @@ def test_a_dead_node_takes_nothing_nor_does_one_that_leaves(database: Database, 
     database.ask("UPDATE nodes SET draining = true WHERE incarnation = %s", draining.me.incarnation)
     database.set_lease(late.me, -1)
     for node in (dead, draining, late):
-        node.take_over.from_dead(other.me.incarnation)
+        node.watch.take_from_dead(other.me.incarnation)
         assert node.taken == []
     assert database.owners() == {"busy": None, "abandoned": None}
 

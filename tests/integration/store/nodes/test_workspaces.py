@@ -6,12 +6,11 @@ from contextlib import ExitStack, closing
 import pytest
 
 from actors.adapters.store.postgres.engine import PostgresConnection, address_of, connect
-from actors.adapters.store.postgres.nodes.heartbeat import NewNode
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
 from actors.adapters.store.postgres.store import claimed
 from actors.core.errors import Reason, Rejected
 from actors.ports import NotOwnerError
-from actors.ports.cluster import EVERYTHING
+from actors.ports.cluster import EVERYTHING, Node
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
 from tests.integration.store.nodes.test_take_over import died
 
@@ -86,7 +85,7 @@ def test_a_node_that_joins_takes_what_waits_for_its_workspace(database: Database
 
 
 def test_calls_go_to_a_node_that_has_the_workspace(database: Database, ending: ExitStack) -> None:
-    cluster = PostgresCluster(database.url, NewNode("me", "me:1", labels=frozenset({"/b"})), TIMING)
+    cluster = PostgresCluster(database.url, Node(0, "me", "me:1", labels=frozenset({"/b"})), TIMING)
     ending.callback(cluster.close)
     having, owner = (Stepped(ending, database.url, address, labels=(A,)) for address in ("one:1", "two:1"))
     database.add(None, "free", state="idle", workspace=A)
@@ -116,7 +115,7 @@ def test_calls_go_to_a_node_that_has_the_workspace(database: Database, ending: E
 def test_without_a_node_that_has_it_a_workspace_is_offline_as_long_as_conversations_are_in_it(
     database: Database, ending: ExitStack
 ) -> None:
-    cluster = PostgresCluster(database.url, NewNode("me", "me:1", labels=frozenset({"/mnt"})), TIMING)
+    cluster = PostgresCluster(database.url, Node(0, "me", "me:1", labels=frozenset({"/mnt"})), TIMING)
     ending.callback(cluster.close)
     database.add(None, "free", workspace=A)
     before = database.ask("SELECT * FROM conversations")

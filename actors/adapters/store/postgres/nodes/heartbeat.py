@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.adapters.store.postgres.nodes import node_statements as sql
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
@@ -23,19 +24,6 @@ from actors.ports.cluster import Lease, Node
 #
 # It checks more than once because the database session of an ended process may last a while.
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
-
-
-class NewNode(Struct, frozen=True):
-    """The properties of a node that joins the cluster, as the other nodes see them."""
-
-    name: str = ""
-    # The address "host:port" at which other nodes reach this process's gRPC listener; "" if they cannot.
-    #
-    # The address must belong to this process: if it refuses connections, the process is considered dead. A later node
-    # with the same address is considered the replacement of this one.
-    address: str = ""
-    version: str = ""
-    labels: frozenset[str] = frozenset()
 
 
 class Heartbeat:
@@ -65,8 +53,12 @@ class Heartbeat:
         self._locked = False
         self._steady_since = 0
 
-    def join(self, new: NewNode) -> Node:
-        """Add this node's row to `nodes`. Raises StoreUnavailableError.
+    def join(self, new: Node) -> Node:
+        """Add this node's row to `nodes`; return `new` with its number. Raises StoreUnavailableError.
+
+        Its address is that of this process's gRPC listener, "host:port"; "" if other nodes cannot reach it. It must
+        belong to this process: if it refuses connections, the process is considered dead. A later node with the same
+        address is considered the replacement of this one.
 
         The advisory lock comes first: others must not see the row without a lock and consider the node gone. Raises
         StoreUnusableError if a living node has the same address, because the failure of one would be attributed to
@@ -80,7 +72,7 @@ class Heartbeat:
         self._session.rows(sql.JOIN, values | self._mine() | {"ttl": self._timing.ttl})
         self._steady_since = sent
         self._lease.renew(sent)
-        return Node(self._incarnation, new.name, new.address, new.version, new.labels)
+        return replace(new, incarnation=self._incarnation)
 
     def beat(self) -> bool:
         """Renew the lease; False if this node was declared dead. Raises StoreUnavailableError.
@@ -193,12 +185,8 @@ class LeaseClock(Lease):
         self._renewed = time.monotonic_ns()
         self._fd: int | None = os.memfd_create("bedrock-lease", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, _BYTES)
-        try:
-            self._map = mmap.mmap(self._fd, _BYTES)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
-        except BaseException:
-            os.close(self._fd)
-            raise
+        self._map = mmap.mmap(self._fd, _BYTES)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
         self._word = memoryview(self._map).cast("q")
 
     @property

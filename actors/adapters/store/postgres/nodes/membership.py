@@ -16,16 +16,9 @@ from typing import TypeVar
 
 from actors.adapters.store.postgres.engine import database_outages
 from actors.adapters.store.postgres.nodes import node_statements as sql
-from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, LeaseClock, NewNode, Timing
+from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, LeaseClock, Timing
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
-from actors.adapters.store.postgres.nodes.node_watch import (
-    FailureDetector,
-    NodeMonitor,
-    NodeRow,
-    TakeOver,
-    node_of,
-    release,
-)
+from actors.adapters.store.postgres.nodes.node_watch import FailureDetector, NodeMonitor, NodeRow, node_of, release
 from actors.common.machine import OutageLog
 from actors.core.errors import Rejected
 from actors.ports import StoreError, StoreUnavailableError
@@ -60,13 +53,13 @@ class PostgresCluster(Cluster):
     def __init__(
         self,
         url: str,
-        new: NewNode,
+        new: Node,
         timing: Timing = Timing(),  # noqa: B008 -- immutable
         *,
         active: Callable[[], int] = lambda: 0,
         outages: OutageLog | None = None,
     ) -> None:
-        """Join the cluster, and start the thread that renews the lease. The database has its tables already.
+        """Join the cluster as `new`, and start the thread that renews the lease. The database has its tables already.
 
         `active` is called on another thread. Raises StoreUnavailableError or StoreUnusableError.
         """
@@ -88,8 +81,7 @@ class PostgresCluster(Cluster):
             self.close()
             raise
         detector = FailureDetector(self._me, timing, steady_for=self._heartbeat.steady_for)
-        take_over = TakeOver(self._looks, self._me.incarnation, on_taken=self._taken)
-        self._watch = NodeMonitor(self._looks, self._me, timing, detector, take_over, on_dead=self._dead)
+        self._watch = NodeMonitor(self._looks, self._me, timing, detector, on_dead=self._dead, on_taken=self._taken)
         self._threads = [
             threading.Thread(target=self._repeat, args=(step, first), name=f"node-{name}", daemon=True)
             for step, first, name in ((self._beat, timing.beat, "heartbeat"), (self._look, 0.0, "watch"))

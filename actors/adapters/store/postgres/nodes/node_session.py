@@ -101,10 +101,8 @@ class NodeSession:
         }
         try:
             return opened(self._address, self._greet, prepare_threshold=None, **limits)
-        except psycopg.OperationalError as error:
-            raise DatabaseAwayError(f"the database cannot be reached: {words(error)}") from None
         except psycopg.Error as error:
-            raise DatabaseAwayError(f"the database does not respond: {words(error)}") from None
+            raise DatabaseAwayError(f"the database cannot be reached: {words(error)}") from None
 
     def _greet(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()

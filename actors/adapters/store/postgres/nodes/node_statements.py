@@ -14,16 +14,6 @@ from __future__ import annotations
 from actors.adapters.store.models import UNSETTLED
 from actors.ports.cluster import EVERYTHING
 
-
-def has_workspace(conversation: str) -> str:
-    """The SQL condition that a node has a conversation's workspace, as `placement.has` is in Python.
-
-    `mine` is the alias of `nodes`, `conversation` the name or alias of `conversations`.
-    """
-    label = f"{conversation}.workspace_label"
-    return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
-
-
 # The condition that this node lives.
 _LIVES = """
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
@@ -33,8 +23,13 @@ _ALIVE = _LIVES.format(more="")
 
 
 def taking(conversation: str) -> str:
-    """The SQL condition that this node may take over a conversation."""
-    return _LIVES.format(more=f"AND NOT mine.draining AND {has_workspace(conversation)}")
+    """The SQL condition that this node may take over a conversation: it has its workspace, as `has` of the port says.
+
+    `conversation` is the name or alias of the table `conversations`.
+    """
+    label = f"{conversation}.workspace_label"
+    workspace = f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
+    return _LIVES.format(more=f"AND NOT mine.draining AND {workspace}")
 
 
 _FREE = """

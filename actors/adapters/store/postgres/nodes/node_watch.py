@@ -28,6 +28,12 @@ from actors.ports.cluster import Node
 
 _log = logging.getLogger(__name__)
 
+# Maximum number of top-level conversations, with all their sub-agents, that one transaction takes over.
+#
+# One transaction for each conversation would take seconds; one for all would lock rows for too long.
+MAX_FAMILIES = 200
+MAX_RELEASED = 1_000
+
 
 class NodeMonitor:
     def __init__(
@@ -36,18 +42,20 @@ class NodeMonitor:
         me: Node,
         timing: Timing,
         detector: FailureDetector,
-        take_over: TakeOver,
         *,
         on_dead: Callable[[Node], object],
+        on_taken: Callable[[tuple[str, ...]], object],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_dead` is called for each node that has died or left, before its conversations are taken over."""
+        """`on_dead` is called for each node that has died or left, before its conversations are taken over.
+
+        `on_taken` gets the ids of the conversations with unfinished work in each batch.
+        """
         self._session = session
         self._me, self._address = me.incarnation, me.address
         self._timing = timing
         self._detector = detector
-        self._take_over = take_over
-        self._on_dead = on_dead
+        self._on_dead, self._on_taken = on_dead, on_taken
         self._monotonic = monotonic
         self._living = {me.incarnation: me}
         self._abandoned_at: float | None = None
@@ -96,13 +104,37 @@ class NodeMonitor:
 
     def _recover(self, dead: Iterable[NodeRow], *, left: bool) -> None:
         for row in dead:
-            self._take_over.from_dead(row.incarnation)
+            self.take_from_dead(row.incarnation)
             if row.forgotten:
                 self._session.rows(sql.SWEEP, {"other": row.incarnation})
         now = self._monotonic()
         if left or self._abandoned_at is None or now - self._abandoned_at >= self._timing.ttl:
-            self._take_over.abandoned()
+            self._take(sql.TAKE_ABANDONED, None)
             self._abandoned_at = now
+
+    def take_from_dead(self, incarnation: int) -> None:
+        """Take over a dead node's interrupted conversations; its idle ones lose their owner.
+
+        A node that is dead or draining itself takes none. Raises StoreUnavailableError; those taken before stay taken.
+        """
+        self._take(sql.TAKE, incarnation)
+        release(self._session, incarnation)
+
+    def _take(self, statement: str, dead: int | None) -> None:
+        values = {"me": self._me, "dead": dead, "most": MAX_FAMILIES}
+        while taken := self._session.rows(statement, values):
+            if unsettled := tuple(conversation for conversation, is_unsettled in taken if is_unsettled):
+                self._on_taken(unsettled)
+
+
+def release(session: NodeSession, owner: int) -> bool:
+    """Remove `owner` from its conversations, except for locked rows; return whether none is left.
+
+    Raises StoreUnavailableError.
+    """
+    while session.rows(sql.RELEASE, {"owner": owner, "most": MAX_RELEASED}):
+        pass
+    return not session.rows(sql.OWNS, {"owner": owner})[0][0]
 
 
 # --- which nodes are dead ---------------------------------------------------------------------------------
@@ -238,53 +270,3 @@ def _refused(family: int, where: tuple[object, ...], seconds: float) -> bool:
         except OSError:
             return False
     return False
-
-
-# --- taking over ------------------------------------------------------------------------------------------
-
-# Maximum number of top-level conversations, with all their sub-agents, that one transaction takes over.
-#
-# One transaction for each conversation would take seconds; one for all would lock rows for too long.
-MAX_FAMILIES = 200
-MAX_RELEASED = 1_000
-
-
-class TakeOver:
-    """Takes over conversations for one node, on one thread.
-
-    Raises StoreUnavailableError; those taken before stay taken.
-    """
-
-    def __init__(self, session: NodeSession, me: int, *, on_taken: Callable[[tuple[str, ...]], object]) -> None:
-        """`on_taken` gets the ids of the conversations with unfinished work in each batch."""
-        self._session = session
-        self._me = me
-        self._on_taken = on_taken
-
-    def from_dead(self, incarnation: int) -> None:
-        """Take over a dead node's interrupted conversations; its idle ones lose their owner.
-
-        A node that is dead or draining itself takes none.
-        """
-        self._claim(sql.TAKE, incarnation)
-        release(self._session, incarnation)
-
-    def abandoned(self) -> None:
-        """Take over interrupted conversations without an owner."""
-        self._claim(sql.TAKE_ABANDONED, None)
-
-    def _claim(self, statement: str, dead: int | None) -> None:
-        values = {"me": self._me, "dead": dead, "most": MAX_FAMILIES}
-        while taken := self._session.rows(statement, values):
-            if unsettled := tuple(conversation for conversation, is_unsettled in taken if is_unsettled):
-                self._on_taken(unsettled)
-
-
-def release(session: NodeSession, owner: int) -> bool:
-    """Remove `owner` from its conversations, except for locked rows; return whether none is left.
-
-    Raises StoreUnavailableError.
-    """
-    while session.rows(sql.RELEASE, {"owner": owner, "most": MAX_RELEASED}):
-        pass
-    return not session.rows(sql.OWNS, {"owner": owner})[0][0]
