@@ -1,10 +1,8 @@
 """The tables as peewee models: names, types and order of the columns, the same in SQLite and PostgreSQL.
 
-Migrations create the tables, with indexes and constraints. Times are in milliseconds since 1970, booleans are 0 or 1.
-
-The models are never bound to a database, because `bedrock move` opens two: `Statement` compiles a query for the
-database that executes it. A row's digest covers its columns in the order of its model, so that order never changes.
-docs/contributing.md says what a new column needs.
+Migrations create the tables, with indexes and constraints. The models are never bound to a database, because
+`bedrock move` opens two: `Statement` compiles a query for the database that executes it. A row's digest covers its
+columns in the order of its model, so that order never changes. docs/contributing.md says what a new column needs.
 """
 
 from __future__ import annotations
@@ -12,6 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from peewee import SQL, AutoField, BigIntegerField, BlobField, Column, Field, Model, TextField
+
+
+class Timestamp(Field):
+    field_type = "TIMESTAMP"
+
+
+class Boolean(Field):
+    field_type = "BOOLEAN"
+
+
+class Integer(BigIntegerField):
+    field_type = "INTEGER"
 
 
 def _table_name(model: Any) -> str:
@@ -30,18 +40,18 @@ class Records(Table):
     id = TextField()
     cwd = TextField()
     parent_conversation_id = TextField(null=True)
-    user_initiated = BigIntegerField()
-    created_at = BigIntegerField()
+    user_initiated = Boolean()
+    created_at = Timestamp()
     continued_from = TextField()
     workspace_label = TextField()
     principal = TextField()
 
     state = TextField()
     state_data = TextField(null=True)
-    state_updated_at = BigIntegerField()
-    updated_at = BigIntegerField()
-    archived = BigIntegerField()
-    archived_at = BigIntegerField(null=True)
+    state_updated_at = Timestamp()
+    updated_at = Timestamp()
+    archived = Boolean()
+    archived_at = Timestamp(null=True)
     mode = TextField()
     model = TextField()
     title = TextField()
@@ -52,9 +62,9 @@ class Records(Table):
     budget = TextField()
     continued_by = TextField()
     node = TextField()
-    epoch = BigIntegerField()
-    step = BigIntegerField()
-    last_seq = BigIntegerField()
+    epoch = Integer()
+    step = Integer()
+    last_seq = Integer()
     digest = TextField()
 
     slug = TextField(null=True)
@@ -82,16 +92,16 @@ class Messages(Table):
 
     id = TextField()
     conversation_id = TextField()
-    sequence_id = BigIntegerField()
+    sequence_id = Integer()
     message_type = TextField()
     actor_kind = TextField()
     content = TextField()
     display_data = TextField(null=True)
     usage_data = TextField(null=True)
-    created_at = BigIntegerField()
+    created_at = Timestamp()
     request_id = TextField()
-    attempt = BigIntegerField()
-    through_sequence = BigIntegerField()
+    attempt = Integer()
+    through_sequence = Integer()
     digest = TextField()
 
 
@@ -103,11 +113,11 @@ class Log(Table):
     """
 
     conversation_id = TextField()
-    step = BigIntegerField()
-    epoch = BigIntegerField()
-    at = BigIntegerField()
-    first_revision = BigIntegerField()
-    count = BigIntegerField()
+    step = Integer()
+    epoch = Integer()
+    at = Timestamp()
+    first_revision = Integer()
+    count = Integer()
     prev_hash = TextField()
     hash = TextField()
     notifications = TextField()
@@ -120,13 +130,13 @@ class Runs(Table):
     """How a run (the work from a user's message to the end of the answer) ended; kept when the log is pruned."""
 
     conversation_id = TextField()
-    revision = BigIntegerField()
+    revision = Integer()
     run = TextField()
     reason = TextField()
     detail = TextField()
     message = TextField()
-    last_sequence = BigIntegerField()
-    at = BigIntegerField()
+    last_sequence = Integer()
+    at = Timestamp()
     digest = TextField()
 
 
@@ -134,13 +144,13 @@ class Fates(Table):
     """The outcome of a message that waited in the queue of a busy agent; kept when the log is pruned."""
 
     conversation_id = TextField()
-    revision = BigIntegerField()
+    revision = Integer()
     message_id = TextField()
     delivery = TextField()
     fate = TextField()
     input = TextField()
     run = TextField()
-    at = BigIntegerField()
+    at = Timestamp()
     digest = TextField()
 
 
@@ -148,8 +158,8 @@ class Prunings(Table):
     """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
 
     conversation_id = TextField()
-    step = BigIntegerField()
-    revision = BigIntegerField()
+    step = Integer()
+    revision = Integer()
     hash = TextField()
 
 
@@ -161,7 +171,7 @@ class Commands(Table):
     request_id = TextField()
     body_hash = TextField()
     answer = TextField()
-    at = BigIntegerField()
+    at = Timestamp()
     digest = TextField()
 
 
@@ -172,9 +182,9 @@ class Attachments(Table):
     id = TextField()
     media_type = TextField()
     data = BlobField()
-    width = BigIntegerField()
-    height = BigIntegerField()
-    created_at = BigIntegerField()
+    width = Integer()
+    height = Integer()
+    created_at = Timestamp()
     digest = TextField()
 
 
@@ -182,9 +192,9 @@ class Spendings(Table):
     """A principal's usage by model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = TextField()
-    day = BigIntegerField()
-    tokens = BigIntegerField()
-    cost_micros = BigIntegerField()
+    day = Integer()
+    tokens = Integer()
+    cost_micros = Integer()
 
 
 class Deletions(Table):
@@ -195,26 +205,26 @@ class Deletions(Table):
     """
 
     conversation_id = TextField()
-    depth = BigIntegerField()
+    depth = Integer()
 
 
 class Audit(Table):
     """An audit entry that no event log contains, such as that of a refused call or of a conversation's deletion."""
 
     id = AutoField()
-    at = BigIntegerField()
+    at = Timestamp()
     outcome = TextField()
     reason = TextField()
     principal = TextField()
     conversation_id = TextField()
-    count = BigIntegerField()
+    count = Integer()
     origin = TextField()
 
 
 class Nodes(Table):
     """A server that shares a PostgreSQL database; only the columns that statements of the store need."""
 
-    incarnation = BigIntegerField()
+    incarnation = Integer()
     name = TextField()
     address = TextField()
     dead = Field()

@@ -347,11 +347,15 @@ class SqlStore(StoreReads):
         Raises FencedError without the origin, and other StoreErrors.
         """
         self._writer.write(partial(changes.begin_fork, fork=fork))
-        for attachment in map(partial(self.attachment, fork.origin), fork.attachments):
-            if attachment is not None:
-                row = attachment_values(fork.id, attachment, fork.created_at)
-                with self._copying:
-                    self._writer.write(partial(changes.copy_attachment, row=row))
+        for attachment_id in fork.attachments:
+            self._copy(fork, attachment_id)
+
+    def _copy(self, fork: EncodedCommit, attachment_id: str) -> None:
+        attachment = self.attachment(fork.origin, attachment_id)
+        if attachment is not None:
+            row = attachment_values(fork.id, attachment, fork.created_at)
+            with self._copying:
+                self._writer.write(partial(changes.copy_attachment, row=row))
 
     def _abandon(self, forks: Iterable[EncodedCommit]) -> None:
         """Mark unfinished forks for removal; if that fails, the next start or another server removes them."""
