@@ -249,23 +249,15 @@ class Writer(ABC):
     def _transact(self, batch: list[Ticket]) -> None:
         self._faults.hit("store.before_begin")
         session = self._ready()
-        admitted = [ticket for ticket in batch if self._admit(ticket)]
-        together = [ticket.change for ticket in admitted if isinstance(ticket.change, EncodedCommit)]
+        together = [ticket.change for ticket in batch if isinstance(ticket.change, EncodedCommit)]
         done = write_together(session, together, self._begin)
-        for ticket in admitted:
+        for ticket in batch:
             if ticket.change not in done:
                 self._write_alone(ticket, session)
         self._faults.hit("store.before_commit")
         session.run("COMMIT")
         self._committed()
         self._faults.hit("store.after_commit")
-
-    def _admit(self, ticket: Ticket) -> bool:
-        try:
-            self._faults.hit("store.before_savepoint")
-        except Exception as error:  # noqa: BLE001 -- an error of a fault point fails this caller only
-            ticket.error = StoreUnavailableError(f"nothing was written: {error}")
-        return ticket.error is None
 
     def _write_alone(self, ticket: Ticket, session: Session) -> None:
         session.run("SAVEPOINT change")

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -60,6 +61,17 @@ def test_others_write_between_the_images_of_a_fork(store: Store, gate: Gate, mon
     assert points.count("store.before_commit") == TRANSACTIONS
     assert_whole(store)
     assert store.stored_bytes("local") > before + SIZE * len(IMAGES)
+
+
+def test_a_fork_of_many_images_holds_one_of_them_in_memory(store: Store) -> None:
+    fork = grown_origin(store)
+    tracemalloc.start()
+    try:
+        store.commit(fork)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * SIZE, "an image and its digest"
 
 
 @pytest.mark.parametrize("failing", range(1, TRANSACTIONS + 1))

@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import threading
-import tracemalloc
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -29,7 +28,6 @@ from actors.adapters.store.sqlite import store as write_ahead_log
 from actors.adapters.store.sqlite.engine import CACHE_BYTES, WAL_PAGES, Readers, SqliteSession, sqlite3, wal_reset_race
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage
-from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Idle, Ledger, LlmPhase, LlmRequesting
 from actors.ports import Store, StoreUnavailableError
 from actors.ports.records import AuditEntry, AuditFilter, CommandOrigin, Outcome
@@ -46,7 +44,7 @@ from actors.ports.store import (
     TextField,
 )
 from tests.integration.store.conftest import SECONDS, Gate, reading
-from tests.support.commit_builder import CommitBuilder, message_of
+from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -196,18 +194,8 @@ def held(
     running = [threads.submit(store.commit, drafts[0].next())]
     gate.wait_until_held()
     running += [threads.submit(store.commit, draft.next()) for draft in drafts[1:]]
-    wait_for(lambda: len(store._writer._normal) == len(drafts) - 1)
+    eventually(lambda: store.waiting == len(drafts) - 1, "they wait")
     return running
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Give other threads the processor until `condition` holds."""
-    pause = threading.Event()
-    for _ in range(int(SECONDS * 1000)):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it never held")
 
 
 def test_a_broken_connection_is_replaced(store: PeeweeStore, gate: Gate) -> None:
@@ -226,7 +214,7 @@ class Crash(BaseException):
     """What a simulated crash raises."""
 
 
-@pytest.mark.parametrize("point", ["store.before_begin", "store.before_savepoint", "store.before_commit"])
+@pytest.mark.parametrize("point", ["store.before_begin", "store.before_commit"])
 def test_a_writer_that_ends_leaves_no_caller_waiting(
     path: Path, gate: Gate, point: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -366,7 +354,7 @@ def test_what_was_accepted_is_written_before_closing(path: Path, gate: Gate) -> 
     with ThreadPoolExecutor(6) as threads:
         running = held(store, gate, threads, drafts)
         closing = threads.submit(store.close)
-        wait_for(lambda: store._writer._closing)
+        eventually(lambda: store._writer._closing, "it is closing")
         gate.open()
         assert [future.exception(SECONDS) for future in (*running, closing)] == [None] * 6
     reopened = open_store(path)
@@ -649,27 +637,6 @@ IN_ORDER = {
     "conversations_created": Selection("local", UNARCHIVED, Order(OrderKey.CREATED, descending=False)),
 }
 """Lists that are read from an index in its order."""
-
-
-def test_a_fork_of_many_images_holds_one_of_them_in_memory(store: PeeweeStore) -> None:
-    draft, size, ids = CommitBuilder("c1"), 2**20, [f"sha256-{number}" for number in range(8)]
-    store.commit(draft.create(), draft.next(messages=2))
-    for attachment in ids:
-        store.put_attachment("c1", ports.Attachment(attachment, "image/png", bytes(size), 1, 2))
-    history = ports.ForkedHistory(
-        "c1", 2, (ports.StoppedRun(2, 5, RunStop("f:1", StopReason.COMPLETED), 2),), tuple(ids)
-    )
-    record = replace(draft.record, id="f", slug="f", state=Idle(Ledger(run=1, seq=2)), step=1, last_seq=2)
-    entry = ports.LogEntry(1, 1, b'{"type":"test"}', 3, ())
-    tracemalloc.start()
-    try:
-        store.commit(ports.Commit(record, 0, (message_of(1), message_of(2)), (entry,), create=True, fork=history))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * size, "the database engine copies them, one after the other"
-    copies = [store.attachment("f", each) for each in ids]
-    assert all(copy is not None and copy.data == bytes(size) for copy in copies)
 
 
 @pytest.mark.parametrize("name", [*SORTED, *IN_ORDER])

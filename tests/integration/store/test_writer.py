@@ -1,11 +1,11 @@
 """Group commit: who is written with whom, in what order, and that it makes no difference to what is written."""
 
-import functools
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,11 @@ from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, SqliteWriter, open_store
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
-from actors.ports import CommandRecord, Commit, FencedError, StoreUnavailableError
+from actors.ports import CommandRecord, Commit, FencedError
 from actors.ports.store import Selection
-from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.conftest import SECONDS, Gate, at_once
 from tests.support.commit_builder import CommitBuilder
+from tests.support.patience import eventually
 
 
 class Note:
@@ -57,18 +58,8 @@ def queued(notes: SqliteWriter, threads: ThreadPoolExecutor, name: str, *, urgen
     """Hand a note in, and return once it waits."""
     waiting = notes.waiting
     future = threads.submit(notes.write, Note(name), urgent=urgent)
-    until(lambda: notes.waiting > waiting)
+    eventually(lambda: notes.waiting > waiting, "it waits")
     return future
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait until it has happened."""
-    pause = threading.Event()
-    for _ in range(int(SECONDS * 1000)):
-        if happened():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it never happened")
 
 
 def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
@@ -85,7 +76,6 @@ def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
             future.result(SECONDS)
     assert names(database) == ["first", "u0", "u1", "u2", "n0", "n1", "n2", "n3"]
     assert gate.hits.count("store.before_commit") == gate.hits.count("store.after_commit") == 2
-    assert gate.hits.count("store.before_savepoint") == 8
 
 
 def test_an_urgent_change_does_not_wait_for_all_others(
@@ -117,19 +107,6 @@ def test_one_that_is_refused_fails_alone(notes: SqliteWriter, gate: Gate, databa
     assert names(database) == ["a", "c", "e"]
 
 
-def test_a_fault_at_a_savepoint_hits_one_change(notes: SqliteWriter, gate: Gate, database: PeeweeStore) -> None:
-    gate.close()
-    with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(notes.write, Note("first"))
-        gate.wait_until_held()
-        waiting = [queued(notes, threads, name) for name in "abc"]
-        gate.failing["store.before_savepoint"] = OSError("bad luck")
-        gate.open()
-        outcome = [future.exception(SECONDS) for future in (first, *waiting)]
-    assert [type(error) for error in outcome] == [StoreUnavailableError, type(None), type(None), type(None)]
-    assert names(database) == ["a", "b", "c"]
-
-
 def test_many_threads_never_miss_their_wake_up(notes: SqliteWriter, database: PeeweeStore) -> None:
     def work(number: int) -> None:
         for step in range(60):
@@ -143,7 +120,7 @@ def test_many_threads_never_miss_their_wake_up(notes: SqliteWriter, database: Pe
 
 
 def test_a_change_that_finds_nobody_writing_needs_no_other_thread(notes: SqliteWriter) -> None:
-    until(lambda: notes.write(lambda _: threading.current_thread()) is threading.current_thread())
+    eventually(lambda: notes.write(lambda _: threading.current_thread()) is threading.current_thread(), "it leads")
 
 
 def test_what_waits_is_written_by_the_writers_thread(notes: SqliteWriter, gate: Gate) -> None:
@@ -152,7 +129,7 @@ def test_what_waits_is_written_by_the_writers_thread(notes: SqliteWriter, gate: 
         first = threads.submit(notes.write, Note("first"))
         gate.wait_until_held()
         waiting = [threads.submit(notes.write, lambda _: threading.current_thread().name) for _ in range(3)]
-        until(lambda: notes.waiting == len(waiting))
+        eventually(lambda: notes.waiting == len(waiting), "they wait")
         gate.open()
         first.result(SECONDS)
         assert [future.result(SECONDS) for future in waiting] == ["store-writer"] * 3
@@ -178,11 +155,11 @@ def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_
     monkeypatch.setattr(write_ahead_log.WriteAheadLog, "move", move)
     monkeypatch.setattr(writer, "remove_slice", tidy)
     with closing(open_store(tmp_path)) as store:
-        until(lambda: len(done) == 3)
+        eventually(lambda: len(done) == 3, "the slices are done")
         for number in range(11):  # behind the three slices, which count as changes
             store.commit(CommitBuilder(f"c{number}").create())
         assert len(store.list(Selection("local"), limit=20).records) == 11
-        until(lambda: bool(moved))
+        eventually(lambda: bool(moved), "the log is moved")
     assert done == ["store-writer"] * 3
     assert set(moved) == {"store-writer"}
 
@@ -195,7 +172,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 def test_a_caller_that_a_signal_interrupts_while_it_waits_withdraws_its_change(
     database: PeeweeStore, gate: Gate, request: pytest.FixtureRequest
 ) -> None:
-    request.addfinalizer(functools.partial(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, _interrupt)))
+    request.addfinalizer(partial(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, _interrupt)))
     made = database._writer
     gate.close()
     first, later = (threading.Thread(target=made.write, args=(Note(name),), daemon=True) for name in ("first", "later"))
@@ -203,7 +180,7 @@ def test_a_caller_that_a_signal_interrupts_while_it_waits_withdraws_its_change(
     gate.wait_until_held()
 
     def interrupt() -> None:
-        until(lambda: made.waiting == 1)
+        eventually(lambda: made.waiting == 1, "it waits")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     interrupting = threading.Thread(target=interrupt)
@@ -213,27 +190,12 @@ def test_a_caller_that_a_signal_interrupts_while_it_waits_withdraws_its_change(
     interrupting.join()
     waiting = made.waiting
     later.start()
-    until(lambda: made.waiting > waiting)
+    eventually(lambda: made.waiting > waiting, "it waits")
     gate.open()
     for caller in (first, later):
         caller.join(SECONDS)
         assert not caller.is_alive()
     assert names(database) == ["first", "later"]
-
-
-def test_what_ends_all_writing_releases_those_that_wait(notes: SqliteWriter, gate: Gate) -> None:
-    gate.close()
-    with ThreadPoolExecutor(4) as threads:
-        first = threads.submit(notes.write, Note("first"))
-        gate.wait_until_held()
-        waiting = [queued(notes, threads, name) for name in "abc"]
-        gate.failing["store.before_savepoint"] = SystemExit("the end")
-        gate.open()
-        outcome = [future.exception(SECONDS) for future in (first, *waiting)]
-    assert isinstance(outcome[0], (SystemExit, StoreUnavailableError))  # itself if its caller has written it
-    assert [type(error) for error in outcome[1:]] == [StoreUnavailableError] * 3
-    with pytest.raises(StoreUnavailableError, match="closed"):
-        notes.write(Note("later"))
 
 
 # --- together or alone ----------------------------------------------------------------------------------------
@@ -267,21 +229,6 @@ def rows_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-def write_at_once(store: PeeweeStore, gate: Gate, commits: list[Commit]) -> list[BaseException | None]:
-    """All of them in one transaction, behind one that is held."""
-    gate.close()
-    with ThreadPoolExecutor(len(commits) + 1) as threads:
-        first = threads.submit(store.delete, "nobody")
-        gate.wait_until_held()
-        running = [threads.submit(store.commit, commit) for commit in commits]
-        pause = threading.Event()
-        while len(store._writer._normal) < len(commits):
-            pause.wait(0.001)
-        gate.open()
-        first.result(SECONDS)
-        return [future.exception(SECONDS) for future in running]
-
-
 def only_begun(session: Session, _commits: object, begin: str) -> set[object]:
     session.run(begin)
     return set()
@@ -301,7 +248,7 @@ def test_the_same_rows_are_written_together_and_alone(
             patched.setattr(writer, "write_together", only_begun)
             for commit in _commits(mine):
                 alone.commit(commit)
-        assert write_at_once(grouped, gate, _commits(theirs)) == [None] * 21
+        assert at_once(grouped, gate, [partial(grouped.commit, commit) for commit in _commits(theirs)]) == [None] * 21
     assert gate.hits.count("store.before_commit") == 6, "three rounds, each behind one that was held"
     alone.close()
     grouped.close()
@@ -323,7 +270,7 @@ def test_two_changes_of_a_conversation_in_one_transaction_follow_each_other_or_f
     rival = CommitBuilder("c1")
     rival.record = draft.record
     commits = [draft.next(), draft.next(), rival.next(title="rival"), other.next()]
-    outcome = write_at_once(store, gate, commits)
+    outcome = at_once(store, gate, [partial(store.commit, commit) for commit in commits])
     assert outcome[3] is None
     record = store.load("c1")
     assert record is not None
@@ -338,7 +285,8 @@ def test_a_state_too_big_for_a_page_is_written_together_too(store: PeeweeStore, 
     for draft in drafts:
         store.commit(draft.create())
     big = Idle(Ledger(last_text="x" * 50_000, total_usage=Usage(1)))
-    assert write_at_once(store, gate, [draft.next(messages=0, state=big) for draft in drafts]) == [None] * 5
+    commits = [partial(store.commit, draft.next(messages=0, state=big)) for draft in drafts]
+    assert at_once(store, gate, commits) == [None] * 5
     for draft in drafts:
         record = store.load(draft.id)
         assert record is not None

@@ -161,8 +161,8 @@ def open_postgres(
     """Open the store in a migrated database. Raises StoreUnusableError.
 
     `me` is this server's incarnation, which must be in the table `nodes` before it writes. The fault points
-    store.before_begin, store.before_savepoint (once per change), store.before_commit and store.after_commit are hit on
-    the thread that writes, and `written` is called there after each batch with its changes and seconds.
+    store.before_begin, store.before_commit and store.after_commit are hit on the thread that writes, and `written` is
+    called there after each batch with its changes and seconds.
     """
     address = address_of(url)
     with ExitStack() as opened:

@@ -289,8 +289,8 @@ def open_store(
 ) -> PeeweeStore:
     """Open or create the store in the data directory `path`, locked until `close`.
 
-    Whoever writes hits the fault points store.before_begin, store.before_savepoint (once per change),
-    store.before_commit and store.after_commit, and calls `written` after each batch with its changes and seconds.
+    Whoever writes hits the fault points store.before_begin, store.before_commit and store.after_commit, and calls
+    `written` after each batch with its changes and seconds.
     Raises DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
