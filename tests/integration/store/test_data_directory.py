@@ -2,8 +2,6 @@
 
 import fcntl
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +10,6 @@ from actors.adapters.store.sqlite.data_directory import DataDirectory
 from actors.ports import DataDirectoryBusyError
 
 SLEEP = f"{DataDirectory.__module__}.time.sleep"
-LOOK = """
-import sys
-from pathlib import Path
-from bedrock.local_server import server_process
-
-print("looking", flush=True)
-while True:
-    server_process(Path(sys.argv[1]))
-"""
 
 
 def test_the_shared_lock_of_a_client_that_looks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,18 +38,3 @@ def test_a_lock_that_stays_held_is_not_waited_for_long(tmp_path: Path, monkeypat
         DataDirectory(tmp_path)
     held.close()
     assert 0 < sum(waits) <= 0.5
-
-
-def test_a_server_starts_beside_clients_that_look_all_the_time(tmp_path: Path) -> None:
-    DataDirectory(tmp_path).close()
-    clients = [subprocess.Popen([sys.executable, "-c", LOOK, tmp_path], stdout=subprocess.PIPE) for _ in range(2)]
-    try:
-        for client in clients:
-            assert client.stdout is not None
-            assert client.stdout.readline() == b"looking\n"
-        for _ in range(5_000):
-            DataDirectory(tmp_path).close()
-    finally:
-        for client in clients:
-            client.kill()
-            client.communicate()

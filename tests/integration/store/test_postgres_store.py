@@ -143,19 +143,6 @@ def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: st
 # --- commits of several conversations -------------------------------------------------------------------------
 
 
-def test_what_waits_is_one_transaction(store: PostgresStore, gate: Gate) -> None:
-    drafts = [CommitBuilder(f"c{number}") for number in range(6)]
-    store.commit(*(draft.create() for draft in drafts))
-    for draft in drafts:
-        store.commit(draft.next())
-    with waiting(store, gate, drafts[0].next(), *(partial(store.commit, draft.next()) for draft in drafts[1:])):
-        gate.hits.clear()
-    assert gate.hits == [
-        "store.before_commit", "store.after_commit", "store.before_begin", "store.before_commit", "store.after_commit",
-    ]  # fmt: skip
-    assert all(store.verify(draft.id) == () for draft in drafts)
-
-
 def test_of_two_servers_that_claim_at_once_one_wins_each_family(store: PostgresStore, database: str) -> None:
     for number in range(8):
         store.commit(CommitBuilder(f"c{number}").create())

@@ -11,7 +11,7 @@ from actors.adapters.store import removal
 from actors.adapters.store.sqlite import engine
 from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import Attachment, CommandRecord, FaultPoints, RevisionTooOldError, Store, StoreDamagedError
+from actors.ports import Attachment, CommandRecord, FaultPoints, Store, StoreDamagedError
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.support.commit_builder import CommitBuilder
 
@@ -90,20 +90,6 @@ def test_messages_and_commands_stay_and_the_conversation_goes_on(store: Store) -
     assert store.verify("c1") == ()
 
 
-def test_a_pruned_revision_is_refused_with_the_oldest_one_available(store: Store) -> None:
-    draft = grow(store)
-    last = draft.record.last_seq
-    store.prune_log("c1", last - 20)
-    with pytest.raises(RevisionTooOldError) as refusal:
-        store.events("c1", after=0, limit=9)
-    oldest = refusal.value.oldest
-    assert last - 24 < oldest <= last - 20
-    found = store.events("c1", after=oldest, limit=999)
-    assert [event.revision for event in found] == list(range(oldest + 1, last + 1))
-    with pytest.raises(RevisionTooOldError):
-        store.events("c1", after=oldest - 1, limit=9)
-
-
 def test_two_who_prune_at_once_take_nothing_twice(store: Store, few_at_a_time: None) -> None:
     draft = grow(store, steps=200)
     with ThreadPoolExecutor(4) as threads:
@@ -115,10 +101,6 @@ def test_two_who_prune_at_once_take_nothing_twice(store: Store, few_at_a_time: N
         list(threads.map(prune, range(4), timeout=SECONDS))
     assert first_step(store) == 196
     assert store.verify("c1") == ()
-
-
-def test_pruning_what_is_not_there_is_nothing(store: Store) -> None:
-    assert store.prune_log("c1", 99) == 0
 
 
 def test_rows_that_were_changed_are_evidence_and_stay(tmp_path: Path) -> None:

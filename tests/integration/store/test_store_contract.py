@@ -141,7 +141,7 @@ def test_unknown_ids_are_simply_not_there(store: ports.Store) -> None:
     assert store.command("no", "r") is store.create_command("no", "r") is None
     assert store.attachment("no", "a") is None
     store.delete("no")
-    store.prune_log("no", 7)
+    assert store.prune_log("no", 7) == 0
 
 
 def test_slugs_are_unique_may_change_and_may_be_absent(store: ports.Store) -> None:
@@ -474,8 +474,9 @@ def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: ports.
     assert 1 < first <= 9
     for after in range(len(whole)):
         if after < first - 1:
-            with pytest.raises(ports.RevisionTooOldError):
+            with pytest.raises(ports.RevisionTooOldError) as refused:
                 store.events("c1", after=after, limit=1)
+            assert refused.value.oldest == first - 1
         else:
             assert store.events("c1", after=after, limit=1_000) == whole[after:]
     assert store.verify("c1") == ()
