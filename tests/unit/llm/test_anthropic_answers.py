@@ -267,13 +267,6 @@ def test_an_error_inside_the_stream() -> None:
     assert told.usage == Usage(10, 1, cost_micros=45)
 
 
-@pytest.mark.parametrize("data", ["{", '{"type":"content_block_start","index":0}', "\\ud83d"])
-def test_a_malformed_event_is_retryable(data: str) -> None:
-    told = failed(stream([*named(start()), f"data: {data}\n\n".encode()], then=lambda c: c.wait_for_close()))
-    assert told.failure.kind is ErrorKind.SERVER_ERROR
-    assert "malformed" in told.failure.message
-
-
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "SseParser", lambda: SseParser(1000))
 

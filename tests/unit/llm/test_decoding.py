@@ -37,7 +37,8 @@ from actors.core.history import Turn
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, CancelToken, ModelAbortedError
 from tests.support.model_requests import ask, assistant, failure, model, request, user
 from tests.support.scripted_server import ScriptedServer, ServedConnection, named, plain, stream
-from tests.unit.llm.test_outcomes import PROTOCOLS, Said, ask_in_memory
+from tests.unit.llm.test_oddities import call, end, texts
+from tests.unit.llm.test_outcomes import NAMES, PROTOCOLS, Said, ask_in_memory
 
 
 def parsed(*chunks: bytes) -> list[tuple[str, bytes]]:
@@ -234,22 +235,6 @@ def began(protocol: str) -> list[bytes]:
             return plain({"type": "response.created", "response": {}})
 
 
-def texts(protocol: str, reasoning: bool) -> list[bytes]:
-    match protocol:
-        case "anthropic":
-            kind, field = ("thinking", "thinking") if reasoning else ("text", "text")
-            return named({"type": "content_block_start", "index": 0, "content_block": {"type": kind, field: SAID}})
-        case "openai-chat":
-            return plain({"choices": [{"index": 0, "delta": {"reasoning" if reasoning else "content": SAID}}]})
-        case _:
-            item = {"type": "reasoning" if reasoning else "message", "id": "i"}
-            kind = "reasoning_text" if reasoning else "output_text"
-            return plain(
-                {"type": "response.output_item.added", "output_index": 0, "item": item},
-                {"type": f"response.{kind}.delta", "output_index": 0, "item_id": "i", "delta": SAID},
-            )
-
-
 def cut_off(protocol: str, pieces: list[bytes], *, at_once: bool = False) -> Usage | None:
     cancel = CancelToken()
     with pytest.raises(ModelAbortedError) as aborted:
@@ -259,11 +244,11 @@ def cut_off(protocol: str, pieces: list[bytes], *, at_once: bool = False) -> Usa
 
 
 @PROTOCOLS
-@pytest.mark.parametrize("reasoning", [False, True])
+@pytest.mark.parametrize("kind", ["text", "reasoning"])
 def test_the_prompt_and_what_has_arrived_count_although_the_provider_tells_it_at_the_end(
-    protocol: str, reasoning: bool
+    protocol: str, kind: str
 ) -> None:
-    usage = cut_off(protocol, [*began(protocol), *texts(protocol, reasoning)])
+    usage = cut_off(protocol, [*began(protocol), *plain(*texts(protocol, SAID, kind=kind))])
     assert usage is not None
     prompt = answer_builder.prompt_tokens(request())
     assert prompt > 0
@@ -283,7 +268,7 @@ def test_nothing_counts_before_an_answer_has_begun(protocol: str) -> None:
 
 def test_what_the_provider_has_told_of_a_whole_answer_is_not_estimated_again() -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
-    end = plain({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage}, "[DONE]")
+    ended = plain(*end("openai-chat", usage), "[DONE]")
     cancel = CancelToken()
 
     class Late(Cancelling):
@@ -293,7 +278,7 @@ def test_what_the_provider_has_told_of_a_whole_answer_is_not_estimated_again() -
         def flush(self) -> None:
             cancel.cancel()
 
-    pieces = [b"".join([*began("openai-chat"), *texts("openai-chat", False), *end[:1]]), *end[1:]]
+    pieces = [b"".join([*began("openai-chat"), *plain(*texts("openai-chat", SAID)), *ended[:1]]), *ended[1:]]
     with pytest.raises(ModelAbortedError) as aborted:
         ask_in_memory("openai-chat", pieces, Late(cancel, at_once=False), cancel)
     assert aborted.value.usage is not None
@@ -319,46 +304,25 @@ CHARACTERS = ["€" * (BYTES // 24)] * 9
 """Nine eighths of the limit in bytes, three eighths in characters."""
 
 
-def _anthropic(block: str, delta: str, field: str, pieces: list[str]) -> list[bytes]:
-    start = {"type": "content_block_start", "index": 0, "content_block": {"type": block}}
-    deltas = ({"type": delta, field: piece} for piece in pieces)
-    usage = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 1}}}
-    return named(usage, start, *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas))
+OVERSIZED = [
+    *((protocol, texts(protocol, *PIECES, kind=kind), "1 MiB") for protocol in NAMES for kind in ("text", "reasoning")),
+    *((protocol, call(protocol, *PIECES), "1 MiB") for protocol in NAMES),
+    ("anthropic", texts("anthropic", *CHARACTERS), "1 MiB"),
+    (
+        "openai-chat",
+        [call("openai-chat", identity=f"t{index}", index=index)[0] for index in range(answer_builder.MAX_BLOCKS + 1)],
+        "2,048 parts",
+    ),
+]
 
 
-def _chat(*deltas: dict[str, Any]) -> list[bytes]:
-    return plain(*({"choices": [{"index": 0, "delta": delta}]} for delta in deltas))
-
-
-def _call(arguments: str, index: int = 0) -> dict[str, Any]:
-    return {"tool_calls": [{"index": index, "id": f"call_{index}", "function": {"name": "t", "arguments": arguments}}]}
-
-
-def _responses(kind: str, pieces: list[str]) -> list[bytes]:
-    return named(*({"type": f"response.{kind}.delta", "item_id": "i", "delta": piece} for piece in pieces))
-
-
-ANSWERS = {
-    "anthropic text": ("anthropic", _anthropic("text", "text_delta", "text", PIECES)),
-    "anthropic characters": ("anthropic", _anthropic("text", "text_delta", "text", CHARACTERS)),
-    "anthropic reasoning": ("anthropic", _anthropic("thinking", "thinking_delta", "thinking", PIECES)),
-    "anthropic input": ("anthropic", _anthropic("tool_use", "input_json_delta", "partial_json", PIECES)),
-    "chat text": ("openai-chat", _chat(*({"content": piece} for piece in PIECES))),
-    "chat reasoning": ("openai-chat", _chat(*({"reasoning": piece} for piece in PIECES))),
-    "chat input": ("openai-chat", _chat(*map(_call, PIECES))),
-    "chat calls": ("openai-chat", _chat(*(_call("", index) for index in range(answer_builder.MAX_BLOCKS + 1)))),
-    "responses text": ("openai-responses", _responses("output_text", PIECES)),
-    "responses reasoning": ("openai-responses", _responses("reasoning_text", PIECES)),
-    "responses input": ("openai-responses", _responses("function_call_arguments", PIECES)),
-}
-
-
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(answer: str) -> None:
-    protocol, pieces = ANSWERS[answer]
+@pytest.mark.parametrize(("protocol", "events", "limit"), OVERSIZED)
+def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(
+    protocol: str, events: list[dict[str, Any]], limit: str
+) -> None:
+    pieces = [*began(protocol), *plain(*events)]
     with ScriptedServer(stream(pieces, then=lambda connection: connection.wait_for_close())) as server:
         failed = failure(model(protocol, server.url))
-    limit = "2,048 parts" if answer == "chat calls" else "1 MiB"
     assert (failed.failure.kind, failed.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
         f"fake: the answer exceeds the limit of {limit}. "
@@ -384,36 +348,18 @@ def test_a_json_body_is_hung_up_on_when_it_is_larger_than_an_event_may_be() -> N
 EXACT = ["x" * (BYTES // 2), "é" * (BYTES // 4)]
 """Exactly the limit, in UTF-8."""
 
-LARGEST = {
-    "anthropic text": ("anthropic", ("text", "text_delta", "text")),
-    "anthropic reasoning": ("anthropic", ("thinking", "thinking_delta", "thinking")),
-    "chat text": ("openai-chat", ("content",)),
-    "chat reasoning": ("openai-chat", ("reasoning",)),
-    "responses text": ("openai-responses", ("message", "output_text")),
-    "responses reasoning": ("openai-responses", ("reasoning", "reasoning_text")),
-}
 
-
-def _complete(protocol: str, how: tuple[str, ...], pieces: list[str]) -> list[bytes]:
-    if protocol == "anthropic":
-        stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
-        return _anthropic(how[0], how[1], how[2], pieces) + named(stop, {"type": "message_stop"})
-    if protocol == "openai-chat":
-        said = [{how[0]: piece} for piece in pieces] + [{"content": ""}]
-        return _chat(*said) + plain({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, "[DONE]")
-    part = {"type": "output_text" if how[0] == "message" else "reasoning_text", "text": "".join(pieces)}
-    done = {"type": "response.output_item.done", "item": {"type": how[0], "id": "i", "content": [part]}}
-    return _responses(how[1], pieces) + named(done, {"type": "response.completed", "response": {}})
-
-
-@pytest.mark.parametrize("answer", LARGEST)
-def test_an_answer_of_exactly_the_limit_is_accepted_and_one_byte_more_is_refused(answer: str) -> None:
-    protocol, how = LARGEST[answer]
-    with ScriptedServer(stream(_complete(protocol, how, EXACT)), stream(_complete(protocol, how, [*EXACT, "x"]))) as up:
+@PROTOCOLS
+@pytest.mark.parametrize("kind", ["text", "reasoning"])
+def test_an_answer_of_exactly_the_limit_is_accepted_and_one_byte_more_is_refused(protocol: str, kind: str) -> None:
+    exact, more = (
+        stream(plain(*texts(protocol, *pieces, kind=kind), *end(protocol))) for pieces in (EXACT, [*EXACT, "x"])
+    )
+    with ScriptedServer(exact, more) as up:
         given = ask(model(protocol, up.url))
         failed = failure(model(protocol, up.url))
     told = "".join(block.text for block in given.content if isinstance(block, Text | Reasoning))
-    if "reasoning" not in answer:
+    if kind == "text":
         assert told == "".join(EXACT)
     assert failed.failure.kind is ErrorKind.RESPONSE_TOO_LARGE
 

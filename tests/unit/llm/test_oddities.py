@@ -19,7 +19,7 @@ from actors.core.errors import ErrorKind
 from actors.ports import ModelAnswer, ModelFailedError, ToolSpec
 from actors.runtime.offered_tools import checked_calls
 from tests.support.model_requests import ask, assistant, body_of, failure, model, provider, request, user
-from tests.support.scripted_server import ScriptedServer, answer, plain
+from tests.support.scripted_server import ScriptedServer, answer, plain, stream
 from tests.support.strict_checker import CHECKS
 from tests.unit.llm.test_outcomes import ALPHABETS, ENDS, NAMES, PROTOCOLS, Said, outcome
 
@@ -269,6 +269,23 @@ def test_what_cannot_be_read_is_not_paid_for_again_and_says_what_is_odd(protocol
     failure = result[0]
     assert failure.kind is ErrorKind.INVALID_REQUEST
     assert re.search(r"the answer cannot be read: Expected .+, got `\w+`", failure.message)
+
+
+# Events without what they must have.
+LACKING = {
+    ANTHROPIC: '{"type":"content_block_start","index":0}',
+    CHAT: '{"choices":',
+    RESPONSES: '{"type":"response.output_item.added"}',
+}
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("data", ["{", "hello", "\\ud83d", ""])
+def test_a_malformed_event_is_retryable_and_ends_the_reading(protocol: str, data: str) -> None:
+    pieces = [*plain(*texts(protocol, "x")), f"data: {data or LACKING[protocol]}\n\n".encode()]
+    told = failed(protocol, stream(pieces, then=lambda connection: connection.wait_for_close())).failure
+    assert told.kind is ErrorKind.SERVER_ERROR
+    assert "malformed" in told.message
 
 
 # --- other answers than a stream ----------------------------------------------------------------------------------

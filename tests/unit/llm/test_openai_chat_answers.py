@@ -306,13 +306,6 @@ def test_an_error_that_is_null_is_none() -> None:
     assert heard({**delta(content="x"), "error": None}, finish("stop"), DONE).content == (Text("x"),)
 
 
-@pytest.mark.parametrize("data", ["{", "hello"])
-def test_a_malformed_chunk_is_retryable(data: str) -> None:
-    told = failed(stream(plain(delta(content="x"), data), then=lambda c: c.wait_for_close()))
-    assert told.failure.kind is ErrorKind.SERVER_ERROR
-    assert "malformed" in told.failure.message
-
-
 def test_a_plain_json_answer_completes_without_streaming() -> None:
     sink = Sink()
     message = {

@@ -290,13 +290,6 @@ def test_a_failure_that_says_nothing_is_retryable() -> None:
     assert failed(stream(named(ended("failed")))).usage is not None
 
 
-@pytest.mark.parametrize("data", ["{", "hello", '{"type":"response.output_item.added"}'])
-def test_a_malformed_event_is_retryable(data: str) -> None:
-    told = failed(stream([*named(*spoken("x")), f"data: {data}\n\n".encode()], then=lambda c: c.wait_for_close()))
-    assert told.failure.kind is ErrorKind.SERVER_ERROR
-    assert "malformed" in told.failure.message
-
-
 def test_what_a_later_version_adds_is_ignored() -> None:
     new = {"type": "response.hologram.delta", "delta": {"x": 1}, "output_index": 0}
     thing = {"type": "hologram", "id": "h", "content": None}
