@@ -82,7 +82,7 @@ def pass_on(source: socket.socket, sink: socket.socket, limit: int) -> None:
 
 def sent_ids(fake: FakeBedrock) -> set[str]:
     """The request ids of the messages that a server has got."""
-    return {each.request_id for each in fake.requests if isinstance(each, v1.SendMessageRequest)}
+    return {each.request_id for each in fake.asked(v1.SendMessageRequest)}
 
 
 @pytest.mark.parametrize("where", ["there", "back"])

@@ -47,12 +47,8 @@ Program = Callable[..., Result]
 @pytest.fixture
 def program(address: str) -> Program:
     def run(*arguments: str, stdin: str | None = None) -> Result:
-        result = CliRunner(env={"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}).invoke(
-            bedrock, arguments, input=stdin
-        )
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
+        environment = {"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}
+        return CliRunner(env=environment).invoke(bedrock, arguments, input=stdin, catch_exceptions=False)
 
     return run
 
@@ -162,21 +158,8 @@ def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(program:
 @pytest.mark.parametrize(
     "command",
     [
-        *(
-            "show",
-            "export",
-            "watch",
-            "cancel",
-            "queue",
-            "cycles",
-            "replay",
-            "log",
-            "download",
-            "approve",
-            "continue",
-            "rm -y",
-        ),
-        *("verify", "withdraw", "archive", "rename --title x", "mode", "list --parent", "chat -r", "ask Hi -r"),
+        *("show", "export", "watch", "cancel", "queue", "cycles", "replay", "log", "download", "approve", "continue"),
+        *("rm -y", "verify", "withdraw", "archive", "rename --title x", "mode", "list --parent", "chat -r", "ask -r"),
     ],
 )
 def test_an_empty_name_is_a_wrong_command_line(program: Program, fake: FakeBedrock, command: str) -> None:
@@ -379,10 +362,8 @@ def test_whether_it_goes_on_by_itself_is_chosen_and_shown(program: Program, fake
     assert program("new", "--auto-continue").exit_code == 0
     assert fake.created[-1].auto_continue
     fake.conversation.approval_policy = v1.APPROVAL_POLICY_AUTO
-    assert (
-        program("update", "--auto-continue", SLUG).stdout
-        == f"{SLUG}: demo, approvals: auto, continues automatically when its context is used up\n"
-    )
+    told = program("update", "--auto-continue", SLUG).stdout
+    assert told == f"{SLUG}: demo, approvals: auto, continues automatically when its context is used up\n"
     assert "continues automatically" in program("show", SLUG).stdout
     assert program("update", "--no-auto-continue", SLUG).stdout == f"{SLUG}: demo, approvals: auto\n"
     assert "continues automatically" not in program("show", SLUG).stdout
@@ -399,18 +380,11 @@ def test_mcp_servers_of_a_file_are_given_to_a_new_conversation(
     )
     assert program("new", "--mcp-servers", str(file)).exit_code == 0
     files, web = fake.created[-1].mcp_servers
-    assert (files.name, list(files.stdio.command), dict(files.stdio.environment)) == (
-        "files",
-        ["files", "."],
-        {"LANG": "C"},
-    )
+    assert (files.name, files.stdio) == ("files", v1.McpServer.Stdio(command=["files", "."], environment={"LANG": "C"}))
     assert list(files.read_only_tools) == ["read"]
     assert (web.http.url, dict(web.http.headers)) == ("https://mcp.example.com", {"Authorization": "secret:web"})
-    for wrong, words in (
-        ("", "no tables"),
-        ("[[mcp_servers]]\nname = 'a'", "either command"),
-        ("[[x", "--mcp-servers"),
-    ):
+    wrong_files = {"": "no tables", "[[mcp_servers]]\nname = 'a'": "either command", "[[x": "--mcp-servers"}
+    for wrong, words in wrong_files.items():
         file.write_text(wrong)
         refused = program("new", "--mcp-servers", str(file))
         assert refused.exit_code == 2
@@ -562,6 +536,8 @@ def test_what_to_do_about_too_many_runs_is_to_end_one() -> None:
     ("line", "said"),
     [
         ("shwo", "No such command 'shwo'. Did you mean show?\nSee `bedrock --help`.\n"),
+        ("archived", "No such command 'archived'. Did you mean archive?"),
+        ("xyzzy", "No such command 'xyzzy'.\n"),
         (f"mode {SLUG} x", "Invalid value for '[MODE]': 'x' is not one of 'restricted', 'workspace',"),
         (f"update {SLUG}", "nothing to change; give an option such as --effort high\nSee `bedrock update --help`.\n"),
     ],
@@ -614,13 +590,8 @@ def test_logins_at_mcp_servers_are_commands_of_the_server(
     program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.info.mcp_servers.add(name="w", state=v1.McpServer.STATE_NEEDS_LOGIN, error="needs login: bedrock mcp login w")
-    assert program("mcp").stdout.splitlines()[2].split("\t") == [
-        "w",
-        "needs login",
-        "0",
-        "",
-        fake.info.mcp_servers[-1].error,
-    ]
+    row = ["w", "needs login", "0", "", fake.info.mcp_servers[-1].error]
+    assert program("mcp").stdout.splitlines()[2].split("\t") == row
     monkeypatch.setattr(inspect, "entry_points", lambda **_: ())
     assert "No such command 'login'" in program("mcp", "login", "w").stderr
     login = EntryPoint("login", "server.auth.credential_commands:login", "bedrock.commands.mcp")
@@ -682,21 +653,22 @@ def test_cycles_are_listed(program: Program, fake: FakeBedrock) -> None:
     assert json.loads(program("cycles", SLUG, "--output", "json").stdout)[0]["stop_reason"] == "STOP_REASON_COMPLETED"
 
 
-def test_an_open_question_is_answered_by_command(program: Program, fake: FakeBedrock) -> None:
+@pytest.mark.parametrize(
+    ("command", "told", "answer"),
+    [
+        (["approve", SLUG], "approved", (v1.APPROVAL_DECISION_APPROVE, "")),
+        (["deny", SLUG, "--note", "No."], "denied", (v1.APPROVAL_DECISION_DENY, "No.")),
+    ],
+)
+def test_an_open_question_is_answered_by_command(
+    program: Program, fake: FakeBedrock, command: list[str], told: str, answer: tuple[int, str]
+) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
     program("ask", "Remove x")
     assert program("approve", SLUG, "other").exit_code == exits.FAILED
-    assert program("approve", SLUG).stdout == "approved bash (t1)\n"
+    assert program(*command).stdout == f"{told} bash (t1)\n"
     (request,) = fake.asked(v1.ResolveApprovalRequest)
-    assert request.decision == v1.APPROVAL_DECISION_APPROVE
-
-
-def test_an_open_question_is_denied_by_command(program: Program, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
-    program("ask", "Remove x")
-    assert program("deny", SLUG, "--note", "No.").stdout == "denied bash (t1)\n"
-    (request,) = fake.asked(v1.ResolveApprovalRequest)
-    assert request.note == "No."
+    assert (request.decision, request.note) == answer
 
 
 def test_several_open_questions_are_distinguished(program: Program, fake: FakeBedrock) -> None:
@@ -805,26 +777,17 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_meant(program: Progr
         assert fake.asked(v1.DeleteConversationRequest)[-1].force is force
 
 
-@pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
-def test_what_is_busy_is_not_deleted_and_the_error_says_how_to_do_it(
-    program: Program, fake: FakeBedrock, reason: str
+@pytest.mark.parametrize(("reason", "advice"), [("AGENT_BUSY", "cancel"), ("AWAITING_APPROVAL", "approve")])
+@pytest.mark.parametrize("command", ["rm -y", "archive"])
+def test_what_is_busy_is_neither_deleted_nor_archived_and_the_error_says_how_to_do_it(
+    program: Program, fake: FakeBedrock, reason: str, advice: str, command: str
 ) -> None:
-    fake.refuse("DeleteConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
-    result = program("rm", "-y", SLUG)
+    for method in ("DeleteConversation", "ArchiveConversation"):
+        fake.refuse(method, Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
+    result = program(*command.split(), SLUG)
     assert result.exit_code == exits.FAILED
     assert "agent is busy" in result.stderr
-    assert f"bedrock {'cancel' if reason == 'AGENT_BUSY' else 'approve'} {SLUG}`" in result.stderr
-    assert "follow_up" not in result.stderr
-
-
-@pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
-def test_what_is_busy_is_not_archived_and_the_error_says_how_to_do_it(
-    program: Program, fake: FakeBedrock, reason: str
-) -> None:
-    fake.refuse("ArchiveConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
-    result = program("archive", SLUG)
-    assert result.exit_code == exits.FAILED
-    assert f"bedrock {'cancel' if reason == 'AGENT_BUSY' else 'approve'} {SLUG}`" in result.stderr
+    assert f"bedrock {advice} {SLUG}`" in result.stderr
     assert "follow_up" not in result.stderr
 
 
@@ -1014,20 +977,6 @@ def test_commands_of_the_server_are_plugged_in(monkeypatch: pytest.MonkeyPatch) 
     assert "elsewhere" not in CliRunner().invoke(bedrock, ["chat", "--help"]).output
 
 
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        ("shwo", "No such command 'shwo'. Did you mean show?"),
-        ("archived", "Did you mean archive?"),
-        ("xyzzy", "No such command 'xyzzy'.\n"),
-    ],
-)
-def test_a_command_that_is_misspelled_is_guessed(typed: str, told: str) -> None:
-    result = CliRunner().invoke(bedrock, [typed])
-    assert result.exit_code == exits.USAGE
-    assert told in result.stderr
-
-
 def test_without_the_server_its_commands_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "_plugged", dict)
     result = CliRunner().invoke(bedrock, ["serve"])
@@ -1093,19 +1042,8 @@ def test_lines_of_json_have_keys_that_programs_can_rely_on(program: Program, fak
     assert all(event["kind"] in event or event["kind"] == "reasoning_delta" for event in events)
     assert list(last) == ["kind", "result"]
     assert last["kind"] == "result"
-    assert list(last["result"]) == [
-        "conversation",
-        "slug",
-        "run",
-        "stop_reason",
-        "stop_detail",
-        "text",
-        "error",
-        "needs_approval",
-        "output",
-        "exit_code",
-        "usage",
-    ]
+    keys = "conversation slug run stop_reason stop_detail text error needs_approval output exit_code usage"
+    assert list(last["result"]) == keys.split()
 
 
 def test_a_conversation_is_summarized_and_continued(program: Program, fake: FakeBedrock) -> None:
@@ -1129,8 +1067,7 @@ def test_a_conversation_is_forked(program: Program, fake: FakeBedrock) -> None:
     text = "brave-otter continues from there; files stay as they are: `bedrock chat -r brave-otter`\n"
     assert (result.exit_code, result.stdout) == (0, text)
     assert program("fork", "brave-otter", "--back", "2").exit_code == program("fork", "brave-otter").exit_code == 0
-    asked = [each for each in fake.asked(v1.ForkConversationRequest) if isinstance(each, v1.ForkConversationRequest)]
-    cycles = [each.request_cycle.rpartition("/")[2] for each in asked]
+    cycles = [each.request_cycle.rpartition("/")[2] for each in fake.asked(v1.ForkConversationRequest)]
     assert cycles == ["c1:2", "c1:1", ""]
     assert program("fork", "brave-otter", "--at", "c1:2", "--back", "1").exit_code == 2
     result = program("fork", "brave-otter", "--back", "3")

@@ -68,8 +68,7 @@ def test_messages_are_taken_back_by_name_or_the_last_or_all(
 ) -> None:
     done = program("withdraw", SLUG, *arguments)
     assert (done.exit_code, done.stdout.count("withdrawn: ")) == (0, len(taken))
-    asked = waiting.asked(v1.WithdrawMessageRequest)
-    assert [str(each.name).rpartition("/")[2] for each in asked if isinstance(each, v1.WithdrawMessageRequest)] == taken
+    assert [each.name.rpartition("/")[2] for each in waiting.asked(v1.WithdrawMessageRequest)] == taken
 
 
 def test_a_withdrawn_text_is_printed_whole(program: Program, waiting: FakeBedrock) -> None:

@@ -109,7 +109,7 @@ def test_a_server_that_says_it_has_no_connection_may_have_done_its_part(
             asyncio.run(cancel_on_a_loop()) if asynchronous else cancel()
     finally:
         server.stop()
-    assert len([each for each in fake.requests if isinstance(each, v1.CancelConversationRequest)]) == 1
+    assert len(fake.asked(v1.CancelConversationRequest)) == 1
 
 
 def test_a_call_whose_connection_breaks_is_not_repeated(address: str) -> None:

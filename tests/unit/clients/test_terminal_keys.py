@@ -148,7 +148,6 @@ def decisions(fake: FakeBedrock) -> list[tuple[str, str]]:
     return [
         (v1.ApprovalDecision.Name(request.decision).removeprefix("APPROVAL_DECISION_"), request.note)
         for request in fake.asked(v1.ResolveApprovalRequest)
-        if isinstance(request, v1.ResolveApprovalRequest)
     ]
 
 
