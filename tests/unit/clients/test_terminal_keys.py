@@ -30,6 +30,9 @@ NO_KEYS = {
 # How many keys are pressed before somebody looks.
 TOGETHER = 10
 
+# Erases what is before the cursor in its line, or the end of the line above.
+CTRL_U = "\x15"
+
 # Keys that leave, cancel or suspend: they have tests of their own.
 MEANT = {Keys.ControlC, Keys.ControlD, Keys.ControlZ}
 
@@ -82,8 +85,8 @@ def test_every_key_leaves_a_prompt_that_works(terminal: Terminal, fake: FakeBedr
     for begin in range(0, len(every), TOGETHER):
         pressed = every[begin : begin + TOGETHER]
         for number, keys in enumerate(pressed, begin):
-            # Ctrl-G ends what waits for another key; then all that is typed is erased.
-            terminal.keys(f"{''.join(map(sequence, keys))}\x07\x05{60 * chr(127)}/image probe-{number}\r")
+            # Ctrl-G ends what waits for another key; then all that is typed is erased, line by line.
+            terminal.keys(f"{''.join(map(sequence, keys))}\x07\x05{6 * CTRL_U}/image probe-{number}\r")
         try:
             for number, _ in enumerate(pressed, begin):
                 terminal.shows(f"✗ probe-{number}: No such file")
