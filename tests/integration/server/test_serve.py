@@ -28,6 +28,7 @@ from server.app.serving import run
 from server.settings.config import load
 from server.settings.setting_values import ConfigError
 from tests.integration.server.grpc_harness import Refusal, refused
+from tests.support.fork_server import Popen
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0
@@ -91,7 +92,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
     def make(*arguments: str, data: str = "data", **env: str) -> Server:
-        process = subprocess.Popen(
+        process = Popen(
             command("--data-dir", str(tmp_path / data), *(arguments or ("--listen", "127.0.0.1:0"))),
             cwd=tmp_path,
             env=environment(**env),
@@ -117,18 +118,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 def refuses_to_start(tmp_path: Path, *arguments: str, **env: str) -> tuple[int, str]:
     """Run a server that cannot start; returns its exit code and its one line."""
-    done = subprocess.run(
-        command(*arguments),
-        cwd=tmp_path,
-        env=environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    return done.returncode, line
+    pipe = subprocess.PIPE
+    with Popen(
+        command(*arguments), cwd=tmp_path, env=environment(**env), stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        output, errors = process.communicate(timeout=SECONDS)
+    assert output == ""
+    (line,) = errors.splitlines()
+    return process.returncode, line
 
 
 def test_a_server_says_where_it_is_and_writes_it_down(start: Callable[..., Server]) -> None:
