@@ -33,7 +33,7 @@ from actors.adapters.store.models import (
     Records,
     Runs,
 )
-from actors.adapters.store.query import Insert, Param, Session, Statement, exists, owned_head
+from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Statement, exists, owned_head
 from actors.adapters.store.rows import LogPosition, LogRow, hash_of, place_after
 from actors.ports import FencedError, StoreDamagedError
 
@@ -102,8 +102,7 @@ _SHOW_UNFINISHED = Statement(Deletions.delete().where(_UNFINISHED))
 _ABANDON = Deletions.update({Deletions.depth: 0})
 _ABANDON_UNFINISHED = Statement(_ABANDON.where(_UNFINISHED))
 _MAKER_LIVES = exists(Nodes.select(SQL("1")).where(Nodes.incarnation + Deletions.depth == 0, ~Nodes.dead))
-_ABANDON_OF_THE_DEAD = Statement(_ABANDON.where(Deletions.depth < 0, ~_MAKER_LIVES))
-_ABANDON_ALL = Statement(_ABANDON.where(Deletions.depth < 0))
+_ABANDON_OF_THE_DEAD = Statement(_ABANDON.where(Deletions.depth < 0, PerDatabase(SQL("(1 = 1)"), ~_MAKER_LIVES)))
 
 
 class _Budget(Struct):
@@ -133,7 +132,7 @@ def hide(session: Session, conversation_id: str) -> bool:
 def remove_slice(session: Session) -> bool:
     """Remove some rows of deleted conversations, sub-agents before their parents; return False if no rows are left."""
     if session.shared:
-        session.execute(_ABANDON_OF_THE_DEAD)
+        abandon_of_the_dead(session)
     budget = _Budget(SLICE_ROWS, time.monotonic() + SLICE_SECONDS)
     while (found := session.execute(_NEXT).fetchone()) is not None:
         if not _remove(session, found[0], budget) or budget.spent:
@@ -141,9 +140,9 @@ def remove_slice(session: Session) -> bool:
     return False
 
 
-def abandon_all(session: Session) -> None:
-    """Mark the unfinished forks of earlier processes for removal; for a store that one server has to itself."""
-    session.execute(_ABANDON_ALL)
+def abandon_of_the_dead(session: Session) -> None:
+    """Mark the unfinished forks of dead servers for removal; with SQLite all, so only before the store is used."""
+    session.execute(_ABANDON_OF_THE_DEAD)
 
 
 def hide_unfinished(session: Session, conversation_id: str) -> None:

@@ -13,7 +13,7 @@ from msgspec import DecodeError, json
 from peewee import SQL, fn
 
 from actors.adapters.store import models
-from actors.adapters.store.postgres.engine import PostgresConnection, address_of, connect, migrate, words
+from actors.adapters.store.postgres.engine import PostgresConnection, address_of, migrate, reached, words
 from actors.adapters.store.query import Session, Statement
 from actors.adapters.store.rows import logged_entry
 from actors.adapters.store.sqlite.engine import FILE
@@ -69,7 +69,7 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
         store = open_store(directory)
         opened.callback(store.close)
         try:
-            session = connect(address)
+            session = reached(address)
             opened.callback(session.close)
             migrate(address)
             _refuse_used(session, address.redacted)
@@ -78,8 +78,6 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
                 counts = _copied(source, session, documents)
                 source.run("COMMIT")
             store.mark_moved(address.redacted)
-        except psycopg.OperationalError as error:
-            raise MoveError(f"{address.redacted} cannot be opened or does not respond: {words(error)}") from None
         except psycopg.Error as error:
             raise MoveError(f"{address.redacted}: {words(error)}") from None
         except StoreDamagedError as error:

@@ -266,9 +266,9 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
     if not had:
         return ""
     latest: str = had[-1]
-    if wrong := _difference(database, latest, directory):
+    if wrong := _made_by(latest, directory).items() ^ _objects(raw(database)).items():
         raise StoreUnusableError(
-            f"{path} does not match this version: {wrong}; "
+            f"{path} does not match this version: the {min(wrong)[0]} is missing, unexpected or different; "
             "use the version that wrote it, or restore a backup of this version"
         )
     return latest
@@ -284,19 +284,6 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
         Migrations(database, directory).up()
     except (sqlite3.Error, peewee.PeeweeException) as error:
         raise StoreUnusableError(f"{database.database} cannot be upgraded: {error}") from error
-
-
-def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
-    """Compare the schema with the one that the migrations up to `latest` create; describe the first difference."""
-    found, expected = _objects(raw(database)), _made_by(latest, directory)
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found:
-            return f"the {name} is missing"
-        if name not in expected:
-            return f"it has a {name} that this version does not know"
-        if found[name] != expected[name]:
-            return f"the {name} has a different definition"
-    return ""
 
 
 def _made_by(latest: str, directory: Path) -> dict[str, str]:

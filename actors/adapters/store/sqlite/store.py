@@ -18,7 +18,7 @@ from peewee import SqliteDatabase
 from actors.adapters.store import store
 from actors.adapters.store.query import Session
 from actors.adapters.store.reads import Found
-from actors.adapters.store.removal import abandon_all
+from actors.adapters.store.removal import abandon_of_the_dead
 from actors.adapters.store.sqlite.data_directory import DataDirectory, DiskReserve
 from actors.adapters.store.sqlite.engine import (
     BUSY_SECONDS,
@@ -302,7 +302,7 @@ def open_store(
         database, log = space.open_with(lambda: _open_database(directory, space))
         files = OpenFiles(path / FILE)
         opened.callback(_close_database, log, files)
-        abandon_all(SqliteSession(database))
+        abandon_of_the_dead(SqliteSession(database))
         space.make()
         if space.scarce:
             log.cut()
