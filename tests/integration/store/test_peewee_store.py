@@ -503,11 +503,6 @@ def test_a_row_that_cannot_be_read_is_left_out_of_lists_and_named(
 
 TAMPERING = {
     "UPDATE log SET event = replace(event, 'test', 'tesT') WHERE step = 3": "step 3 has been modified",
-    "UPDATE log SET notifications = replace(notifications, 'ls', 'rm') WHERE step = 3": "step 3 has been modified",
-    "UPDATE log SET at = at + 1 WHERE step = 3": "step 3 has been modified",
-    "UPDATE log SET epoch = 7 WHERE step = 3": "step 3 has been modified",
-    "UPDATE log SET context = '{}' WHERE step = 3": "step 3 has been modified",
-    "UPDATE log SET audit = '{}' WHERE step = 3": "step 3 has been modified",
     "UPDATE log SET count = 1 WHERE step = 3": "step 3 records 1 events, but the stored ones differ",
     "UPDATE log SET notifications = '[' WHERE step = 3": "cannot be read",
     "UPDATE log SET hash = prev_hash WHERE step = 6": "step 6 has been modified",
