@@ -73,11 +73,6 @@ def test_a_delta_is_shown_only_as_far_as_it_is_new() -> None:
     ]
 
 
-def test_offsets_count_code_points() -> None:
-    cursor = EventCursor(NAME, 0)
-    assert receive(cursor, delta("ä🌞", 0), delta("🌞x", 1)) == [("text_delta", "ä🌞"), ("text_delta", "x")]
-
-
 def test_text_and_reasoning_have_offsets_of_their_own() -> None:
     cursor = EventCursor(NAME, 0)
     assert receive(cursor, delta("ab", 0), delta("xy", 0, reasoning=True)) == [
@@ -93,14 +88,6 @@ def test_each_attempt_is_a_slot_of_its_own() -> None:
         ("stream_discarded", ""),
         ("text_delta", "ab"),
     ]
-
-
-def test_what_a_new_stream_tells_of_the_open_slot_is_shown_as_far_as_it_is_new() -> None:
-    cursor = EventCursor(NAME, 0)
-    receive(cursor, snapshot(), CAUGHT_UP, delta("Hello, ", 0))
-    cursor.request()
-    assert receive(cursor, snapshot(delta("Hello, wor", 0))) == []
-    assert receive(cursor, CAUGHT_UP, delta("ld", 10)) == [("text_delta", "wor"), ("text_delta", "ld")]
 
 
 def test_a_slot_that_was_closed_meanwhile_is_not_shown_after_its_end() -> None:
