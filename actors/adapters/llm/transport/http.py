@@ -28,7 +28,7 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
-from actors.adapters.llm.provider import ProviderConfig, Timeouts
+from actors.adapters.llm.provider import HEADER, ProviderConfig, Timeouts
 from actors.adapters.llm.transport.connections import (
     Exchange,
     LocalResourcesExhaustedError,
@@ -37,7 +37,7 @@ from actors.adapters.llm.transport.connections import (
     TransportTimeoutError,
     open_socket,
 )
-from actors.common.machine import client_tls, exhausted_resource, max_open_files
+from actors.common.machine import client_tls, exhausted_resource
 from actors.common.settings_checks import read_named
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
@@ -59,17 +59,14 @@ IDLE_SECONDS = 15.0
 # If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
-# Maximum number of idle connections to one server; further ones are closed. If this process can open only few files,
-# the maximum is a sixteenth of that limit, because requests and tools need most of the files.
+# Maximum number of idle connections to one server; further ones are closed.
 MAX_IDLE = 100
-_SHARE_OF_FILES = 16
 
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,24})[ \t]*(?:;[^\n]*)?\r?\n")
 _TRAILERS = re.compile(rb"(?:[^\r\n][^\n]*\n)*\r?\n")
 
 _NOT_BEGUN = "the connection closed before the answer began"
 
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = frozenset({"content-length", "transfer-encoding", "accept-encoding"})
 
@@ -331,8 +328,7 @@ class Adapter(HTTPAdapter):
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
-        files = max_open_files()
-        super().__init__(pool_maxsize=MAX_IDLE if files < 0 else max(1, min(MAX_IDLE, files // _SHARE_OF_FILES)))
+        super().__init__(pool_maxsize=MAX_IDLE)
         # It logs URLs, and warns of each connection above the maximum.
         logging.getLogger("urllib3").setLevel(logging.ERROR)
 
@@ -506,7 +502,7 @@ class Transport:
 def _prepared(method: str, url: str, headers: tuple[tuple[str, str], ...]) -> requests.PreparedRequest:
     """A request without a body, which is prepared once and copied for each use. Raises TransportError."""
     try:
-        if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value) for name, value in headers):
+        if not all(HEADER.fullmatch(name) and _HEADER_VALUE.fullmatch(value) for name, value in headers):
             raise ValueError
         own = {name: value for name, value in headers if name.lower() not in _OURS}
         return requests.Request(method, url, {**own, "accept-encoding": "identity"}).prepare()
