@@ -30,7 +30,7 @@ from tests.support.patience import PATIENCE
 from tests.support.server_process import ServerProcess, Servers
 from tests.unit.test_contract import all_methods
 
-CALLS = int(os.environ.get("BEDROCK_FUZZED_CALLS", "400"))
+CALLS = int(os.environ.get("BEDROCK_FUZZED_CALLS", "200"))
 """How many random calls one principal makes on what belongs to another one."""
 MARK = "what-only-ada-knows"
 """In everything that ada says, names and stores."""

@@ -7,7 +7,7 @@ import pytest
 from actors.ports import SandboxReport, SandboxUnavailableError
 from tests.support.trees import WAYS, kill_trees, sandbox_of
 
-TIMES = int(os.environ.get("BEDROCK_TREES", "100"))
+TIMES = int(os.environ.get("BEDROCK_TREES", "50"))
 """Trees in all."""
 
 

@@ -18,7 +18,7 @@ from tests.integration.sandbox.test_restricted import REPORTS
 from tests.support.sandbox_reports import sandbox_report
 from tests.support.tool_harness import ToolHarness
 
-PATCHES = int(os.environ.get("BEDROCK_PATCHES", "160"))
+PATCHES = int(os.environ.get("BEDROCK_PATCHES", "80"))
 """Patches of all writers together, in each mode."""
 
 WRITERS = 8
