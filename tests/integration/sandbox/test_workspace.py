@@ -111,16 +111,21 @@ def tier(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A working directory with everything that is kept in it."""
-    folder = tmp_path / "workspace"
+    return laid_out(tmp_path)
+
+
+def laid_out(place: Path) -> Path:
+    """A working directory with everything that is kept in it, as if nothing had ever been done there."""
+    shutil.rmtree(place)
+    folder = place / "workspace"
     for name in (".git", "nested", "own"):
         (folder / name).mkdir(parents=True)
     for name in (".git/config", "nested/.envrc", "own/token"):
         (folder / name).write_text("content\n")
-    (tmp_path / "outside").mkdir()
-    (folder / "link").symlink_to(tmp_path / "outside")
-    (tmp_path / "other-name").write_text("content\n")
-    (folder / "linked").hardlink_to(tmp_path / "other-name")
+    (place / "outside").mkdir()
+    (folder / "link").symlink_to(place / "outside")
+    (place / "other-name").write_text("content\n")
+    (folder / "linked").hardlink_to(place / "other-name")
     return folder
 
 
@@ -161,30 +166,27 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_what_people_do_in_their_directories_works(sandbox: ToolHostSandbox, workspace: Path, name: str) -> None:
-    command, output = ALL[name]
+def test_what_people_do_in_their_directories_works(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
     own = ("own", ".git", "nested", "link", "linked")
-    end = run(sandbox, command, workspace)
-    said = "\n".join(line for line in end.head.decode().splitlines() if line not in own)
-    assert (said, end.exit_code) == (output, 0)
+    for name, (command, output) in ALL.items():
+        end = run(sandbox, command, laid_out(tmp_path))
+        said = "\n".join(line for line in end.head.decode().splitlines() if line not in own)
+        assert (name, said, end.exit_code) == (name, output, 0)
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_what_is_protected_stays_as_it_is(sandbox: ToolHostSandbox, workspace: Path, tmp_path: Path, name: str) -> None:
-    kept = [".git", "nested", "own", "link", "linked"]
-    before = {
-        path: entry for path, entry in tree(tmp_path).items() if path.split("/")[1:2] in [[each] for each in kept]
-    }
-    end = run(sandbox, f"({KEPT[name]}) 2>&1", workspace)
-    assert end.exit_code != 0, end.head
-    after = tree(tmp_path)
-    assert {path: after.get(path) for path in before} == before
-    made = {path.rpartition("/")[2].lower() for path in after.keys() - before.keys()}
-    assert (
-        not made & {".git", ".envrc", ".bin", "made", "out", "head", "mine", "other"} or name == "a name in two steps"
-    )
-    assert not (workspace / "node_modules").exists()
+def test_what_is_protected_stays_as_it_is(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
+    kept = ("/.git", "/nested", "/own", "/link", "/linked")
+    for name, command in KEPT.items():
+        workspace = laid_out(tmp_path)
+        before = {path: entry for path, entry in tree(tmp_path).items() if path.startswith(kept, len("workspace"))}
+        end = run(sandbox, f"({command}) 2>&1", workspace)
+        assert end.exit_code != 0, (name, end.head)
+        after = tree(tmp_path)
+        assert (name, {path: after.get(path) for path in before}) == (name, before)
+        made = {path.rpartition("/")[2].lower() for path in after.keys() - before.keys()}
+        unwanted = made & {".git", ".envrc", ".bin", "made", "out", "head", "mine", "other"}
+        assert not unwanted or name == "a name in two steps", (name, unwanted)
+        assert not (workspace / "node_modules").exists(), name
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["one workspace", "one in the other"])
