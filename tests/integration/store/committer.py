@@ -1,7 +1,8 @@
 """A process that commits until it is killed and reports what is durable: `python -m … DIRECTORY`, a line per commit.
 
 Two threads commit to conversations of their own. A line `conversation step` is written to standard output once the
-commit has returned; standard output is a pipe, and a line is one write.
+commit has returned; standard output is a pipe, and a line is one write. Without a directory it forks such a process for
+each one that it reads: that says its number first; `dead` follows its end.
 """
 
 import os
@@ -25,8 +26,8 @@ def work(store: PeeweeStore, conversation_id: str) -> None:
         os.write(1, f"{conversation_id} {builder.record.step}\n".encode())
 
 
-def main() -> None:
-    store = open_store(Path(sys.argv[1]))
+def commit_for_ever(directory: str) -> None:
+    store = open_store(Path(directory))
     os.write(1, b"ready 0\n")
     threads = [threading.Thread(target=work, args=(store, f"c{number}")) for number in range(2)]
     for thread in threads:
@@ -35,5 +36,17 @@ def main() -> None:
         thread.join()
 
 
+def fork_for_each() -> None:
+    for directory in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            os.write(1, f"{os.getpid()}\n".encode())
+            commit_for_ever(directory.rstrip("\n"))
+        os.waitpid(process, 0)
+        os.write(1, b"dead\n")
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:
+        commit_for_ever(sys.argv[1])
+    fork_for_each()

@@ -80,25 +80,36 @@ def tamper(path: Path, statement: str, *values: object) -> None:
 # --- crashes --------------------------------------------------------------------------------------------------
 
 
-def kill_at_random(path: Path, patience: random.Random) -> dict[bytes, int]:
+def kill_at_random(forks: subprocess.Popen[bytes], path: Path, patience: random.Random) -> dict[bytes, int]:
     """Let a process commit, kill it at some moment; the last step that it has acknowledged, by conversation."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.store.committer", str(path)], cwd=ROOT, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    with process.stdout as pipe:
-        lines = patience.randrange(2, 60)
-        acknowledged = [pipe.readline() for _ in range(lines)]
-        os.kill(process.pid, signal.SIGKILL)
-        acknowledged += pipe.readlines()
-    assert process.wait(SECONDS) == -signal.SIGKILL
-    return {name: int(step) for name, step in (line.split() for line in acknowledged if line.endswith(b"\n"))}
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    forks.stdin.write(f"{path}\n".encode())
+    forks.stdin.flush()
+    process = int(forks.stdout.readline())
+    acknowledged = [forks.stdout.readline() for _ in range(patience.randrange(2, 60))]
+    assert b"dead\n" not in acknowledged, "it ended by itself"
+    os.kill(process, signal.SIGKILL)
+    acknowledged += iter(forks.stdout.readline, b"dead\n")
+    return {name: int(step) for name, step in (line.split() for line in acknowledged)}
 
 
-def test_nothing_acknowledged_is_lost_when_the_process_is_killed(path: Path) -> None:
+@pytest.fixture
+def forks() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has imported all that a committing one needs."""
+    command = [sys.executable, "-m", "tests.integration.store.committer"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_nothing_acknowledged_is_lost_when_the_process_is_killed(path: Path, forks: subprocess.Popen[bytes]) -> None:
     patience = random.Random(7)
     for _ in range(20):
-        acknowledged = kill_at_random(path, patience)
+        acknowledged = kill_at_random(forks, path, patience)
         assert acknowledged.pop(b"ready") == 0
         store = open_store(path)
         try:
