@@ -177,20 +177,8 @@ def test_a_deletion_that_fails_hides_nothing(store: PeeweeStore, gate: Gate) -> 
     assert raw(store._writer._database).execute("SELECT count(*) FROM deletions").fetchone() == (0,)
 
 
-def test_on_a_full_disk_a_deletion_is_taken_and_makes_room(tmp_path: Path) -> None:
-    on_a_small_disk("deletion", tmp_path)
-
-
-def test_on_a_full_disk_a_fork_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    on_a_small_disk("fork", tmp_path)
-
-
-@pytest.mark.parametrize("case", ["killed", "stopped", "long-log", "no-room"])
-def test_a_store_opens_on_a_full_disk_or_says_what_to_do(tmp_path: Path, case: str) -> None:
-    on_a_small_disk(case, tmp_path)
-
-
-def on_a_small_disk(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["deletion", "fork", "killed", "stopped", "long-log", "no-room"])
+def test_on_a_full_disk_a_deletion_makes_room_and_a_store_opens_or_says_what_to_do(tmp_path: Path, case: str) -> None:
     """Run a case of `full_disk` in namespaces of its own, where it mounts a disk of 48 MiB."""
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
