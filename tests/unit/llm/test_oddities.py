@@ -650,6 +650,12 @@ def test_a_count_that_cannot_be_is_noted_and_estimated(
 
 
 @PROTOCOLS
+@pytest.mark.parametrize("usage", [None, 7, "none", [], {}])
+def test_no_counts_are_no_usage(protocol: str, usage: Any) -> None:
+    assert heard(protocol, *texts(protocol, "x"), *end(protocol, usage))[0].usage is None
+
+
+@PROTOCOLS
 def test_a_later_count_of_0_does_not_replace_a_count(protocol: str) -> None:
     prompt, output = COUNTS[protocol]
     early: Event = {

@@ -347,11 +347,6 @@ def test_counts_never_cost_an_answer(usage: Event, wanted: tuple[int, int, int])
     assert (given.usage.input_tokens, given.usage.output_tokens, given.usage.cache_read_tokens) == wanted
 
 
-@pytest.mark.parametrize("usage", [None, 7, "none", [], {}])
-def test_no_counts_are_no_usage(usage: Any) -> None:
-    assert heard(*spoken("x"), ended(usage=usage)) == ModelAnswer((Text("x"),), end_turn=True)
-
-
 def test_what_was_answered_can_be_sent_again() -> None:
     """Everything an answer may hold makes a valid part of the next request."""
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2ln"}
