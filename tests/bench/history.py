@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from tests.bench.clients import Clients, Watched, on_loop
-from tests.bench.figures import Report, cpu_seconds, rss_mib
+from tests.bench.figures import Report, cpu_seconds
 from tests.bench.running_server import RunningServer, provider, running_server
 
 SIZES = (10, 100, 1_000, 2_000)
@@ -29,9 +29,7 @@ def run(report: Report) -> None:
         with running_server(url, data) as running:
             loaded = on_loop(_first_turns(running, names))
             on_loop(_grow(report, running, late, names))
-            resident = rss_mib(running.process.pid)
     report.add(f"history: first turn after loading {LOADED * 5:,} messages", "ms", **loaded)
-    report.add(f"history: memory with {CONVERSATIONS} of {late[-1]:,} turns", "MiB", value=resident)
 
 
 async def _first_turns(running: RunningServer, names: Iterable[str]) -> dict[str, float]:

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import msgspec
-from bedrock import v1
 
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Commit
@@ -20,7 +19,6 @@ from tests.bench.store import record_of
 STORED = 100_000
 WRITERS = 64
 WOKEN = 200
-PAGES = 50
 
 
 def run(report: Report) -> None:
@@ -32,7 +30,6 @@ def run(report: Report) -> None:
             memory = rss_mib(running.process.pid)
             name = f"{STORED:,} stored"
             report.add(f"{name}: start to ready", "s", value=round(running.ready_seconds, 3), rss_mib=memory)
-            report.add(f"{name}: a page of the list", "ms", **spread(on_loop(_pages(running))))
             parked, awake = on_loop(_changes(running, ids))
             report.add(f"{name}: a change of a parked one", "ms", **spread(parked))
             report.add(f"{name}: a change of one that is awake", "ms", **spread(awake))
@@ -59,19 +56,6 @@ def _create(store: PeeweeStore, rest: object, lock: threading.Lock) -> None:
             return
         record = msgspec.structs.replace(record_of(conversation_id), principal=LOCAL)
         store.commit(Commit(record, 0, create=True))
-
-
-async def _pages(running: RunningServer) -> list[float]:
-    """Milliseconds of each page, going on from the one before."""
-    took, token = [], ""
-    async with Clients(running) as clients:
-        for _ in range(PAGES):
-            began = time.perf_counter()
-            request = v1.ListConversationsRequest(page_token=token)
-            answer = await clients.stub.ListConversations(request, metadata=running.metadata)
-            took.append((time.perf_counter() - began) * 1000)
-            token = answer.next_page_token
-    return took
 
 
 async def _changes(running: RunningServer, ids: list[str]) -> tuple[list[float], list[float]]:
