@@ -57,7 +57,7 @@ SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END
 """
-# The SQL expressions whose values `refuse_unfit` checks.
+# The SQL expressions whose values `unfitness` checks.
 FITNESS = """
 current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
 pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
@@ -211,7 +211,8 @@ def connect(address: Address, me: int = 0, *, idle_seconds: int = IDLE_SECONDS) 
 
     def greet(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         for fitness in connection.execute(f"SELECT {FITNESS}".encode()):
-            refuse_unfit(*fitness)
+            if error := unfitness(*fitness):
+                raise error
         connection.execute(_SETTINGS.encode())
         connection.execute(f"SET idle_in_transaction_session_timeout = '{idle_seconds}s'".encode())
 
@@ -233,16 +234,14 @@ def database_outages() -> OutageLog:
     return OutageLog(_log, "the database responds again")
 
 
-def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
-    """Check the values of FITNESS. Raises StoreUnusableError, or DatabaseAwayError for a read-only database."""
+def unfitness(version: int, encoding: str, read_only: bool) -> StoreError | None:
+    """Check the values of FITNESS: a StoreUnusableError, or a DatabaseAwayError for a read-only database."""
     if version < OLDEST:
-        raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
+        return StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":
-        raise StoreUnusableError(
-            f"the database's encoding is {encoding}; create one with CREATE DATABASE … ENCODING 'UTF8'"
-        )
-    if read_only:
-        raise DatabaseAwayError("the database is read-only (a standby); use the primary's address")
+        text = f"the database's encoding is {encoding}; create one with CREATE DATABASE … ENCODING 'UTF8'"
+        return StoreUnusableError(text)
+    return DatabaseAwayError("the database is read-only (a standby); use the primary's address") if read_only else None
 
 
 def explained(error: BaseException) -> StoreError | None:
@@ -394,7 +393,7 @@ def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], redacted: str, d
         redacted,
         str(version),
         str(fitness[1]),
-        _unfit(fitness),
+        str(unfitness(*fitness) or ""),
         ahead,
         schema=schema,
         may_create=may_create,
@@ -403,11 +402,3 @@ def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], redacted: str, d
         unknown=tuple(sorted(applied - known)),
         nodes=tuple(LivingNode(*row) for row in connection.execute(LEASED.encode())) if has_nodes else (),
     )
-
-
-def _unfit(fitness: list[Any]) -> str:
-    try:
-        refuse_unfit(*fitness)
-    except StoreError as error:
-        return str(error)
-    return ""

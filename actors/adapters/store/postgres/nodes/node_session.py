@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import FITNESS, address_of, database_outages, opened, refuse_unfit, words
+from actors.adapters.store.postgres.engine import FITNESS, address_of, database_outages, opened, unfitness, words
 from actors.common.machine import OutageLog
 from actors.ports import DatabaseAwayError, StoreUnavailableError, StoreUnusableError
 
@@ -106,7 +106,8 @@ class NodeSession:
 
     def _greet(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()
-        refuse_unfit(*fitness)
+        if error := unfitness(*fitness):
+            raise error
         # A pooler reports a different process id from that of the database process that runs the statement.
         self.direct = connection.info.backend_pid == process
         if self.direct:
