@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,25 @@ from tests.support.pictures import png
 from tests.support.scripted_server import ScriptedServer, answer
 from tests.support.server_process import ServerProcess
 
+Script = Callable[..., Any]
 Play = Callable[["Streams"], list[list[Any]]]
+
+
+@pytest.fixture
+def script(node: Node, tmp_path: Path) -> Script:
+    return partial(run_script, node, tmp_path)
+
+
+@pytest.fixture
+def fake() -> FakeBedrock:
+    return FakeBedrock()
+
+
+@pytest.fixture
+def address(fake: FakeBedrock) -> Iterator[str]:
+    server = FakeServer(fake)
+    yield server.address
+    server.stop()
 
 
 def test_the_example_of_its_page_does_what_it_says(node: Node, server: ServerProcess, tmp_path: Path) -> None:
@@ -35,15 +54,13 @@ def test_the_example_of_its_page_does_what_it_says(node: Node, server: ServerPro
 
 
 def test_functions_are_tools_and_answer_their_calls(
-    node: Node, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
+    script: Script, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     given = {"number": 7, "tags": ["a", None, {"deep": True}]}
     part = fake_provider.part(
         calls(("find_order", given), ("find_order", {"number": 0})), calls(("look", {})), says("Done.")
     )
-    told = run_script(
-        node,
-        tmp_path,
+    told = script(
         f"""
         const png = Buffer.from('{base64.b64encode(png()).decode()}', 'base64');
         const images = [{{ mediaType: 'image/png', data: png }}];
@@ -97,12 +114,10 @@ def test_functions_are_tools_and_answer_their_calls(
 
 
 def test_refusals_are_errors_with_reasons_and_fields(
-    node: Node, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
+    script: Script, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     part = fake_provider.part(stalls)
-    told = run_script(
-        node,
-        tmp_path,
+    told = script(
         f"""
         const bedrock = new Bedrock();
         const facts = ({{ code, reason, fields }}) => ({{ code, reason, fields }});
@@ -143,12 +158,10 @@ def test_refusals_are_errors_with_reasons_and_fields(
 
 
 def test_conversations_are_watched_waited_for_changed_and_deleted(
-    node: Node, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
+    script: Script, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     part = fake_provider.part(stalls)
-    told = run_script(
-        node,
-        tmp_path,
+    told = script(
         f"""
         const bedrock = new Bedrock();
         const conversation = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
@@ -193,36 +206,29 @@ def test_conversations_are_watched_waited_for_changed_and_deleted(
     assert all(models)
 
 
-def test_nodes_are_listed_over_all_pages(node: Node, tmp_path: Path) -> None:
-    fake = FakeBedrock()
+def test_nodes_are_listed_over_all_pages(script: Script, fake: FakeBedrock, address: str) -> None:
     fake.nodes = [
         v1.Node(incarnation=1, name="one", address="10.0.0.1:7421", answering=True),
         v1.Node(incarnation=2, name="two", draining=True, active_conversations=3),
     ]
-    server = FakeServer(fake)
     body = f"""
-        const bedrock = new Bedrock({{ address: '{server.address}', token: 'secret' }});
+        const bedrock = new Bedrock({{ address: '{address}', token: 'secret' }});
         const nodes = [];
         for await (const each of bedrock.nodes()) nodes.push(each);
         console.log(JSON.stringify(nodes));
         process.exit();
     """
-    try:
-        one, two = run_script(node, tmp_path, body)
-    finally:
-        server.stop()
+    one, two = script(body)
     assert (one["incarnation"], one["name"], one["address"], one["answering"]) == (1, "one", "10.0.0.1:7421", True)
     assert (two["draining"], two["activeConversations"], two["answering"]) == (True, 3, False)
 
 
 def test_a_server_of_this_machine_is_reached_without_the_proxy_and_an_error_names_it(
-    node: Node, tmp_path: Path
+    script: Script, fake: FakeBedrock, address: str
 ) -> None:
-    fake = FakeBedrock()
-    server = FakeServer(fake)
     with ScriptedServer(answer(403, b"")) as proxy:
         body = f"""
-            const near = new Bedrock({{ address: '{server.address}', token: 'secret' }});
+            const near = new Bedrock({{ address: '{address}', token: 'secret' }});
             let models = 0;
             for await (const each of near.models()) models += Boolean(each);
             const far = new Bedrock({{ address: 'http://bedrock.example', token: '' }});
@@ -230,31 +236,21 @@ def test_a_server_of_this_machine_is_reached_without_the_proxy_and_an_error_name
             console.log(JSON.stringify([models, error.code, error.message]));
             process.exit();
         """
-        try:
-            models, code, message = run_script(
-                node, tmp_path, body, http_proxy=proxy.url.replace("//", "//me:secret-word@")
-            )
-        finally:
-            server.stop()
+        models, code, message = script(body, http_proxy=proxy.url.replace("//", "//me:secret-word@"))
     assert (models, code) == (len(fake.models), "UNAVAILABLE")
     assert f"(through the proxy {proxy.url.removeprefix('http://')} of http_proxy)" in message
     assert "secret-word" not in message
     assert {request.path for request in proxy.received} == {"bedrock.example:7421"}
 
 
-def test_quotas_are_told_with_what_is_used(node: Node, tmp_path: Path) -> None:
-    fake = FakeBedrock()
+def test_quotas_are_told_with_what_is_used(script: Script, fake: FakeBedrock, address: str) -> None:
     fake.quotas = [v1.Quota(principal="ada", quota="concurrent_runs", limit=2, used=1)]
-    server = FakeServer(fake)
     body = f"""
-        const bedrock = new Bedrock({{ address: '{server.address}', token: 'secret' }});
+        const bedrock = new Bedrock({{ address: '{address}', token: 'secret' }});
         console.log(JSON.stringify(await bedrock.quotas()));
         process.exit();
     """
-    try:
-        (told,) = run_script(node, tmp_path, body)
-    finally:
-        server.stop()
+    (told,) = script(body)
     assert told == {"principal": "ada", "quota": "concurrent_runs", "limit": 2, "used": 1, "resetTime": None}
 
 
@@ -290,7 +286,7 @@ WRONG = {
 """What cannot be sent, by the field that is wrong, and a part of what is said about it."""
 
 
-def test_what_is_misspelt_is_an_error_that_lists_what_exists(node: Node, tmp_path: Path) -> None:
+def test_what_is_misspelt_is_an_error_that_lists_what_exists(script: Script) -> None:
     """And nothing is sent: nobody listens at this address."""
     body = """
         const bedrock = new Bedrock({ address: '127.0.0.1:1', token: 'x' });
@@ -303,7 +299,7 @@ def test_what_is_misspelt_is_an_error_that_lists_what_exists(node: Node, tmp_pat
         told.push(await misspelt.catch(({ reason, fields }) => ({ reason, fields })));
         console.log(JSON.stringify(told));
     """
-    told = run_script(node, tmp_path, body % ", ".join(f"() => bedrock.{call}" for call, _ in WRONG.values()))
+    told = script(body % ", ".join(f"() => bedrock.{call}" for call, _ in WRONG.values()))
     assert [each["reason"] for each in told] == ["INVALID_ARGUMENT"] * (len(WRONG) + 1)
     for each, (field, (_, said)) in zip(told, WRONG.items(), strict=False):
         assert list(each["fields"]) == [field]
@@ -311,28 +307,28 @@ def test_what_is_misspelt_is_an_error_that_lists_what_exists(node: Node, tmp_pat
     assert list(told[-1]["fields"]) == ["adress"]
 
 
-def test_undefined_is_not_given(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+def test_undefined_is_not_given(script: Script, server: ServerProcess, tmp_path: Path) -> None:
     body = f"""
         const conversation = await new Bedrock().create({{
           workingDirectory: {json.dumps(str(tmp_path))}, approvalPolicy: undefined, title: undefined, labels: undefined,
         }});
         console.log(JSON.stringify(conversation.name));
     """
-    assert run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data)).startswith("conversations/")
+    assert script(body, BEDROCK_DATA_DIR=str(server.data)).startswith("conversations/")
 
 
-def test_a_relative_data_directory_is_refused(node: Node, tmp_path: Path) -> None:
+def test_a_relative_data_directory_is_refused(script: Script) -> None:
     body = """
         const facts = ({ reason, message }) => ({ reason, message });
         const refused = await (async () => new Bedrock())().then(() => null, facts);
         console.log(JSON.stringify(refused));
     """
-    told = run_script(node, tmp_path, body, BEDROCK_DATA_DIR="state")
+    told = script(body, BEDROCK_DATA_DIR="state")
     assert told["reason"] == "MISCONFIGURED"
     assert told["message"] == "BEDROCK_DATA_DIR: must be an absolute path, or begin with ~ (it is 'state')"
 
 
-def test_no_question_hangs_a_loop(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+def test_no_question_hangs_a_loop(script: Script, server: ServerProcess, tmp_path: Path) -> None:
     body = f"""
         const bedrock = new Bedrock();
         const outcome = async (options) => {{
@@ -357,7 +353,7 @@ def test_no_question_hangs_a_loop(node: Node, server: ServerProcess, tmp_path: P
         ]));
         bedrock.close();
     """
-    denied, approved, asked, left, neither = run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data))
+    denied, approved, asked, left, neither = script(body, BEDROCK_DATA_DIR=str(server.data))
     assert denied[0] == "APPROVAL_DECISION_DENY"
     assert "without an answer" in denied[1]
     assert approved == ["APPROVAL_DECISION_APPROVE", ""]
@@ -366,10 +362,8 @@ def test_no_question_hangs_a_loop(node: Node, server: ServerProcess, tmp_path: P
     assert neither == ["onApproval returned no, neither true nor false"]
 
 
-def test_what_a_tool_asks_hangs_no_loop(node: Node, tmp_path: Path) -> None:
+def test_what_a_tool_asks_hangs_no_loop(script: Script, fake: FakeBedrock, address: str) -> None:
     """Each run is answered in another way; the address is the one that a function visits."""
-    fake = FakeBedrock()
-    server = FakeServer(fake)
     ways = {
         "{}": ("STATUS_DECLINED", {}),
         "{ onQuestion: async ({ message }) => ({ branch: message }) }": (
@@ -382,7 +376,7 @@ def test_what_a_tool_asks_hangs_no_loop(node: Node, tmp_path: Path) -> None:
         "{ onQuestion: () => true }": ("onQuestion returned true, neither an object nor null", None),
     }
     body = f"""
-        const bedrock = new Bedrock({{ address: '{server.address}', token: 'secret' }});
+        const bedrock = new Bedrock({{ address: '{address}', token: 'secret' }});
         const conversation = bedrock.conversation('conversations/c1');
         const outcome = async ({{ self, ...options }}) => {{
           let ended = '';
@@ -399,20 +393,17 @@ def test_what_a_tool_asks_hangs_no_loop(node: Node, tmp_path: Path) -> None:
         console.log(JSON.stringify(await outcome(%s).catch((error) => error.message)));
         bedrock.close();
     """
-    try:
-        for way, (ended, content) in ways.items():
-            fake.over.clear()
-            fake.requests.clear()
-            fake.answers.append(asks_person())
-            assert run_script(node, tmp_path, body % way) == ended, way
-            replies = fake.asked(v1.AnswerQuestionRequest)
-            assert [dict(each.content) for each in replies] == ([] if content is None else [content]), way
-    finally:
-        server.stop()
+    for way, (ended, content) in ways.items():
+        fake.over.clear()
+        fake.requests.clear()
+        fake.answers.append(asks_person())
+        assert script(body % way) == ended, way
+        replies = fake.asked(v1.AnswerQuestionRequest)
+        assert [dict(each.content) for each in replies] == ([] if content is None else [content]), way
 
 
 def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
-    node: Node, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
+    script: Script, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     """Beyond the end of the run that it waited for."""
     part = fake_provider.part(stalls, says("Two."))
@@ -435,7 +426,7 @@ def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
         console.log(JSON.stringify({{ said, history, stops, disposition: run.disposition }}));
         bedrock.close();
     """
-    told = run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(scripted.data))
+    told = script(body, BEDROCK_DATA_DIR=str(scripted.data))
     assert told["said"].endswith("Two.")
     assert told["history"] == [f"Hi. {part.key}", "And?", "Two."]
     assert told["stops"] == ["STOP_REASON_INTERRUPTED", "STOP_REASON_COMPLETED"]
@@ -443,7 +434,7 @@ def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
 
 
 def test_a_revision_that_cannot_be_resumed_from_leads_to_a_snapshot(
-    node: Node, server: ServerProcess, tmp_path: Path
+    script: Script, server: ServerProcess, tmp_path: Path
 ) -> None:
     body = f"""
         const bedrock = new Bedrock();
@@ -457,7 +448,7 @@ def test_a_revision_that_cannot_be_resumed_from_leads_to_a_snapshot(
         console.log(JSON.stringify(told));
         bedrock.close();
     """
-    told = run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data))
+    told = script(body, BEDROCK_DATA_DIR=str(server.data))
     assert told[0] == ["snapshot", 0]
     revisions = [revision for _, revision in told if revision]
     assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))
@@ -479,7 +470,7 @@ class Streams:
 
 
 @pytest.fixture
-def play(node: Node, tmp_path: Path) -> Iterator[Play]:
+def play(script: Script) -> Iterator[Play]:
     """Has the library follow such streams from revision 4 to a deletion: kind, revision and text of what it shows."""
     server = grpc.server(ThreadPoolExecutor(max_workers=2))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -500,7 +491,7 @@ def play(node: Node, tmp_path: Path) -> Iterator[Play]:
             console.log(JSON.stringify(told));
             bedrock.close();
         """
-        told: list[list[Any]] = run_script(node, tmp_path, body, BEDROCK_ADDRESS=address, BEDROCK_TOKEN="")
+        told: list[list[Any]] = script(body, BEDROCK_ADDRESS=address, BEDROCK_TOKEN="")
         return told
 
     yield follow
@@ -539,11 +530,11 @@ def test_what_an_open_slot_holds_is_shown_once_the_stream_has_caught_up(play: Pl
     assert play(streams) == [*shown, ["runStopped", 5, ""], ["deleted", 0, ""]]
 
 
-def test_a_run_ends_with_a_value_that_fits_a_plain_schema(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+def test_a_run_ends_with_a_value_that_fits_a_plain_schema(
+    script: Script, server: ServerProcess, tmp_path: Path
+) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string", "default": "Ada"}}, "required": ["name"]}
-    told = run_script(
-        node,
-        tmp_path,
+    told = script(
         f"""
         const bedrock = new Bedrock();
         const made = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
@@ -559,10 +550,8 @@ def test_a_run_ends_with_a_value_that_fits_a_plain_schema(node: Node, server: Se
     assert told == {"refused": ["outputSchema"], "before": None, "output": {"name": "Ada"}}
 
 
-def test_a_conversation_is_what_its_creator_makes_it(node: Node, server: ServerProcess, tmp_path: Path) -> None:
-    told = run_script(
-        node,
-        tmp_path,
+def test_a_conversation_is_what_its_creator_makes_it(script: Script, server: ServerProcess, tmp_path: Path) -> None:
+    told = script(
         f"""
         const bedrock = new Bedrock();
         const workingDirectory = {json.dumps(str(tmp_path))};
@@ -594,7 +583,9 @@ def test_a_conversation_is_what_its_creator_makes_it(node: Node, server: ServerP
     }
 
 
-def test_the_types_name_all_that_there_is_and_nothing_else(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+def test_the_types_name_all_that_there_is_and_nothing_else(
+    script: Script, server: ServerProcess, tmp_path: Path
+) -> None:
     body = f"""
         const bedrock = new Bedrock();
         const made = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
@@ -607,7 +598,7 @@ def test_the_types_name_all_that_there_is_and_nothing_else(node: Node, server: S
         }}));
         process.exit();
     """
-    told = run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data))
+    told = script(body, BEDROCK_DATA_DIR=str(server.data))
     declared = (installed.NODE_CLIENT / "bedrock.d.ts").read_text(encoding="utf-8")
     for name, members in told.items():
         _, _, declaration = declared.partition(f" {name} ")
@@ -628,7 +619,7 @@ def test_a_slot_that_closes_while_the_stream_catches_up_is_not_shown_again(
     assert play(streams) == [*shown, ["runStopped", 6, ""], ["deleted", 0, ""]]
 
 
-def test_a_token_is_not_sent_in_the_clear_to_another_machine(node: Node, tmp_path: Path) -> None:
+def test_a_token_is_not_sent_in_the_clear_to_another_machine(script: Script) -> None:
     body = """
         const attempt = (address) => {
           try {
@@ -642,12 +633,12 @@ def test_a_token_is_not_sent_in_the_clear_to_another_machine(node: Node, tmp_pat
     """
     refused = ("bedrock.example.com", "127.0.0.1.example.com:1")
     sent = ("127.0.0.1:1", "localhost", "unix:/run/b", "https://bedrock.example.com", "http://bedrock.example.com")
-    told = run_script(node, tmp_path, body, ADDRESSES=" ".join(refused + sent))
+    told = script(body, ADDRESSES=" ".join(refused + sent))
     assert ["unencrypted" in text for text in told] == [True] * len(refused) + [False] * len(sent)
 
 
 def test_a_server_of_this_machine_is_trusted_only_if_no_other_user_could_have_written_its_files(
-    node: Node, server: ServerProcess, tmp_path: Path
+    script: Script, server: ServerProcess, tmp_path: Path
 ) -> None:
     """No server, a directory that others may enter, an address of TCP, a file in place of the socket."""
     body = """
@@ -657,7 +648,7 @@ def test_a_server_of_this_machine_is_trusted_only_if_no_other_user_could_have_wr
     """
 
     def told(data: Path) -> Any:
-        return run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(data))
+        return script(body, BEDROCK_DATA_DIR=str(data))
 
     assert told(tmp_path / "missing")[0] == "SERVER_NOT_RUNNING"
     data = tmp_path / "data"
@@ -678,7 +669,7 @@ def test_a_server_of_this_machine_is_trusted_only_if_no_other_user_could_have_wr
     assert told(data)[0] == "SERVER_NOT_RUNNING"
 
 
-def test_the_token_of_this_machine_goes_to_no_port(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+def test_the_token_of_this_machine_goes_to_no_port(script: Script, server: ServerProcess) -> None:
     body = """
         const bedrock = new Bedrock();
         console.log(JSON.stringify(await bedrock.call('listModels', {}).then(() => '', ({ reason }) => reason)));
@@ -686,7 +677,7 @@ def test_the_token_of_this_machine_goes_to_no_port(node: Node, server: ServerPro
     """
 
     def told(**environment: str) -> Any:
-        return run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data), **environment)
+        return script(body, BEDROCK_DATA_DIR=str(server.data), **environment)
 
     assert told(BEDROCK_ADDRESS=server.address) == "UNAUTHENTICATED"
     assert told(BEDROCK_ADDRESS=server.address, BEDROCK_TOKEN=server.token) == ""

@@ -117,9 +117,9 @@ def test_hostile_content_is_removed(place: Path) -> None:
     for name in ("full/inner", "full"):
         (top / name).chmod(0)
     deep = os.open(top / "a", os.O_RDONLY)
-    for _ in range(3000):
-        os.mkdir("d", dir_fd=deep)
-        inner = os.open("d", os.O_RDONLY, dir_fd=deep)
+    for _ in range(1_100):  # deeper than Python calls and than files are open, and longer than a path may be
+        os.mkdir("deep", dir_fd=deep)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=deep)
         os.close(deep)
         deep = inner
     os.close(deep)

@@ -28,9 +28,9 @@ from tests.support.stores import StoreProxy
 # What goes wrong reaches clients as google.rpc.Status, and nothing from inside does.
 
 
-def unpack(status: Status) -> dict[str, object]:
+def unpack(status: Status) -> dict[str, Any]:
     kinds = (details.ErrorInfo, details.BadRequest, details.RetryInfo, details.ResourceInfo, details.QuotaFailure)
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for packed in status.details:
         for kind in kinds:
             if packed.Is(kind.DESCRIPTOR):
@@ -40,19 +40,17 @@ def unpack(status: Status) -> dict[str, object]:
     return found
 
 
-def told(error: BaseException) -> tuple[str, str, dict[str, object]]:
+def told(error: BaseException) -> tuple[str, str, dict[str, Any]]:
     status = errors.status_of(error)
     found = unpack(status)
     info = found["ErrorInfo"]
-    assert isinstance(info, details.ErrorInfo)
     assert info.domain == errors.DOMAIN
     code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
     return code.name, info.reason, found
 
 
-def fields(found: dict[str, object]) -> list[str]:
+def fields(found: dict[str, Any]) -> list[str]:
     bad = found["BadRequest"]
-    assert isinstance(bad, details.BadRequest)
     return [violation.field for violation in bad.field_violations]
 
 
@@ -72,11 +70,9 @@ def test_a_refusal_because_of_a_run_names_it() -> None:
     busy, missing = Rejected(Reason.AGENT_BUSY), Rejected(Reason.ARCHIVED)
     busy.run = missing.run = ("c", "c:3")
     info = told(busy)[2]["ErrorInfo"]
-    assert isinstance(info, details.ErrorInfo)
     assert dict(info.metadata) == {"run": "conversations/c/requestCycles/c:3"}
     for other in (missing, Rejected(Reason.AGENT_BUSY)):
         info = told(other)[2]["ErrorInfo"]
-        assert isinstance(info, details.ErrorInfo)
         assert not info.metadata
 
 
@@ -93,9 +89,6 @@ def test_a_quota_says_whose_it_is_what_is_used_and_when_it_is_free_again(princip
     )
     assert (code, reason) == ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED")
     info, failure, retry = (found[kind] for kind in ("ErrorInfo", "QuotaFailure", "RetryInfo"))
-    assert isinstance(info, details.ErrorInfo)
-    assert isinstance(failure, details.QuotaFailure)
-    assert isinstance(retry, details.RetryInfo)
     assert dict(info.metadata) == {
         "quota": "cost_per_day", "limit": "2500000", "used": "2600000", "principal": principal,
     }  # fmt: skip
@@ -110,7 +103,6 @@ def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:
         code, reason, found = told(error)
         assert (code, reason) == ("UNAVAILABLE", "STORE_UNAVAILABLE")
         retry = found["RetryInfo"]
-        assert isinstance(retry, details.RetryInfo)
         assert retry.retry_delay.seconds == 1
         assert "disk" not in str(errors.status_of(error))
 
@@ -174,7 +166,6 @@ def test_fields_within_a_field_are_named_by_their_path() -> None:
 def test_what_does_not_exist_is_named() -> None:
     code, reason, found = told(errors.ConversationNotFoundError("conversations/x"))
     resource = found["ResourceInfo"]
-    assert isinstance(resource, details.ResourceInfo)
     assert (code, reason, resource.resource_name) == ("NOT_FOUND", "NOT_FOUND", "conversations/x")
     assert told(messages.UnknownConversationError("gone"))[0] == "NOT_FOUND"
 
@@ -182,7 +173,6 @@ def test_what_does_not_exist_is_named() -> None:
 def test_pruned_events_name_the_oldest_revision() -> None:
     code, reason, found = told(ports.RevisionTooOldError("pruned", oldest=17))
     info = found["ErrorInfo"]
-    assert isinstance(info, details.ErrorInfo)
     assert (code, reason, info.metadata["oldest_revision"]) == ("OUT_OF_RANGE", "REVISION_TOO_OLD", "17")
 
 
@@ -198,7 +188,6 @@ def test_a_fault_tells_the_client_a_number_and_the_log_the_rest(
     assert b"/srv" not in wire
     (entry,) = caplog.records
     info = unpack(status)["ErrorInfo"]
-    assert isinstance(info, details.ErrorInfo)
     assert info.metadata["id"] in entry.getMessage()
     assert entry.exc_info is not None
 
