@@ -1,8 +1,7 @@
 """A process that commits until it is killed and reports what is durable: `python -m … DIRECTORY`, a line per commit.
 
 Two threads commit to conversations of their own. A line `conversation step` is written to standard output once the
-commit has returned; standard output is a pipe, and a line is one write. Without a directory it forks such a process for
-each one that it reads: that says its number first; `dead` follows its end.
+commit has returned; standard output is a pipe, and a line is one write.
 """
 
 import os
@@ -36,17 +35,5 @@ def commit_for_ever(directory: str) -> None:
         thread.join()
 
 
-def fork_for_each() -> None:
-    for directory in sys.stdin:
-        process = os.fork()
-        if process == 0:
-            os.write(1, f"{os.getpid()}\n".encode())
-            commit_for_ever(directory.rstrip("\n"))
-        os.waitpid(process, 0)
-        os.write(1, b"dead\n")
-
-
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        commit_for_ever(sys.argv[1])
-    fork_for_each()
+    commit_for_ever(sys.argv[1])

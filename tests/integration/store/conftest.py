@@ -1,18 +1,15 @@
 """Both stores, and a way to make the writer wait."""
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from actors.adapters.store.postgres.store import open_postgres
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.adapters.store.store import SqlStore
 from actors.ports import FaultPoints, Store
 from tests.support.patience import eventually
 from tests.support.stores import ME
@@ -91,16 +88,3 @@ def wait_until_removed(store: PeeweeStore) -> None:
 def reading(store: PeeweeStore) -> Generator[sqlite3.Connection]:
     with store._readers.lend() as session:
         yield session.connection
-
-
-def at_once(store: Store, gate: Gate, calls: Sequence[Callable[[], object]]) -> list[BaseException | None]:
-    """Let these wait behind a change that is held, so that one transaction writes them; what each raised."""
-    gate.close()
-    with ThreadPoolExecutor(len(calls) + 1) as threads:
-        first = threads.submit(store.delete, "nobody")
-        gate.wait_until_held()
-        running = [threads.submit(call) for call in calls]
-        eventually(lambda: cast("SqlStore", store).waiting == len(calls), "they wait")
-        gate.open()
-        first.result(SECONDS)
-        return [future.exception(SECONDS) for future in running]

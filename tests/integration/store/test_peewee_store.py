@@ -80,6 +80,19 @@ def tamper(path: Path, statement: str, *values: object) -> None:
 # --- crashes --------------------------------------------------------------------------------------------------
 
 
+FORKS = """
+import os, sys
+from tests.integration.store.committer import commit_for_ever
+for directory in sys.stdin:
+    process = os.fork()
+    if process == 0:
+        os.write(1, b"%d\\n" % os.getpid())
+        commit_for_ever(directory.rstrip())
+    os.waitpid(process, 0)
+    os.write(1, b"dead\\n")
+"""
+
+
 def kill_at_random(forks: subprocess.Popen[bytes], path: Path, patience: random.Random) -> dict[bytes, int]:
     """Let a process commit, kill it at some moment; the last step that it has acknowledged, by conversation."""
     assert forks.stdin is not None
@@ -96,8 +109,8 @@ def kill_at_random(forks: subprocess.Popen[bytes], path: Path, patience: random.
 
 @pytest.fixture
 def forks() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has imported all that a committing one needs."""
-    command = [sys.executable, "-m", "tests.integration.store.committer"]
+    """A process that forks one that commits for each directory that it reads, as it has imported all that they need."""
+    command = [sys.executable, "-c", FORKS]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, start_new_session=True) as process:
         try:

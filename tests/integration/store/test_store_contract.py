@@ -1,16 +1,17 @@
 """What every store promises, whatever it is made of."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from actors import ports
+from actors.adapters.store.store import SqlStore
 from actors.core.content import (
     Image,
     Message,
@@ -31,8 +32,9 @@ from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop,
 from actors.core.states import Completed, ContextExhausted, Failed, Idle, Ledger, QueuedInput, State
 from actors.ports.records import AuditEntry, AuditFilter, CallDecision, CommandOrigin, LogAudit, Outcome
 from actors.ports.store import UNARCHIVED, IsArchived, Selection
-from tests.integration.store.conftest import SECONDS, Gate, at_once
+from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CHANGED, CommitBuilder, message_of, record_of
+from tests.support.patience import eventually
 from tests.support.samples import REPORTS, STATES
 
 IMAGE = Image("sha256-1", "image/png", 10, 20)
@@ -53,6 +55,19 @@ def stored(store: ports.Store, conversation_id: str) -> tuple[Any, ...]:
         events,
         store.transitions(conversation_id, after_step=0, limit=99),
     )
+
+
+def at_once(store: ports.Store, gate: Gate, calls: Sequence[Callable[[], object]]) -> list[BaseException | None]:
+    """Let these wait behind a change that is held, so that one transaction writes them; what each raised."""
+    gate.close()
+    with ThreadPoolExecutor(len(calls) + 1) as threads:
+        first = threads.submit(store.delete, "nobody")
+        gate.wait_until_held()
+        running = [threads.submit(call) for call in calls]
+        eventually(lambda: cast("SqlStore", store).waiting == len(calls), "they wait")
+        gate.open()
+        first.result(SECONDS)
+        return [future.exception(SECONDS) for future in running]
 
 
 # --- records --------------------------------------------------------------------------------------------------
@@ -110,6 +125,7 @@ def test_every_field_of_a_record_comes_back(store: ports.Store) -> None:
     )
     store.commit(draft.create())
     assert store.load("c1") == replace(draft.record, log_hash=loaded(store, "c1").log_hash)
+    assert store.owner("c1") == draft.record.principal
 
 
 def test_what_never_changes_is_not_changed_by_a_commit(store: ports.Store) -> None:
@@ -130,7 +146,7 @@ def test_a_profile_changes_only_with_a_commit_that_says_so(store: ports.Store) -
 
 
 def test_unknown_ids_are_simply_not_there(store: ports.Store) -> None:
-    assert store.load("no") is None
+    assert (store.load("no"), store.owner("no")) == (None, None)
     assert store.find_slug("local", "no") is None
     assert store.find_slug("local", "") is None
     assert store.snapshot("no", 5) is None
@@ -287,11 +303,6 @@ def test_a_commit_that_contradicts_itself_is_refused(
     with pytest.raises(ValueError, match="c1"):
         store.commit(broken(grown.next(steps=2)))
     assert stored(store, "c1") == before
-
-
-def test_whose_a_conversation_is(store: ports.Store, grown: CommitBuilder) -> None:
-    assert store.owner("c1") == grown.record.principal
-    assert store.owner("no") is None
 
 
 # --- atomicity ------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
 from actors.ports import CommandRecord, Commit, FencedError
 from actors.ports.store import Selection
-from tests.integration.store.conftest import SECONDS, Gate, at_once
+from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.test_store_contract import at_once
 from tests.support.commit_builder import CommitBuilder
 from tests.support.patience import eventually
 
