@@ -176,9 +176,10 @@ def test_the_chart_of_tokens_has_axes(browser: Any, server: ServerProcess, shown
     assert scale[0] == "0"
     assert len(scale) > 2
     assert page.page.inner_text(".chart .unit") == "tokens"
-    places = "all => all.map(one => { const box = one.getBoundingClientRect(); return [box.left, box.right]; })"
-    times = page.page.eval_on_selector_all(".times time", places)
-    columns = page.page.eval_on_selector_all(".columns .column", places)
+    # In one evaluation: the page may be drawn again between two, and what was found before has no place then.
+    times, columns = page.page.evaluate("""['.times time', '.columns .column'].map(name =>
+        [...document.querySelectorAll(name)].map(one => one.getBoundingClientRect())
+            .map(box => [box.left, box.right]))""")
     assert times[0][0] == pytest.approx(columns[0][0], abs=1)
     assert all(one[1] <= two[0] for one, two in pairwise(times)), "times lie over one another"
     page.close()
