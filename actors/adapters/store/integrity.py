@@ -69,7 +69,8 @@ def _violations(session: Session, id_: str, row: rows.Row) -> Iterator[str]:
             for revision, notification in enumerate(rows.notifications_of(logged), logged.first_revision):
                 match notification:
                     case MessageAdded(message=message):
-                        messages[message.sequence] = message
+                        if messages.setdefault(message.sequence, message) is not message:
+                            yield f"message {message.sequence} is twice in the log"
                     case RunStop():
                         stops.add(revision)
                     case QueueChanged(fate=fate) if fate is not Fate.QUEUED:

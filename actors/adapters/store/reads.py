@@ -261,8 +261,7 @@ class StoreReads(ABC):
     def messages(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[Message, ...]:
-        page = {"after": after, "before": ALL if before is None else before, "limit": limit}
-        return self._all(rows.message_of, _MESSAGES[descending], id=conversation_id, **page)
+        return self._page(rows.message_of, _MESSAGES[descending], before, id=conversation_id, after=after, limit=limit)
 
     def message(self, conversation_id: str, message_id: str) -> Message | None:
         key = rows.message_key(conversation_id, message_id)
@@ -287,8 +286,7 @@ class StoreReads(ABC):
     def stopped_runs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[ports.StoppedRun, ...]:
-        page = {"after": after, "before": ALL if before is None else before, "limit": limit}
-        return self._all(rows.run_of, _RUNS[descending], id=conversation_id, **page)
+        return self._page(rows.run_of, _RUNS[descending], before, id=conversation_id, after=after, limit=limit)
 
     def stopped_run(self, conversation_id: str, run: str) -> ports.StoppedRun | None:
         return self._one(rows.run_of, _RUN, id=conversation_id, run=run)
@@ -296,8 +294,12 @@ class StoreReads(ABC):
     def settled_inputs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[ports.SettledInput, ...]:
-        page = {"after": after, "before": ALL if before is None else before, "limit": limit}
-        return self._all(rows.fate_of, _FATES[descending], id=conversation_id, **page)
+        return self._page(rows.fate_of, _FATES[descending], before, id=conversation_id, after=after, limit=limit)
+
+    def _page(
+        self, convert: Callable[[rows.Row], Found], page: Statement, before: int | None, **values: Any
+    ) -> tuple[Found, ...]:
+        return self._all(convert, page, before=ALL if before is None else before, **values)
 
     def _all(self, convert: Callable[[rows.Row], Found], statement: Statement, **values: Any) -> tuple[Found, ...]:
         return self._read(lambda session: tuple(map(convert, session.execute(statement, **values))))

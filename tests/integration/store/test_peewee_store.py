@@ -529,6 +529,7 @@ TAMPERING = {
     "UPDATE log SET event = replace(event, 'test', 'tesT') WHERE step = 3": "step 3 has been modified",
     "UPDATE log SET count = 1 WHERE step = 3": "step 3 records 1 events, but the stored ones differ",
     "UPDATE log SET notifications = '[' WHERE step = 3": "cannot be read",
+    "UPDATE log SET notifications = (SELECT notifications FROM log WHERE step = 3) WHERE step = 4": "twice in the log",
     "UPDATE log SET hash = prev_hash WHERE step = 6": "step 6 has been modified",
     "UPDATE log SET first_revision = first_revision + 1 WHERE step > 3": "revisions are missing before",
     "UPDATE log SET prev_hash = 'x' WHERE step = 3": "step 3 does not follow step 2",

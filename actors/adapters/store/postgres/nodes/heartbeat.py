@@ -185,8 +185,12 @@ class LeaseClock(Lease):
         self._renewed = time.monotonic_ns()
         self._fd: int | None = os.memfd_create("bedrock-lease", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, _BYTES)
-        self._map = mmap.mmap(self._fd, _BYTES)
-        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
+        try:
+            self._map = mmap.mmap(self._fd, _BYTES)
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(self._fd)
+            raise
         self._word = memoryview(self._map).cast("q")
 
     @property
