@@ -332,8 +332,11 @@ def test_a_connection_that_was_idle_for_too_long_is_not_used(monkeypatch: pytest
         assert server.accepted == 2
 
 
-def test_only_so_many_are_kept_and_the_last_one_is_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_IDLE", 2)
+@pytest.mark.parametrize(("limit", "value"), [("MAX_IDLE", 2), ("max_open_files", lambda: 47)])
+def test_only_so_many_are_kept_and_the_last_one_is_used_first(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: object
+) -> None:
+    monkeypatch.setattr(http, limit, value)
     together = threading.Barrier(3)
 
     def meeting(connection: ServedConnection) -> None:

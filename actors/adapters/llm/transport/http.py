@@ -37,7 +37,7 @@ from actors.adapters.llm.transport.connections import (
     TransportTimeoutError,
     open_socket,
 )
-from actors.common.machine import client_tls, exhausted_resource
+from actors.common.machine import client_tls, exhausted_resource, max_open_files
 from actors.common.settings_checks import read_named
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
@@ -54,13 +54,15 @@ READ_BYTES = 64 << 10
 READ_COST, LINE_COST = 1 / 500, 1 / 20_000
 BURST_SECONDS = 1.0
 
-# Maximum seconds that an idle connection is kept; servers keep idle connections longer.
+# Maximum seconds after which an idle connection is used again; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
 # If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
-# Maximum number of idle connections to one server; further ones are closed.
+# Maximum number of idle connections to one server; further ones are closed. If this process can open only few files,
+# the maximum is a sixteenth of that limit, because requests and tools need most of the files.
 MAX_IDLE = 100
+_SHARE_OF_FILES = 16
 
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,24})[ \t]*(?:;[^\n]*)?\r?\n")
 _TRAILERS = re.compile(rb"(?:[^\r\n][^\n]*\n)*\r?\n")
@@ -328,7 +330,8 @@ class Adapter(HTTPAdapter):
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
-        super().__init__(pool_maxsize=MAX_IDLE)
+        files = max_open_files()
+        super().__init__(pool_maxsize=MAX_IDLE if files < 0 else max(1, min(MAX_IDLE, files // _SHARE_OF_FILES)))
         # It logs URLs, and warns of each connection above the maximum.
         logging.getLogger("urllib3").setLevel(logging.ERROR)
 
