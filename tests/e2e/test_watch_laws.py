@@ -38,10 +38,7 @@ DEAD_SECONDS = 40.0
 """After which a client notices at the latest that its connection died in silence."""
 KEPT_DAYS = 2 / 86_400
 KEPT_EVENTS = 40
-pytestmark = [
-    pytest.mark.timeout(120 + 30 * (RESUMES // ROUND + 1)),
-    pytest.mark.one_server("the server is restarted, and streams are held against SQLite's file"),
-]
+pytestmark = pytest.mark.one_server("the server is restarted, and streams are held against SQLite's file")
 
 _ROWS = """
 SELECT first_revision, at, notifications, step FROM log

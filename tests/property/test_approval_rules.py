@@ -28,8 +28,6 @@ from actors.ports import InvalidApprovalRuleError
 from tests.machine.columns import PARENT
 from tests.property.profiles import profile
 
-pytestmark = pytest.mark.timeout(3_600)
-
 PROGRAMS = ("git", "rm", "make", "ls", "x")
 """Programs that note their arguments and do nothing else."""
 WRAPPERS = ("bash", "sh", "env", "nice", "nohup", "timeout", "xargs", "find", "awk", "sed", "python3")

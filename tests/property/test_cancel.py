@@ -1,14 +1,11 @@
 """A cancel at any step (I7, I8): it settles, and the conversation can be talked to again."""
 
-import pytest
 from hypothesis import given
 
 from tests.property.drive import a_context, happen
 from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
-
-pytestmark = pytest.mark.timeout(3_600)
 
 
 @profile(300)

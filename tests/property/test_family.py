@@ -6,7 +6,6 @@ Parent and children are real machines; what passes between them is mail. The law
 from collections import Counter
 from typing import ClassVar, Self
 
-import pytest
 from hypothesis import stateful
 from msgspec.structs import replace
 
@@ -20,8 +19,6 @@ from tests.property.profiles import everything_was_seen, profile
 from tests.property.step_laws import check
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
-
-pytestmark = pytest.mark.timeout(3_600)
 
 DETAILS = tapes(16, 16)
 

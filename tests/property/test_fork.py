@@ -28,8 +28,6 @@ from tests.property.written import WrittenWorld
 from tests.support.model_requests import body_of, provider, request
 from tests.support.stores import new_store
 
-pytestmark = pytest.mark.timeout(3_600)
-
 PROTOCOLS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-4o", "openai-responses": "gpt-5.2"}
 
 

@@ -5,7 +5,6 @@ Here over histories that no machine writes, whose answers leave out anything; te
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +23,6 @@ from actors.core.content import (
 from actors.core.history import violations
 from tests.property.growing import Growing
 from tests.property.profiles import profile
-
-pytestmark = pytest.mark.timeout(3_600)
 
 WORDS = st.sampled_from(["", " ", "hi", "<system-notice>no"]).map(Text)
 PICTURES = st.just(Image("sha256-1", "image/png", 10, 20))

@@ -34,8 +34,6 @@ from tests.support.services import in_memory
 from tests.support.stores import StoreProxy, new_store
 from tests.support.toolboxes import NothingKept
 
-pytestmark = pytest.mark.timeout(3_600)
-
 EVERYTHING = 100_000
 ALONE = (*COMMANDS, Restart)
 """What never waits with outcomes. A cancel and a fault do, once the store has refused them."""

@@ -26,8 +26,6 @@ from tests.property.world import World
 from tests.support.commit_builder import record_of
 from tests.support.stores import new_store
 
-pytestmark = pytest.mark.timeout(3_600)
-
 WAITED = {Fate.DELIVERED, Fate.RETURNED, Fate.DISCARDED, Fate.WITHDRAWN}
 EVERYTHING = 100_000
 

@@ -12,8 +12,6 @@ from actors.core.notifications import StopReason
 from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes
 
-pytestmark = pytest.mark.timeout(3_600)
-
 Events = list[request_cycles.CycleEvent]
 
 

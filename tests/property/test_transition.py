@@ -20,8 +20,6 @@ from tests.property.step_laws import check_transition
 from tests.property.tape import Tape
 from tests.property.world import COMMANDS
 
-pytestmark = pytest.mark.timeout(3_600)
-
 DECISIONS = 60
 """A tape."""
 TOGETHER = 10

@@ -24,8 +24,6 @@ from tests.property.written import WrittenWorld
 from tests.support.replaying import differences
 from tests.support.stores import new_store
 
-pytestmark = pytest.mark.timeout(3_600)
-
 
 def live(world: WrittenWorld, tape: Tape) -> None:
     """A life in which owners change and receipts come in."""

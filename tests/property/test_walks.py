@@ -6,7 +6,6 @@ the forms that providers get.
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 
 from actors.core.content import MessageType
@@ -21,8 +20,6 @@ from tests.property.profiles import everything_was_seen, profile
 from tests.property.step_laws import check
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
-
-pytestmark = pytest.mark.timeout(3_600)
 
 REQUESTS = {
     f"{state} {phase}"

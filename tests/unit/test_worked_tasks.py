@@ -23,7 +23,7 @@ TASKS = {
     "### A new model protocol": "new-model-protocol",
     "### A new store": "new-store",
 }
-pytestmark = pytest.mark.timeout(1_800)
+pytestmark = pytest.mark.timeout(900)  # they check and test a whole copy of the repository
 Carried: TypeAlias = tuple[Path, dict[str, set[str]]]
 """A copy of the repository in which all tasks were carried out, and the files that each task has changed there."""
 EVERY_TASK = pytest.mark.parametrize("heading", TASKS, ids=TASKS.values())

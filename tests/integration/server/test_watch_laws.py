@@ -26,7 +26,6 @@ SHORT = 10
 """Events of commits that may come in the same millisecond: all of these count as one."""
 ROUND = 200
 """Streams that are checked together."""
-pytestmark = pytest.mark.timeout(120 + (RESUMES + RACES) // 20)
 
 
 class Novelist:
