@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from operator import le
 from pathlib import Path
 from typing import Any
 
@@ -336,7 +337,7 @@ def test_a_failed_opening_holds_nothing(path: Path) -> None:
     for _ in range(3):
         with pytest.raises(ports.StoreUnusableError):
             open_store(path)
-    assert resources() == before
+    assert all(map(le, resources(), before))  # what an earlier test has left may go meanwhile
 
 
 def test_the_race_of_sqlites_write_ahead_log_is_known_by_version() -> None:
@@ -368,7 +369,7 @@ def test_closing_gives_back_every_descriptor_and_thread_also_those_of_dead_threa
             list(threads.map(store.snapshot, ["c1"] * 200, [5] * 200))
         assert resources()[0] > before[0]
         store.close()
-        assert resources() == before
+        assert all(map(le, resources(), before))
     assert sorted(file.name for file in path.iterdir()) == ["bedrock.db", "initialized", "lock", "reserve"]
 
 

@@ -203,7 +203,7 @@ def test_no_token_is_lost_when_several_programs_make_one(world: World, tmp_path:
         thread.join()
     assert set(world.file.read()) == set(made)
     assert len({token.id for token in made}) == 40
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_the_file_is_read_only_when_it_has_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
