@@ -188,7 +188,7 @@ class ConversationPipeline:
             loaded = LoadedConversation(self.services, taken_over(record, self.services.node))
             alive = self.services.toolbox.jobs(self.conversation_id)
             if (unit := recovering(loaded, self.now(), alive)) is not None:
-                self._carry_out(loaded, unit)
+                self._commit_and_act(loaded, unit)
             self.loaded = loaded
             self.executor.rights.mode = loaded.context.mode
         return self.loaded
@@ -266,9 +266,9 @@ class ConversationPipeline:
     ) -> None:
         """Commit the unit, publish its events, and start its effects. Raises StoreError; then nothing has changed."""
         unit.origin = self.origin or unit.origin
-        self._carry_out(loaded, unit, *others, command=command, urgent=urgent)
+        self._commit_and_act(loaded, unit, *others, command=command, urgent=urgent)
 
-    def _carry_out(
+    def _commit_and_act(
         self,
         loaded: LoadedConversation,
         unit: UnitOfWork,

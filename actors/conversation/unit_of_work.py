@@ -1,7 +1,7 @@
 """The unit of work: the changes that one message makes to a conversation, collected until they are committed together.
 
-A unit collects a chain of transitions, a changed setting, or both. It is written in one commit; if the commit fails,
-the unit has no effect.
+A unit collects a chain of transitions, a changed setting, or both, and gives its events their revisions (`_log`). It is
+written in one commit; if the commit fails, the unit has no effect.
 """
 
 from __future__ import annotations

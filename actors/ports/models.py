@@ -35,7 +35,7 @@ class ModelInfo(Struct, frozen=True):
     display_name: str
     provider: str
     protocol: str
-    """The protocol of its provider: "anthropic", "openai-chat", "openai-responses" or "demo"."""
+    """The wire protocol of its provider, such as "anthropic"."""
     context_window: int
     max_output: int
     usable_window: int

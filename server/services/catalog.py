@@ -31,10 +31,7 @@ from server.wire.messages import MODE, REASONING_EFFORT, TOOL_GROUP, duration, s
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _PROTOCOLS = {
-    "anthropic": v1.Model.PROTOCOL_ANTHROPIC,
-    "openai-chat": v1.Model.PROTOCOL_OPENAI_CHAT,
-    "openai-responses": v1.Model.PROTOCOL_OPENAI_RESPONSES,
-    "demo": v1.Model.PROTOCOL_DEMO,
+    name.removeprefix("PROTOCOL_").lower().replace("_", "-"): number for name, number in v1.Model.Protocol.items()
 }
 _TIERS = {
     "A": v1.GetServerInfoResponse.Sandbox.TIER_A,

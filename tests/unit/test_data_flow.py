@@ -46,7 +46,7 @@ def names(path: str) -> Names:
 
 def test_all_flows_are_drawn() -> None:
     assert RECORDED
-    assert len(FLOWS) == PAGE.count("<!-- flow -->") == 3
+    assert len(FLOWS) == PAGE.count("<!-- flow -->") == 5
 
 
 @EVERY_FLOW

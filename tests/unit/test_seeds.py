@@ -241,8 +241,14 @@ def exists(token: str) -> bool:
             thing: Any = importlib.import_module(".".join(parts[:end]))
         except ModuleNotFoundError:
             continue
-        return _leads_on(thing, parts[end:])
+        return _leads_on(thing, parts[end:]) and not (end < len(parts) and _is_imported(thing, parts[end]))
     return False
+
+
+def _is_imported(module: Any, name: str) -> bool:
+    """A reader looks for a name where it is defined, or in the package."""
+    thing = getattr(module, name, None)
+    return getattr(thing, "__name__", "") == name and not thing.__module__.startswith(module.__name__)
 
 
 def _leads_on(thing: Any, attributes: list[str]) -> bool:

@@ -40,7 +40,8 @@ from actors.ports import (
 from actors.ports.records import AuditEntry, CommandOrigin, LogAudit, Outcome
 
 RECORD, MESSAGE = models.columns(models.Records), models.columns(models.Messages)
-FIXED, CHANGING = RECORD[:8], RECORD[8:-2]  # what never changes, and what each commit writes besides `log_hash`
+# What never changes, and what each commit writes besides `log_hash`.
+FIXED, CHANGING = RECORD[: RECORD.index("state")], RECORD[RECORD.index("state") : RECORD.index("slug")]
 
 _NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "last_seq")
 

@@ -52,6 +52,15 @@ def test_a_path_is_what_it_is_in_truth(project: Path, path: str, real: str) -> N
     assert subject(project / "src", "search", pattern="x", path=path).trees == wanted
 
 
+def test_a_tool_without_an_argument_path_has_its_case_or_touches_no_file() -> None:
+    """Else no approval rule by path would ever match its calls, not even one that denies."""
+    cases = {"bash", "keyword_search", "spawn_sub_agent"}
+    without_files = {"think", "request_mode_upgrade", "submit_result", "submit_error"}
+    every = {spec.name: spec for sub_agent in (False, True) for spec in TOOLS.specs(sub_agent=sub_agent)}
+    pathless = {name for name, spec in every.items() if "path" not in spec.input_schema["properties"]}
+    assert pathless == cases | without_files
+
+
 def test_a_search_reads_a_tree_and_sub_agents_are_given_files(project: Path) -> None:
     (project / ".git").mkdir()
     assert subject(project / "src", "search", pattern="x").trees == (str(project / "src"),)
