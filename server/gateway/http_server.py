@@ -78,14 +78,17 @@ def guarded(settings: Gateway, api: HttpApi, links: Links | None = None) -> ASGI
 
 
 def _sandboxed(app: ASGIApp) -> ASGIApp:
+    """Also without ranges, which a server may ignore: Starlette would refuse what it does not understand as text."""
+
     async def sandboxed(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = list(message.get("headers", []))
+                given = [each for each in message.get("headers", []) if each[0] != b"accept-ranges"]
                 message["headers"] = given if any(name == SANDBOX[0] for name, _ in given) else [*given, SANDBOX]
             await send(message)
 
-        await app(scope, receive, with_policy)
+        whole = [each for each in scope["headers"] if each[0] != b"range"]
+        await app({**scope, "headers": whole}, receive, with_policy)
 
     return sandboxed
 

@@ -219,6 +219,16 @@ def test_a_refused_message_is_an_error_of_http(http: httpx.Client, tmp_path: Pat
     assert (http.head("/openapi.json").status_code, http.post("/openapi.json").status_code) == (200, 405)
 
 
+@pytest.mark.parametrize("path", ["/openapi.json", "/console/icon.svg"])
+def test_a_range_is_ignored(http: httpx.Client, path: str) -> None:
+    """RFC 9110 allows that for any range, and demands it for units that a server does not know."""
+    whole = http.get(path)
+    assert "accept-ranges" not in whole.headers
+    for given in ("bytes=0-3", "bytes=5-1", "lines=1-2", "x"):
+        answer = http.get(path, headers={"Range": given})
+        assert (answer.status_code, answer.content) == (200, whole.content), given
+
+
 def test_lines_of_json_end_with_a_word(http: httpx.Client, tmp_path: Path) -> None:
     name = created(http, tmp_path)
     answer = http.get(f"/v1/{name}:subscribe?untilSettled=true", headers={"Accept": "application/x-ndjson"})

@@ -392,10 +392,15 @@ def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
     return using(_ASK, {"reason": f"To run this, which changes something: {tried}"}, text, request)
 
 
+def _lines(result: ToolResult) -> list[str]:
+    """The lines that are printed, without the empty ones around them; the first keeps its indent."""
+    return result.output.rstrip().lstrip("\n").splitlines()
+
+
 def _report(name: str, result: ToolResult) -> str:
     if result.outcome is ToolOutcome.DENIED:
         return f"You said no, so {name} did not run. That is fine."
-    lines = result.output.strip().splitlines()
+    lines = _lines(result)
     shown_lines = "\n".join(lines[:SHOWN_LINES])
     if is_failed(result):
         return f"{name} failed. It says:\n{shown_lines}"
@@ -451,7 +456,7 @@ def _begin(task: str, request: ModelRequest) -> Scene:
 
 
 def _submit(result: ToolResult, request: ModelRequest) -> Scene:
-    lines = [line for line in result.output.strip().splitlines() if line != _WENT_WELL]
+    lines = [line for line in _lines(result) if line != _WENT_WELL]
     said = "\n".join(lines[:_SUBMITTED_LINES]) or "nothing"
     if is_failed(result):
         return using("submit_error", {"error": said}, "That did not work.", request)

@@ -75,8 +75,10 @@ def test_the_result_is_reported_and_the_turn_ends() -> None:
     first = said_to_demo(user("Hello"))
     call = first.content[-1]
     assert isinstance(call, ToolUse)
-    answer = said_to_demo(user("Hello"), Turn("assistant", first.content), user(ToolSuccess(call.id, "a.txt\nb.txt\n")))
-    assert "bash answered with 2 lines:\na.txt\nb.txt" in text_of(answer)
+    answer = said_to_demo(
+        user("Hello"), Turn("assistant", first.content), user(ToolSuccess(call.id, "  a.txt\n  b.txt\n"))
+    )
+    assert "bash answered with 2 lines:\n  a.txt\n  b.txt" in text_of(answer)
     assert answer.end_turn
 
 
@@ -269,7 +271,7 @@ def lived(task: str, *results: ToolError | ToolSuccess, tools: tuple[ToolSpec, .
     ],
 )
 def test_a_sub_agent_does_what_its_task_says_and_submits_what_came_of_it(task: str, call: tuple[str, Any]) -> None:
-    assert lived(task, ToolSuccess("", "4\n[exit code 0]")) == [call, ("submit_result", {"result": "4"})]
+    assert lived(task, ToolSuccess("", "\n  4\n[exit code 0]")) == [call, ("submit_result", {"result": "  4"})]
 
 
 def test_a_sub_agent_whose_tool_fails_submits_why() -> None:
