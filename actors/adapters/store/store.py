@@ -233,17 +233,17 @@ class Writer(ABC):
 
     def _serve(self, batch: list[Ticket]) -> None:
         """Write the changes in one transaction, and wake their callers, whatever happens."""
+        why = "nothing is known of the write"
         try:
             self._transact(batch)
         except BaseException as error:
             why = self._failed(batch, error)
-            for ticket in batch:
-                if ticket.lost:
-                    ticket.error = self._unavailable(why)
             if not isinstance(error, Exception):
                 raise
         finally:
             for ticket in batch:
+                if ticket.lost:
+                    ticket.error = self._unavailable(why)
                 ticket.done.release()
 
     def _transact(self, batch: list[Ticket]) -> None:
@@ -258,6 +258,8 @@ class Writer(ABC):
         session.run("COMMIT")
         self._committed()
         self._faults.hit("store.after_commit")
+        for ticket in batch:
+            ticket.written = ticket.error is None
 
     def _write_alone(self, ticket: Ticket, session: Session) -> None:
         session.run("SAVEPOINT change")

@@ -1,5 +1,6 @@
 """The SQLite store on real files: crashes, full disks, damage, locks, and what it leaves behind."""
 
+import errno
 import gc
 import hashlib
 import logging
@@ -17,6 +18,7 @@ from contextlib import ExitStack, closing, contextmanager
 from operator import le
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -211,6 +213,32 @@ def test_every_writer_in_a_failed_transaction_gets_an_error_and_nothing_of_it_is
         assert store.verify(draft.id) == ()
 
 
+def test_a_disk_that_becomes_read_only_takes_no_change_for_written_and_may_come_back(
+    store: PeeweeStore, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even with a deletion, for which the reserve is removed."""
+    drafts = [grow(store, f"c{number}", 1) for number in range(3)]
+    before = drafts[1].record
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with ThreadPoolExecutor(3) as threads, monkeypatch.context() as disk:
+        running = held(store, gate, threads, drafts[:2])
+        running.append(threads.submit(store.delete, "c2"))
+        eventually(lambda: store.waiting == 2, "they wait")
+        disk.setattr(Path, "unlink", read_only)
+        disk.setattr(os, "posix_fallocate", read_only)
+        gate.failing["store.before_begin"] = sqlite3.OperationalError("attempt to write a readonly database")
+        gate.open()
+        errors = [type(future.exception(SECONDS)) for future in running]
+        store._writer._space.make()
+    assert errors == [type(None), StoreUnavailableError, type(None)]
+    drafts[1].record = before
+    store.commit(drafts[1].next())
+    assert store.verify("c1") == ()
+
+
 def held(
     store: PeeweeStore, gate: Gate, threads: ThreadPoolExecutor, drafts: list[CommitBuilder]
 ) -> list[Future[None]]:
@@ -239,15 +267,18 @@ class Crash(BaseException):
     """What a simulated crash raises."""
 
 
+@pytest.mark.parametrize("error", [Crash(), sqlite3.OperationalError("and the recovery fails, too")])
 @pytest.mark.parametrize("point", ["store.before_begin", "store.before_commit"])
 def test_a_writer_that_ends_leaves_no_caller_waiting(
-    path: Path, gate: Gate, point: str, caplog: pytest.LogCaptureFixture
+    path: Path, gate: Gate, point: str, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(path, gate)
     drafts = [grow(store, f"c{number}", 0) for number in range(6)]
     with ThreadPoolExecutor(6) as threads:
         running = held(store, gate, threads, drafts)
-        gate.failing[point] = Crash()
+        gate.failing[point] = error
+        if isinstance(error, Exception):
+            store._writer._rollback = Mock(side_effect=OSError)  # type: ignore[method-assign]
         gate.open()
         errors = [future.exception(SECONDS) for future in running]
     assert all(isinstance(error, ports.StoreUnavailableError) for error in errors[1:])

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -250,7 +251,7 @@ class DiskReserve:
                 self.scarce = self._released = False
         except OSError as error:
             _log.warning("no space is reserved for deletions on a full disk: %s", error.strerror)
-            self._path.unlink(missing_ok=True)
+            self._remove()
 
     def _allocate(self, size: int) -> None:
         made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -265,7 +266,11 @@ class DiskReserve:
             _log.warning("the disk is full: using the space reserved for deletions and starts")
             self._released = True
         self.scarce = True
-        self._path.unlink(missing_ok=True)
+        self._remove()
+
+    def _remove(self) -> None:
+        with suppress(OSError):  # a file system that has become read-only allows it to nobody
+            self._path.unlink()
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
         """Whether the disk has space for a checkpoint of the write-ahead log, by which the database grows.
@@ -298,4 +303,4 @@ class DiskReserve:
                 self._allocate(size)
         except OSError as error:
             _log.warning("no space is reserved for the next start: %s", error.strerror)
-            self._path.unlink(missing_ok=True)
+            self._remove()

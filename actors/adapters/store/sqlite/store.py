@@ -226,9 +226,6 @@ class SqliteWriter(Writer):
             self._transact(freeing)
         except Exception:  # noqa: BLE001 -- the callers get the error of the first attempt
             self._rollback()
-            return
-        for ticket in freeing:
-            ticket.written = ticket.error is None
 
     def _make_room(self) -> None:
         self._space.release()
