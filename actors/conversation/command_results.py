@@ -37,11 +37,11 @@ def send_result(unit: UnitOfWork, message_id: str) -> messages.SendMessageResult
     """How a message was accepted: as the first message of a run, or queued."""
     for added in unit.find(MessageAdded):
         if (message := added.message).id == message_id:
-            return messages.SendMessageResult(message_id, "direct", message.run, unit.before.last_seq, message=message)
+            return messages.SendMessageResult(message_id, "direct", message.run, unit.before.revision, message=message)
     queued = next(q for q in unit.find(QueueChanged) if q.input.message_id == message_id)
     steer = queued.delivery == "steer"
     disposition, run = ("steer_queued", live_run(unit.record)) if steer else ("follow_up_queued", "")
-    return messages.SendMessageResult(message_id, disposition, run, unit.before.last_seq, queued=queued.input)
+    return messages.SendMessageResult(message_id, disposition, run, unit.before.revision, queued=queued.input)
 
 
 def tool_result_result(unit: UnitOfWork, tool_use_id: str) -> messages.SubmitToolResultResult:
@@ -56,7 +56,7 @@ def spawn_result(unit: UnitOfWork, message_id: str) -> messages.SpawnSubAgentsRe
     after = unit.record
     root = next(added.message for added in unit.find(MessageAdded) if added.message.id == message_id)
     agents = tuple(effect.task.agent_id for effect in unit.effects if isinstance(effect, SpawnSubAgent))
-    return messages.SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, unit.before.last_seq)
+    return messages.SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, unit.before.revision)
 
 
 def cancel_result(
@@ -70,7 +70,7 @@ def cancel_result(
             no_op=not ended,
             state=summary,
             state_entered_at=now.state_updated_at,
-            revision=unit.record.last_seq,
+            revision=unit.record.revision,
             ended_jobs=ended,
             surviving_jobs=surviving,
         )
@@ -82,7 +82,7 @@ def cancel_result(
         state_entered_at=now.state_updated_at,
         recorded=recorded,
         run=before.run,
-        revision=now.last_seq,
+        revision=now.revision,
         llm_request_id=before.request_id,
         tool_use_ids=tuple(
             result.tool_use_id

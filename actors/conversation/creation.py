@@ -102,7 +102,7 @@ def new_successor(
         continued_by="",
         epoch=1,
         step=1,
-        last_seq=0,
+        revision=0,
         log_hash="",
     )
     summarised = ""
@@ -202,7 +202,7 @@ def _created(
     )
     if added:
         count = len(added)
-        record = msgspec.structs.replace(record, state=Idle(Ledger(seq=count)), last_seq=count)
+        record = msgspec.structs.replace(record, state=Idle(Ledger(seq=count)), revision=count)
     notifications = tuple(MessageAdded(message) for message in added)
     chosen = None if record.profile == Profile() else record.profile
     created = msgspec.json.encode(messages.Created(record.created_at, record.principal, chosen))

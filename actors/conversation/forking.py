@@ -52,7 +52,7 @@ def forked_conversation(
     profile = msgspec.structs.replace(
         origin.profile, forked_from=origin.id, forked_at=last.stop.run, cache_key=origin.profile.cache_key or origin.id
     )
-    record = msgspec.structs.replace(record, state=Idle(ledger), last_seq=last.revision, profile=profile)
+    record = msgspec.structs.replace(record, state=Idle(ledger), revision=last.revision, profile=profile)
     taken = ports.ForkedHistory(origin.id, last.revision, stops, tuple(_attachments(services, messages)))
     entry = Forked(at, record.principal, origin.id, last.stop.run, ledger)
     return record, _commit(record, request, messages, taken, entry)
@@ -83,7 +83,7 @@ def _runs(services: Services, origin: ports.ConversationRecord, wanted: str) -> 
 
 
 def _ended(services: Services, origin: ports.ConversationRecord) -> Iterator[ports.StoppedRun]:
-    after, end = 0, origin.last_seq + 1
+    after, end = 0, origin.revision + 1
     while page := services.store.stopped_runs(origin.id, after=after, before=end, limit=PAGE):
         yield from page
         after = page[-1].revision

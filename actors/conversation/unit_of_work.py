@@ -132,10 +132,10 @@ class UnitOfWork:
     def _log(self, event: bytes, at: int, notifications: tuple[Durable, ...], audit: LogAudit | None = None) -> None:
         context = None if self.context == self.logged_context else _encode(self.context)
         self.logged_context = self.context
-        step, first = self.record.step + 1, self.record.last_seq + 1
+        step, first = self.record.step + 1, self.record.revision + 1
         self.entries.append(LogEntry(step, at, event, first, notifications, context, audit))
         self.record = msgspec.structs.replace(
-            self.record, step=step, last_seq=first - 1 + len(notifications), updated_at=at
+            self.record, step=step, revision=first - 1 + len(notifications), updated_at=at
         )
 
     def stored_events(self) -> tuple[StoredEvent, ...]:

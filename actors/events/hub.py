@@ -481,7 +481,7 @@ class TextWindow:
                 return
             deltas += told
         # If the hub refuses it, another state was just published: the text waits for `published`, which follows.
-        if not deltas or self._bus.text_delta(self._conversation_id, record.last_seq, *deltas):
+        if not deltas or self._bus.text_delta(self._conversation_id, record.revision, *deltas):
             self._waiting.clear()
 
 

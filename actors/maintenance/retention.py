@@ -133,7 +133,7 @@ class Housekeeper:
         record = self._store.load(conversation_id)
         if record is None:
             return
-        first_kept = record.last_seq - self._retention.events_min + 1
+        first_kept = record.revision - self._retention.events_min + 1
         while self._store.prune_log(conversation_id, first_kept, older_than=before):
             yield
 

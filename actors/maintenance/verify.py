@@ -80,8 +80,8 @@ def _beginning(store: ports.StoreReader, record: ports.ConversationRecord) -> in
 
 
 def _events(store: ports.StoreReader, record: ports.ConversationRecord, after: int) -> Iterator[ports.StoredEvent]:
-    while after < record.last_seq:
-        page = store.events(record.id, after=after, limit=min(PAGE, record.last_seq - after))
+    while after < record.revision:
+        page = store.events(record.id, after=after, limit=min(PAGE, record.revision - after))
         if not page:
             return
         yield from page

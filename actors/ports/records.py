@@ -168,7 +168,7 @@ class ConversationRecord(Struct, frozen=True):
     epoch: int = 0
     """The number of times that an actor has loaded the conversation; commits with an older epoch are refused."""
     step: int = 0
-    last_seq: int = 0
+    revision: int = 0
     """The revision of the latest durable event."""
     log_hash: str = ""
     workspace_label: str = ""

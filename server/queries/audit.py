@@ -152,9 +152,9 @@ def _messages(store: StoreReader, conversion: ConversionContext, record: Convers
 def _events(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
     """Yield the lines of the events, but those pruned meanwhile."""
     after = 0
-    while after < record.last_seq:
+    while after < record.revision:
         try:
-            page = store.events(record.id, after=after, limit=min(PAGE, record.last_seq - after))
+            page = store.events(record.id, after=after, limit=min(PAGE, record.revision - after))
         except RevisionTooOldError as error:
             after = error.oldest
             continue
@@ -285,7 +285,7 @@ class StoredAudits:
         violations = findings(self._store, record) if record else ()
         if record is None or (violations and self._store.load(conversation_id) is None):
             raise ConversationNotFoundError(name)  # the conversation may have been deleted during the check
-        return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
+        return v1.VerifyConversationResponse(violations=violations, revision=record.revision)
 
     def transitions(self, record: ConversationRecord, request: v1.ListTransitionsRequest) -> v1.ListTransitionsResponse:
         listing = ("transitions", record.id, request.after_step, request.descending)
@@ -344,7 +344,7 @@ class StoredAudits:
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.name)
-        until = request.until_revision or record.last_seq
+        until = request.until_revision or record.revision
         run = _Run(self._store, record, until)
         while steps := await self._reads(run.next):
             for step in steps:

@@ -170,7 +170,7 @@ class Listings:
         if record is None:
             raise ConversationNotFoundError(request.parent)
         listing = ("messages", conversation_id, request.after_sequence, request.descending)
-        answer = v1.ListMessagesResponse(revision=record.last_seq)
+        answer = v1.ListMessagesResponse(revision=record.revision)
 
         def entries(last: _Messages | None) -> Iterator[tuple[v1.Message, _Messages]]:
             place = last.sequence if last else 0
@@ -419,14 +419,14 @@ def _forwards(
 ) -> _Entries:
     last = last or _Place()
     while request.include_settled:
-        found = store.settled_inputs(record.id, after=last.revision, before=record.last_seq + 1, limit=CHUNK)
+        found = store.settled_inputs(record.id, after=last.revision, before=record.revision + 1, limit=CHUNK)
         for settled in found:
             last = _Place(settled.revision)
             yield _settled(record.id, settled), last
         if len(found) < CHUNK:
             break
     for each, delivery, run in _after(waiting(record), last):
-        yield waiting_message(record.id, each, delivery, run), _Place(record.last_seq, each.at, each.message_id)
+        yield waiting_message(record.id, each, delivery, run), _Place(record.revision, each.at, each.message_id)
 
 
 def _backwards(
@@ -436,7 +436,7 @@ def _backwards(
         entries = waiting(record)[::-1]
         for each, delivery, run in _after(entries, last, descending=True) if last else entries:
             yield waiting_message(record.id, each, delivery, run), _Place(0, each.at, each.message_id)
-    before = last.revision if last and last.revision else record.last_seq + 1
+    before = last.revision if last and last.revision else record.revision + 1
     while request.include_settled:
         found = store.settled_inputs(record.id, before=before, limit=CHUNK, descending=True)
         for settled in found:

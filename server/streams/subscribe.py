@@ -45,7 +45,7 @@ class SettledTracker:
     def __init__(self, record: ConversationRecord) -> None:
         self._kind = str(type(record.state).__struct_config__.tag)
         self._asks = isinstance(record.state, states.ToolExecuting) and bool(record.state.questions)
-        self._since = record.last_seq
+        self._since = record.revision
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
     def apply(self, event: StoredEvent) -> None:
@@ -112,8 +112,8 @@ def open_stream(
     if not resuming:
         return InitialSnapshot(seen.record, _snapshot(conversion, seen), None)
     after = request.after_revision
-    if after > seen.record.last_seq:
-        text = f"is newer than the newest revision, {seen.record.last_seq}: take a fresh snapshot"
+    if after > seen.record.revision:
+        text = f"is newer than the newest revision, {seen.record.revision}: take a fresh snapshot"
         raise MalformedRequestError(("after_revision", text))
     return InitialSnapshot(seen.record, _snapshot(conversion, seen), after)
 
@@ -233,7 +233,7 @@ class SubscribeStream(Stream):
             opening.add_partial(self._watch.read_text(*opening.slot))
         await self._out.add([self._sources.frames.snapshot(opening.snapshot)])
         if opening.after is None:
-            self._position = opening.record.last_seq
+            self._position = opening.record.revision
         else:
             self._position = opening.after
             await self._replay()  # may raise RevisionTooOldError, before anything is sent
@@ -360,7 +360,7 @@ class _RunWait(LastingCall):
             return
         if record is None or not record.state.ledger.live or run_id(record.id, record.state.ledger.run) != self._run:
             raise ConversationNotFoundError(self._request.name)
-        self._position = record.last_seq
+        self._position = record.revision
 
 
 def _ignore_text() -> None:

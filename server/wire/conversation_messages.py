@@ -185,7 +185,7 @@ def conversation(
         create_time=messages.timestamp(record.created_at),
         update_time=messages.timestamp(record.updated_at),
         archive_time=messages.timestamp(record.archived_at or 0),
-        revision=record.last_seq,
+        revision=record.revision,
         etag=etag_of(record),
         labels=record.labels,
         approval_policy=messages.APPROVAL_POLICY[record.approval_policy],

@@ -83,7 +83,7 @@ def _store_long(data: Path) -> None:
         who = MessageType.AGENT if step % 2 else MessageType.USER
         message = Message(f"{LONG}:1:{step}", step, who, (Text(PASSAGE * 2),), step)
         entry = LogEntry(step, step, EVENT, step, (MessageAdded(message),))
-        after = msgspec.structs.replace(record, state=Idle(Ledger(seq=step)), step=step, last_seq=step, updated_at=step)
+        after = msgspec.structs.replace(record, state=Idle(Ledger(seq=step)), step=step, revision=step, updated_at=step)
         store.commit(Commit(after, step - 1, (message,), (entry,)))
     store.close()
 

@@ -50,9 +50,9 @@ def next_commit(record: ConversationRecord) -> Commit:
     step = record.step + 1
     message = Message(f"{record.id}:1:{step}", step, MessageType.TOOL, (ToolSuccess("toolu_01", "x" * 300),), step)
     changed = StateChanged(StateSummary("idle"), (ContextState.IDLE,))
-    entry = LogEntry(step, step, EVENT, record.last_seq + 1, (MessageAdded(message), changed))
+    entry = LogEntry(step, step, EVENT, record.revision + 1, (MessageAdded(message), changed))
     state = Idle(Ledger(seq=step))
-    after = msgspec.structs.replace(record, state=state, step=step, last_seq=record.last_seq + 2, updated_at=step)
+    after = msgspec.structs.replace(record, state=state, step=step, revision=record.revision + 2, updated_at=step)
     return Commit(after, record.step, (message,), (entry,))
 
 

@@ -172,7 +172,7 @@ def test_a_person_answers_it_in_a_chat_at_the_terminal(
         slug = chat.conversation.get().slug
         environ = {"BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
         with Terminal("chat", "-r", slug, environ=environ) as terminal:
-            terminal.shows("idle · ")  # the line above wraps where the directory has a long name
+            terminal.idles()  # the line above wraps where the directory has a long name
             chat.send("Ask me.")
             terminal.shows("? the MCP server t asks you, for mcp__t__ask")
             asks = (

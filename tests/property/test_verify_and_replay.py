@@ -74,7 +74,7 @@ def test_of_a_pruned_conversation_what_is_left_is_checked(sub_agent: bool) -> No
         store.delete("c")
         world = WrittenWorld(store, a_context(tape, sub_agent=sub_agent))
         live(world, tape)
-        while store.prune_log("c", world.record.last_seq * 2 // 3):
+        while store.prune_log("c", world.record.revision * 2 // 3):
             pass
         assert findings(store, world.record) == ()
 

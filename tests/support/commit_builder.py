@@ -77,7 +77,7 @@ class CommitBuilder:
         sequence = before.state.ledger.seq
         fresh = tuple(message_of(sequence + offset + 1) for offset in range(messages))
         log: list[LogEntry] = []
-        revision = before.last_seq
+        revision = before.revision
         for step in range(before.step + 1, before.step + steps + 1):
             notifications = (*(map(MessageAdded, fresh) if not log else ()), *events)
             event = f'{{"type":"test","step":{step}}}'.encode()
@@ -85,6 +85,6 @@ class CommitBuilder:
             revision += len(notifications)
         ends = state or Idle(Ledger(seq=sequence + messages))
         self.record = replace(
-            before, state=ends, step=before.step + steps, last_seq=revision, updated_at=5_000 + before.step, **fields
+            before, state=ends, step=before.step + steps, revision=revision, updated_at=5_000 + before.step, **fields
         )
         return Commit(self.record, before.step, fresh, tuple(log), command)

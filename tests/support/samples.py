@@ -112,6 +112,6 @@ def record(state: states.State | None = None, **fields: object) -> ConversationR
         "c", slug="calm-cove", state=state or STATES["idle"], state_updated_at=1_500, created_at=1_000,
         updated_at=2_000, title="A title", labels={"team": "a"}, approval_policy=ApprovalPolicy.ASK_WRITES,
         approval_rules=(ApprovalRule("r1", Action.ALLOW, tool="bash"),),
-        follow_up_policy=FollowUpPolicy.COMPLETED_ONLY, budget=Budget(run_tokens=5), last_seq=42,
+        follow_up_policy=FollowUpPolicy.COMPLETED_ONLY, budget=Budget(run_tokens=5), revision=42,
     )  # fmt: skip
     return replace(made, **fields)

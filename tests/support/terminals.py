@@ -172,6 +172,10 @@ class Terminal:
         """Wait until something holds for the screen."""
         self._until(lambda: holds(self.screen), "what was waited for")
 
+    def idles(self) -> None:
+        """Wait until the status line says so; of one that changes, only the characters that differ are written."""
+        self.until(lambda screen: any(row.startswith("idle ·") for row in screen))
+
     def wait(self, holds: Callable[[], object], what: str) -> None:
         """Wait until something holds that is not on the screen."""
         self._until(holds, what, step=0.05)

@@ -60,7 +60,7 @@ _UPDATE = Statement(
     Records.update({each: Param(each.name) for each in _WRITTEN}).where(
         Records.id == _ID,
         Records.step == Param("expected_step"),
-        Records.last_seq == Param("expected_revision"),
+        Records.revision == Param("expected_revision"),
         Records.log_hash == Param("expected_hash"),
         Records.epoch <= Param("epoch"),
         OWNED,
@@ -152,7 +152,7 @@ class EncodedCommit:
 
     def fits(self, head: Head) -> bool:
         """Whether this commit continues from the stored position `head`, and may be written by this server."""
-        follows = (head.step, head.last_seq + 1) == (self.expected_step, self.next_revision)
+        follows = (head.step, head.revision + 1) == (self.expected_step, self.next_revision)
         return follows and head.epoch <= self.epoch and head.owned
 
     def check(self, session: Session) -> Head:
@@ -160,7 +160,7 @@ class EncodedCommit:
         head = owned_head(session, self.id)
         if not self.fits(head):
             raise FencedError(
-                f"{self.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
+                f"{self.id} is at step {head.step}, revision {head.revision}, epoch {head.epoch}; "
                 f"not at step {self.expected_step}, revision {self.next_revision - 1}, epoch {self.epoch}"
             )
         return head
@@ -225,7 +225,7 @@ def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Hea
         head = found[commit.id]
         linked, log_hash = commit.links(head.log_hash)
         log += linked
-        expected = {"expected_step": head.step, "expected_revision": head.last_seq, "expected_hash": head.log_hash}
+        expected = {"expected_step": head.step, "expected_revision": head.revision, "expected_hash": head.log_hash}
         changing = dict(zip(rows.CHANGING, commit.changing, strict=True))
         changed.append({"id": commit.id, "log_hash": log_hash, **changing, **expected})
         if commit.slug != head.slug:

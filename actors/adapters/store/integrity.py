@@ -86,7 +86,7 @@ def _violations(session: Session, id_: str, row: rows.Row) -> Iterator[str]:
     yield from _ends("the end of a wait", session.execute(_FATES, id=id_), fates, begins)
     if not all(rows.is_as_written(other) for each in _OTHERS for other in session.execute(each, id=id_)):
         yield "an image, the profile or a remembered command has been modified"
-    if place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
+    if place != (conversation["step"], conversation["revision"], conversation["log_hash"]):
         yield f"the log ends at step {place.step}, but the conversation's row does not"
 
 

@@ -64,7 +64,7 @@ class Records(Table):
     node = TextField()
     epoch = Integer()
     step = Integer()
-    last_seq = Integer()
+    revision = Integer(column_name="last_seq")
     digest = TextField()
 
     slug = TextField(null=True)

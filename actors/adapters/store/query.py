@@ -187,7 +187,7 @@ class Head(NamedTuple):
     id: str
     epoch: int
     step: int
-    last_seq: int
+    revision: int
     log_hash: str
     slug: str
     owned: bool

@@ -53,7 +53,7 @@ def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
 
 _LOAD = Statement(listing.RECORDS.where(_KNOWN))
 _PRINCIPAL = Statement(Records.select(Records.principal).where(_KNOWN))
-_LAST_REVISION = Statement(Records.select(Records.last_seq).where(_KNOWN))
+_LAST_REVISION = Statement(Records.select(Records.revision).where(_KNOWN))
 _OF_SLUG = Statement(
     Records.select(Records.id).where(Records.principal == Param("principal"), Records.slug == Param("slug"))
 )
@@ -71,7 +71,7 @@ _FIRST_AT: Any = (
 )
 _AGED = Statement(
     _AGED_AND_ARCHIVED.where(
-        Records.created_at < Param("before"), Records.last_seq > Param("keep"), Param("before") > _FIRST_AT
+        Records.created_at < Param("before"), Records.revision > Param("keep"), Param("before") > _FIRST_AT
     )
 )
 _ARCHIVED = Statement(

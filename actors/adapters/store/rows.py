@@ -43,7 +43,7 @@ RECORD, MESSAGE = models.columns(models.Records), models.columns(models.Messages
 # What never changes, and what each commit writes besides `log_hash`.
 FIXED, CHANGING = RECORD[: RECORD.index("state")], RECORD[RECORD.index("state") : RECORD.index("slug")]
 
-_NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "last_seq")
+_NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "revision")
 
 _ACTOR_KINDS = {MessageType.USER: "human", MessageType.AGENT: "llm_agent"}  # of others "system"
 _TYPES = {kind.value: kind for kind in MessageType}
@@ -113,7 +113,7 @@ def changing_values(record: ConversationRecord) -> Row:
         record.updated_at, int(record.archived_at is not None), record.archived_at, str(record.mode),
         record.model, record.title, _encode(record.labels).decode(), str(record.approval_policy),
         _encode(record.approval_rules).decode(), str(record.follow_up_policy), _encode(record.budget).decode(),
-        record.continued_by, record.node, record.epoch, record.step, record.last_seq,
+        record.continued_by, record.node, record.epoch, record.step, record.revision,
     )  # fmt: skip
     return (*values, digest_of((*fixed_values(record), *values, record.slug)))
 
@@ -311,7 +311,7 @@ def check_shape(part: Commit) -> None:
         if entry.step != step or entry.first_revision != revision:
             raise ValueError(f"step {entry.step} of {part.record.id} does not follow")
         revision += len(entry.notifications)
-    if part.record.step != step or part.record.last_seq != revision - 1:
+    if part.record.step != step or part.record.revision != revision - 1:
         raise ValueError(f"the record and the log of {part.record.id} end at different steps")
     first = part.fork.revision + 1 if part.fork else 1
     if part.create and (part.expected_step or (part.log and part.log[0].first_revision != first)):
@@ -322,7 +322,7 @@ def check_shape(part: Commit) -> None:
 
 def next_revision(part: Commit) -> int:
     """The revision of the commit's first event, which must follow the stored one."""
-    return part.log[0].first_revision if part.log else part.record.last_seq + 1
+    return part.log[0].first_revision if part.log else part.record.revision + 1
 
 
 def notifications_of(row: LogRow) -> tuple[Durable, ...]:

@@ -343,7 +343,7 @@ class Talk:
         """Wait until `true`, looking again whenever the conversation publishes."""
         with self._news:
             while not true():
-                self._watch.read(self.record.last_seq)
+                self._watch.read(self.record.revision)
                 if not true():
                     assert self._news.wait(PATIENCE), f"never came true; the state is {self.state}"
 
@@ -363,8 +363,8 @@ class Talk:
     def _faults(self) -> list[Any]:
         record, truth = self.record, self.world.truth
         revisions = [event.revision for event in self.events()]
-        begins = record.last_seq + 1 - len(revisions)  # 1, unless it is a fork
-        gaps = [] if revisions == list(range(begins, record.last_seq + 1)) else [revisions]
+        begins = record.revision + 1 - len(revisions)  # 1, unless it is a fork
+        gaps = [] if revisions == list(range(begins, record.revision + 1)) else [revisions]
         history = truth.history(self.id, record.state.ledger.seq)
         return [*violations(history), *gaps, *findings(truth, record), *differences(truth, record)]
 

@@ -46,7 +46,7 @@ def make(talk: Talk, action: Action, **subject: str) -> ApprovalRule:
 
 def asked(talk: Talk, *calls: ToolUse) -> tuple[ApprovalRequested, ...]:
     """The questions that an answer with these calls raises."""
-    before = talk.record.last_seq
+    before = talk.record.revision
     talk.exchange().call(*calls)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     return tuple(talk.found(ApprovalRequested, before))

@@ -148,10 +148,10 @@ def test_instructions_that_cannot_be_read_are_said_before_the_first_message(worl
 
 def test_an_empty_file_and_one_that_the_prompt_does_not_use_are_not_spoken_of(world: World, tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").touch()
-    assert create_in(world, tmp_path).record.last_seq == 0
+    assert create_in(world, tmp_path).record.revision == 0
     (tmp_path / "AGENTS.md").write_bytes(b"\0")
     own = Profile(instructions="Answer.", replaces_prompt=True)
-    assert create_in(world, tmp_path, profile=own).record.last_seq == 0
+    assert create_in(world, tmp_path, profile=own).record.revision == 0
 
 
 def test_messages_that_are_too_long_fill_neither_the_summary_nor_the_successor(world: World) -> None:

@@ -80,7 +80,7 @@ def test_text_streams_before_the_message_and_never_after_it(world: World) -> Non
     talk.until(lambda: _collect(watch, talk, seen) == "Hello")
     exchange.say("Hello")
     talk.rest(Idle)
-    assert watch.read(talk.record.last_seq).text is None
+    assert watch.read(talk.record.revision).text is None
     watch.close()
 
 
@@ -126,7 +126,7 @@ def test_no_text_follows_a_cancel(make_world: Callable[..., World]) -> None:
 
 
 def _collect(watch: Any, talk: Any, seen: list[str]) -> str:
-    batch = watch.read(talk.record.last_seq)
+    batch = watch.read(talk.record.revision)
     if batch.text:
         seen.extend(chunk.text for chunk in batch.text.chunks)
     return "".join(seen)

@@ -171,7 +171,7 @@ class Life:
             events = [event.notification for event in truth.events(self.id, after=0, limit=10_000)]
         assert violations(history) == ()
         assert truth.verify(self.id) == ()
-        assert len(events) == record.last_seq
+        assert len(events) == record.revision
         stops = [event.run for event in events if isinstance(event, RunStop)]
         assert stops == [f"{self.id}:{run}" for run in range(1, record.state.ledger.run + 1)]
         assert not record.state.ledger.live
@@ -302,7 +302,7 @@ def test_a_fault_while_text_streams_closes_its_slot_and_hangs_up(world: World) -
     talk.rest(Error)
     assert exchange.cancel.cancelled
     assert len(talk.found(StreamDiscarded)) == 1
-    assert world.hub.attach(talk.id, threading.Event().set).read(talk.record.last_seq).text is None
+    assert world.hub.attach(talk.id, threading.Event().set).read(talk.record.revision).text is None
 
 
 @pytest.mark.parametrize("deaf", [False, True])

@@ -300,7 +300,7 @@ def test_what_begins_afresh_and_that_all_else_is_taken_over(world: World) -> Non
         "profile",
         "state",
         "step",
-        "last_seq",
+        "revision",
     }
     assert same_fields(chosen, record.profile) == fields_of(chosen) - {"forked_from", "forked_at"}
     own = {"id", "run", "request_id"}
@@ -383,7 +383,7 @@ def test_the_events_before_a_fork_are_those_of_its_origin(world: World) -> None:
     talk = said(world, 1)
     forked = fork(talk)
     ended = world.truth.stopped_runs(talk.id, limit=1)[0].revision
-    assert forked.record.last_seq == ended
+    assert forked.record.revision == ended
     with pytest.raises(RevisionTooOldError) as old:
         world.truth.events(forked.id, after=0, limit=10)
     assert old.value.oldest == ended

@@ -60,7 +60,7 @@ def test_events_go_when_they_are_old_enough_and_messages_stay(world: World) -> N
     keeper(world, 29, events_days=30, events_min=5).sweep()
     assert begins_at(world, talk) == 1
     keeper(world, 31, events_days=30, events_min=5).sweep()
-    assert 1 < begins_at(world, talk) <= talk.record.last_seq - 4
+    assert 1 < begins_at(world, talk) <= talk.record.revision - 4
     assert world.truth.history(talk.id, 99) == history
     assert world.truth.verify(talk.id) == ()
 
@@ -71,8 +71,8 @@ def test_the_latest_events_are_kept_however_old_they_are(world: World) -> None:
     keeper(world, 999, events_days=1, events_min=1_000).sweep()
     assert begins_at(world, talk) == 1
     keeper(world, 999, events_days=1, events_min=1).sweep()
-    kept = world.truth.events(talk.id, after=talk.record.last_seq - 1, limit=9)
-    assert [event.revision for event in kept] == [talk.record.last_seq]
+    kept = world.truth.events(talk.id, after=talk.record.revision - 1, limit=9)
+    assert [event.revision for event in kept] == [talk.record.revision]
 
 
 def test_a_conversation_goes_on_while_its_events_are_pruned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

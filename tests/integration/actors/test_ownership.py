@@ -173,11 +173,11 @@ def test_what_was_committed_is_published_late_in_order_and_no_tool_starts_after_
     pair.first.faults.arm("commit.after", hold)
     exchange.call(BASH)
     hold.wait()
-    committed = talk.record.last_seq
+    committed = talk.record.revision
     pair.first.services.cluster.lease.is_valid = False
     pair.take_over(talk.id)
     pair.seen_by_second(talk).rest(Idle)
-    assert talk.record.last_seq > committed
+    assert talk.record.revision > committed
     hold.release()
     all_gone(pair.first)
     revisions = published(pair.first, watch)

@@ -114,7 +114,7 @@ def test_a_cancel_takes_effect_at_once_and_is_stored_before_all_waiting_commands
     shaky.store.down = True
     receipt = talk.cancel()
     assert (receipt.recorded, receipt.no_op, receipt.llm_request_id) == (False, False, f"{talk.id}:r1")
-    assert (receipt.state.kind, receipt.revision) == ("llm_requesting", talk.record.last_seq), "what is stored still"
+    assert (receipt.state.kind, receipt.revision) == ("llm_requesting", talk.record.revision), "what is stored still"
     assert exchange.cancel.cancelled
     refusal(shaky)
     shaky.store.down = False

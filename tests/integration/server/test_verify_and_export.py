@@ -70,12 +70,12 @@ def test_a_conversation_that_is_whole_has_no_violations(harness: GrpcHarness, st
     world = lived(store)
     answer = verify(harness)
     assert list(answer.violations) == []
-    assert answer.revision == world.record.last_seq > 100
+    assert answer.revision == world.record.revision > 100
 
 
 def test_a_slug_names_it_too(harness: GrpcHarness, store: Store) -> None:
     world = lived(store)
-    assert verify(harness, "conversations/slug-c").revision == world.record.last_seq
+    assert verify(harness, "conversations/slug-c").revision == world.record.revision
 
 
 def test_every_step_is_run_again_in_order(harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_every_step_is_run_again_in_order(harness: GrpcHarness, store: Store, mo
     steps = replay(harness)
     assert [step.step for step in steps] == list(range(1, world.record.step + 1))
     assert {step.difference for step in steps} == {""}
-    assert steps[-1].revision == world.record.last_seq
+    assert steps[-1].revision == world.record.revision
     assert json.loads(steps[0].event_json)["type"] == "created"
     assert json.loads(steps[0].state_json)["type"] == "idle"
     assert json.loads(steps[-1].state_json) == json.loads(msgspec.json.encode(world.record.state))
@@ -101,7 +101,7 @@ def test_a_replay_stops_at_the_given_revision(harness: GrpcHarness, store: Store
 
 def test_a_log_whose_beginning_was_pruned_cannot_be_replayed_and_says_so(harness: GrpcHarness, store: Store) -> None:
     world = lived(store)
-    store.prune_log("c", world.record.last_seq // 2)
+    store.prune_log("c", world.record.revision // 2)
     refusal = refused(lambda: replay(harness))
     assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
     assert int(refusal.info.metadata["oldest_revision"]) > 0
@@ -117,7 +117,7 @@ def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
 
     def read_and_prune(*args: Any, **options: Any) -> Any:
         found = read(*args, **options)
-        store.prune_log("c", world.record.last_seq // 2)
+        store.prune_log("c", world.record.revision // 2)
         return found
 
     monkeypatch.setattr(store, "transitions", read_and_prune)
@@ -170,7 +170,7 @@ def test_of_a_log_whose_beginning_was_pruned_the_rest_is_read(
     harness: GrpcHarness, store: Store, descending: bool
 ) -> None:
     world = lived(store)
-    store.prune_log("c", world.record.last_seq // 2)
+    store.prune_log("c", world.record.revision // 2)
     left = [row.step for row in store.transitions("c", after_step=0, limit=10_000)]
     assert left[0] > 1
     steps = [each.step for each in logged(harness, page_size=9, descending=descending)]
@@ -295,7 +295,7 @@ def test_an_export_has_everything_in_order(harness: GrpcHarness, store: Store, m
     events = [line["event"] for line in rest if line["kind"] == "event"]
     assert [line["kind"] for line in rest] == ["message"] * len(messages) + ["event"] * len(events)
     assert [int(each["sequence"]) for each in messages] == list(range(1, world.record.state.ledger.seq + 1))
-    assert [int(each["revision"]) for each in events] == list(range(1, world.record.last_seq + 1))
+    assert [int(each["revision"]) for each in events] == list(range(1, world.record.revision + 1))
     added = [event["message_added"] for event in events if "message_added" in event]
     assert [each["name"] for each in added] == [each["name"] for each in messages]
 
@@ -326,10 +326,10 @@ def test_an_export_names_attachments(harness: GrpcHarness, store: Store) -> None
 
 def test_an_export_of_a_pruned_conversation_has_the_events_that_are_left(harness: GrpcHarness, store: Store) -> None:
     world = lived(store)
-    store.prune_log("c", world.record.last_seq // 2)
+    store.prune_log("c", world.record.revision // 2)
     lines = export(harness)
     revisions = [int(line["event"]["revision"]) for line in lines if line["kind"] == "event"]
-    assert revisions == list(range(revisions[0], world.record.last_seq + 1))
+    assert revisions == list(range(revisions[0], world.record.revision + 1))
     assert revisions[0] > 1
     assert sum(line["kind"] == "message" for line in lines) == world.record.state.ledger.seq
 
@@ -338,7 +338,7 @@ def test_an_export_shows_one_revision_though_the_conversation_goes_on(
     harness: GrpcHarness, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = lived(store)
-    head = world.record.last_seq
+    head = world.record.revision
     read = store.messages
 
     def go_on_and_read(*args: Any, **options: Any) -> Any:
@@ -348,4 +348,4 @@ def test_an_export_shows_one_revision_though_the_conversation_goes_on(
     monkeypatch.setattr(store, "messages", go_on_and_read)
     events = [line["event"] for line in export(harness) if line["kind"] == "event"]
     assert int(events[-1]["revision"]) == head
-    assert world.record.last_seq > head
+    assert world.record.revision > head

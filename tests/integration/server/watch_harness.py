@@ -45,19 +45,19 @@ class Author:
 
     @property
     def head(self) -> int:
-        return self.record.last_seq
+        return self.record.revision
 
     def store_only(self, *notifications: Durable, **fields: Any) -> tuple[StoredEvent, ...]:
         """Commit one transition, each a millisecond after the one before; returns what is to be published."""
         before = self.record
         at = fields.pop("at", before.updated_at + 1)
         messages = tuple(each.message for each in notifications if isinstance(each, MessageAdded))
-        entry = LogEntry(before.step + 1, at, b"{}", before.last_seq + 1, notifications)
-        last = before.last_seq + len(notifications)
+        entry = LogEntry(before.step + 1, at, b"{}", before.revision + 1, notifications)
+        last = before.revision + len(notifications)
         fields["state"] = fields.get("state") or before.state
-        self.record = replace(before, updated_at=at, step=before.step + 1, last_seq=last, **fields)
+        self.record = replace(before, updated_at=at, step=before.step + 1, revision=last, **fields)
         self.store.commit(Commit(record=self.record, expected_step=before.step, messages=messages, log=(entry,)))
-        return tuple(StoredEvent(before.last_seq + 1 + index, at, each) for index, each in enumerate(notifications))
+        return tuple(StoredEvent(before.revision + 1 + index, at, each) for index, each in enumerate(notifications))
 
     def publish(self, events: tuple[StoredEvent, ...]) -> None:
         self.hub.publish(self.record.id, events, self.record)

@@ -27,7 +27,7 @@ def grown_origin(store: Store) -> Commit:
     for number, image in enumerate(IMAGES):
         store.put_attachment("c1", Attachment(image, "image/png", bytes([number]) * SIZE, 1, 2))
     history = ForkedHistory("c1", 2, (StoppedRun(2, 5, RunStop("f:1", StopReason.COMPLETED), 2),), IMAGES)
-    record = replace(draft.record, id="f", slug="f", state=Idle(Ledger(run=1, seq=2)), step=1, last_seq=2)
+    record = replace(draft.record, id="f", slug="f", state=Idle(Ledger(run=1, seq=2)), step=1, revision=2)
     entry = LogEntry(1, 1, b'{"type":"test"}', 3, ())
     return Commit(record, 0, (message_of(1), message_of(2)), (entry,), create=True, fork=history)
 

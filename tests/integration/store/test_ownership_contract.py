@@ -154,8 +154,8 @@ def test_a_claim_tells_of_all_that_is_unsettled_in_the_family_if_its_owner_has_c
 def test_a_fork_of_a_conversation_of_another_server_is_ones_own(servers: Servers) -> None:
     origin = CommitBuilder.stored(servers.first, "c1")
     servers.first.commit(origin.next())
-    fork = CommitBuilder("c2", last_seq=origin.record.last_seq)
-    copied = ports.ForkedHistory("c1", origin.record.last_seq, (), ())
+    fork = CommitBuilder("c2", revision=origin.record.revision)
+    copied = ports.ForkedHistory("c1", origin.record.revision, (), ())
     servers.second.commit(replace(fork.create(command=ports.CommandRecord("fork", "hash", b"{}", 1)), fork=copied))
     assert owner_told(lambda: servers.first.claim("c2")) == SECOND
     servers.first.commit(origin.next())

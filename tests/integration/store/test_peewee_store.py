@@ -134,7 +134,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(path: Path, for
                 assert record is not None
                 assert record.step in (step, step + 1), "acknowledged, or just not yet"
                 assert len(store.history(record.id, 10_000)) == record.state.ledger.seq
-                assert len(store.events(record.id, after=0, limit=100_000)) == record.last_seq
+                assert len(store.events(record.id, after=0, limit=100_000)) == record.revision
                 assert store.verify(record.id) == ()
         finally:
             store.close()

@@ -135,7 +135,7 @@ def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: st
             (models.Runs, "revision"),
             (models.Profiles, "conversation_id"),
         ):
-            table, columns = model._meta.table_name, models.columns(model)
+            table, columns = model._meta.table_name, [each.column_name for each in models.fields(model)]
             select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}"
             assert query(database, select) == raw(other._writer._database).execute(select).fetchall(), table
 

@@ -43,7 +43,7 @@ def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_old_rows_go_a_few_at_a_time_until_none_is_left(store: Store, few_at_a_time: None) -> None:
     draft = grow(store)
     taken = []
-    while number := store.prune_log("c1", draft.record.last_seq - 9):
+    while number := store.prune_log("c1", draft.record.revision - 9):
         taken.append(number)
         assert store.verify("c1") == ()
     assert taken == [7, 7, 7, 7, 7]
@@ -54,14 +54,14 @@ def test_old_rows_go_a_few_at_a_time_until_none_is_left(store: Store, few_at_a_t
 def test_much_text_goes_in_smaller_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "CHARACTERS", 3_000)
     draft = grow(store)
-    assert 0 < store.prune_log("c1", draft.record.last_seq) < 20
+    assert 0 < store.prune_log("c1", draft.record.revision) < 20
 
 
 def test_only_what_is_old_enough_goes(store: Store) -> None:
     draft = grow(store)
     at = store.transitions("c1", after_step=11, limit=1)[0].at
-    assert store.prune_log("c1", draft.record.last_seq, older_than=at) == 11
-    assert store.prune_log("c1", draft.record.last_seq, older_than=at) == 0
+    assert store.prune_log("c1", draft.record.revision, older_than=at) == 11
+    assert store.prune_log("c1", draft.record.revision, older_than=at) == 0
     assert first_step(store) == 12
 
 
@@ -82,11 +82,11 @@ def test_transitions_without_events_go_with_those_before_them(store: Store) -> N
 def test_messages_and_commands_stay_and_the_conversation_goes_on(store: Store) -> None:
     draft = grow(store)
     before = (store.load("c1"), store.history("c1", 999), store.command("c1", "r1"), store.snapshot("c1", 5))
-    assert store.prune_log("c1", draft.record.last_seq)
+    assert store.prune_log("c1", draft.record.revision)
     assert (store.load("c1"), store.history("c1", 999), store.command("c1", "r1"), store.snapshot("c1", 5)) == before
     store.commit(draft.next())
     assert store.verify("c1") == ()
-    assert store.prune_log("c1", draft.record.last_seq) > 0
+    assert store.prune_log("c1", draft.record.revision) > 0
     assert store.verify("c1") == ()
 
 
@@ -95,7 +95,7 @@ def test_two_who_prune_at_once_take_nothing_twice(store: Store, few_at_a_time: N
     with ThreadPoolExecutor(4) as threads:
 
         def prune(_: int) -> None:
-            while store.prune_log("c1", draft.record.last_seq - 9):
+            while store.prune_log("c1", draft.record.revision - 9):
                 pass
 
         list(threads.map(prune, range(4), timeout=SECONDS))
@@ -108,7 +108,7 @@ def test_rows_that_were_changed_are_evidence_and_stay(tmp_path: Path) -> None:
     draft = grow(store)
     raw(store._writer._database).execute("UPDATE log SET event = '{}' WHERE step = 5")
     with pytest.raises(StoreDamagedError, match="step 5 of c1 was changed"):
-        store.prune_log("c1", draft.record.last_seq)
+        store.prune_log("c1", draft.record.revision)
     assert first_step(store) == 1
     assert any("step 5" in found for found in store.verify("c1"))
     store.close()

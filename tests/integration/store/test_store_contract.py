@@ -218,7 +218,7 @@ def _future_step(draft: CommitBuilder) -> ports.Commit:
 
 
 def _other_revision(draft: CommitBuilder) -> ports.Commit:
-    draft.record = replace(draft.record, last_seq=draft.record.last_seq + 1)
+    draft.record = replace(draft.record, revision=draft.record.revision + 1)
     return draft.next(messages=0)
 
 
@@ -290,7 +290,7 @@ def test_a_commit_without_a_log_row_takes_a_conversation_over(store: ports.Store
         lambda commit: replace(commit, log=commit.log[1:]),
         lambda commit: replace(commit, log=commit.log[:1]),
         lambda commit: replace(commit, log=commit.log[::-1]),
-        lambda commit: replace(commit, record=replace(commit.record, last_seq=99)),
+        lambda commit: replace(commit, record=replace(commit.record, revision=99)),
         lambda commit: replace(commit, record=replace(commit.record, step=99)),
         lambda commit: replace(commit, log=(commit.log[0], replace(commit.log[1], first_revision=99))),
         lambda commit: replace(commit, create=True),
@@ -466,7 +466,7 @@ def test_events_come_in_order_without_gap_or_repeat_however_they_are_paged(
         assert len(page) == min(limit, len(whole) - len(paged)), "only the last page may be short"
         paged.extend(page)
     assert tuple(paged) == whole
-    assert [event.revision for event in whole] == list(range(1, eventful.record.last_seq + 1))
+    assert [event.revision for event in whole] == list(range(1, eventful.record.revision + 1))
 
 
 def test_an_event_carries_its_notification_and_time(store: ports.Store) -> None:
@@ -494,7 +494,7 @@ def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: ports.
 
 
 def test_the_latest_event_is_never_pruned(store: ports.Store, eventful: CommitBuilder) -> None:
-    last = eventful.record.last_seq
+    last = eventful.record.revision
     store.prune_log("c1", 1_000)
     assert [event.revision for event in store.events("c1", after=last - 1, limit=9)] == [last]
     with pytest.raises(ports.RevisionTooOldError):
@@ -654,7 +654,7 @@ def a_fork(origin: CommitBuilder, *attachments: str, revision: int = 7) -> ports
     stop = RunStop("f:1", StopReason.COMPLETED)
     taken = ports.ForkedHistory(origin.id, revision, (ports.StoppedRun(revision, 5, stop, 2),), attachments)
     messages = (message_of(1), message_of(2))
-    record = record_of("f", state=Idle(Ledger(run=1, seq=2)), step=1, epoch=1, last_seq=revision)
+    record = record_of("f", state=Idle(Ledger(run=1, seq=2)), step=1, epoch=1, revision=revision)
     entry = ports.LogEntry(1, 1, b'{"type":"test"}', revision + 1, ())
     return ports.Commit(record, 0, messages, (entry,), create=True, fork=taken)
 
@@ -866,7 +866,7 @@ def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: ports.S
         assert replace(loaded(store, draft.id), log_hash="") == draft.record
         assert [message.sequence for message in store.history(draft.id, 99)] == list(range(1, 40))
         revisions = [event.revision for event in store.events(draft.id, after=0, limit=999)]
-        assert revisions == list(range(1, draft.record.last_seq + 1))
+        assert revisions == list(range(1, draft.record.revision + 1))
 
 
 def test_of_sixteen_owners_exactly_one_wins_every_step(store: ports.Store) -> None:
@@ -915,7 +915,7 @@ def test_a_reader_never_sees_half_a_commit(store: ports.Store) -> None:
             assert len(view.messages) == 2 * (view.record.step - 1) == view.record.state.ledger.seq
             assert view.record.step >= head
             events = store.events("c1", after=0, limit=10_000)
-            assert len(events) >= view.record.last_seq
+            assert len(events) >= view.record.revision
             assert (len(events) - 1) % 3 == 0
             told = [event.notification.message for event in events if isinstance(event.notification, MessageAdded)]
             assert store.history("c1", len(told)) == tuple(told)

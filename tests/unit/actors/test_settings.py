@@ -80,7 +80,7 @@ def test_a_creation_is_one_step_without_events_and_has_the_requested_values(serv
     }
     record = born(services, **wanted)
     assert {name: getattr(record, name) for name in wanted} == wanted
-    assert (record.state, record.step, record.last_seq, record.epoch) == (Idle(), 1, 0, 1)
+    assert (record.state, record.step, record.revision, record.epoch) == (Idle(), 1, 0, 1)
     assert record.system_prompt == system_prompt(services.workspace.surroundings("/tmp"), Mode.UNRESTRICTED, 5)
     stored = services.store.load("c1")
     assert stored is not None

@@ -51,7 +51,7 @@ class Conversation:
 
     def shown(self) -> list[tuple[int, str]]:
         """The text that is new to the watcher, with the attempt that it belongs to."""
-        text = self.watch.read(self.loaded.record.last_seq).text
+        text = self.watch.read(self.loaded.record.revision).text
         return [(text.attempt, chunk.text) for chunk in text.chunks] if text else []
 
 

@@ -73,6 +73,6 @@ def test_an_idle_chat_notices_that_the_server_is_back(address: str, fake: FakeBe
         terminal.shows(LOST)
         fake.open()
         terminal.shows(BACK)
-        terminal.shows("idle · context")
+        terminal.idles()
         terminal.keys("\x04")
         assert terminal.ends() == 0

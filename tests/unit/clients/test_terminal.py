@@ -49,7 +49,7 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
     terminal.shows("[b] always what begins with rm")
     terminal.keys("y\r")
     terminal.shows("Done, x is gone.")
-    terminal.shows("idle · context")
+    terminal.idles()
     terminal.keys("\x04")
     terminal.shows("To come back: bedrock chat -r")
     assert terminal.ends() == 0
@@ -122,7 +122,7 @@ def test_the_tree_of_sub_agents_is_above_what_is_being_written_and_the_prompt() 
 def test_a_chat_with_the_demo_model_begins_with_a_hint(address: str) -> None:
     with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
         terminal.shows("The demo model answers, by its script: type help")
-        terminal.shows("idle · context")
+        terminal.idles()
         terminal.keys("\x04")
         assert terminal.ends() == 0
 

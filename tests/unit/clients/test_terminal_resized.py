@@ -60,7 +60,7 @@ def test_resizing_while_text_streams_leaves_no_copies(
         agent = stored("agent", *stored("agent").message_added.content, request="r1", attempt=1)
         agent.message_added.content.add(text=said)
         fake.happen(agent, state("idle"))
-        terminal.until(lambda screen: any(row.startswith("idle ·") for row in screen))
+        terminal.idles()
         assert copies(terminal) == [], "\n".join(["at the end", *terminal.rows])
         if reflow:  # else the terminal itself cuts off what was printed
             assert [word for word in said.split() if word not in "".join(terminal.rows)] == []

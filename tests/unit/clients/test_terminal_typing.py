@@ -128,7 +128,7 @@ def test_a_message_may_have_lines_and_comes_back_in_the_next_chat(address: str, 
             terminal.shows("idle · ")
             terminal.keys(keys)
             terminal.shows(answer)
-            terminal.shows("idle · ")  # a key that means something to a terminal is lost while lines are printed
+            terminal.idles()  # a key that means something to a terminal is lost while lines are printed
             terminal.keys("\x04")
             assert terminal.ends() == 0
     assert [text for text, _ in sent(fake)] == ["one\ntwo\nthree"] * 2
@@ -156,7 +156,7 @@ def test_a_long_text_that_is_pasted_is_folded_and_sent_whole(address: str, fake:
         terminal.keys("\x7f!\r")  # a backspace takes the second one away as a whole
         terminal.shows("I see.")
         terminal.until(lambda screen: any("… and 16 more lines" in row for row in screen))
-        terminal.shows("idle · ")
+        terminal.idles()
         terminal.keys(f"\x1b[200~{short}\x1b[201~")
         terminal.until(lambda screen: any(row.strip() == "19" for row in screen))
         terminal.keys("\x03")
@@ -177,7 +177,7 @@ def test_ctrl_c_leaves_a_search_and_enter_takes_what_it_has_found(address: str, 
         terminal.shows("idle · ")
         terminal.keys("what is it?\r")
         terminal.shows("One.")
-        terminal.shows("idle · ")
+        terminal.idles()
         for key in ("\x03", "\r"):
             terminal.keys("\x12wha")
             terminal.until(searches)

@@ -100,7 +100,8 @@ def _copied(source: Session, session: PostgresConnection, documents: Mapping[str
     counts: dict[str, int] = {}
     for model in models.TABLES:
         name, extra = model._meta.table_name, more.get(model, lambda _row: ())
-        columns = *models.columns(model), *(each.name for each in models.POSTGRES_COLUMNS.get(model, ()))
+        columns = [each.column_name for each in models.fields(model)]
+        columns += [each.name for each in models.POSTGRES_COLUMNS.get(model, ())]
         read = (row + extra(row) for row in source.execute(_sorted(model)))
         counts[name] = session.copy_in(name, columns, read)
     for model in models.TABLES:
