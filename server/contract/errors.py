@@ -287,7 +287,7 @@ def _rejected(error: Rejected, *, reading: bool) -> Status:
 def _quota_exceeded(error: QuotaExceededError) -> Status:
     metadata = {"quota": error.quota, "limit": str(error.limit), "used": str(error.used), "principal": error.principal}
     subject = f"principal:{error.principal}" if error.principal else "server"
-    violation = details.QuotaFailure.Violation(subject=subject, description=str(error)[:MAX_VIOLATION_CHARS])
+    violation = details.QuotaFailure.Violation(subject=subject, description=_cut(str(error), MAX_VIOLATION_CHARS))
     failure = details.QuotaFailure(violations=[violation])
     seconds, milliseconds = divmod(error.retry_ms, 1_000)
     retry = details.RetryInfo(retry_delay=Duration(seconds=seconds, nanos=milliseconds * 1_000_000))
@@ -304,16 +304,20 @@ def _missing(name: str, text: str) -> Status:
     return make(_Code.NOT_FOUND, text, "NOT_FOUND", None, resource)
 
 
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _bad_request(violations: Sequence[tuple[str, str]]) -> details.BadRequest:
     kind, found = details.BadRequest.FieldViolation, violations[:MAX_VIOLATIONS]
-    described = [kind(field=field, description=text[:MAX_VIOLATION_CHARS]) for field, text in found]
+    described = [kind(field=field, description=_cut(text, MAX_VIOLATION_CHARS)) for field, text in found]
     return details.BadRequest(field_violations=described)
 
 
 def make(
     code: grpc.StatusCode, text: str, reason: str, metadata: dict[str, str] | None = None, *more: Message
 ) -> Status:
-    status = Status(code=code.value[0], message=text[:MAX_MESSAGE_CHARS])
+    status = Status(code=code.value[0], message=_cut(text, MAX_MESSAGE_CHARS))
     info: list[Message] = [details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {})]
     if seconds := RETRY_SECONDS.get(reason):
         info.append(details.RetryInfo(retry_delay=Duration(seconds=seconds)))

@@ -28,25 +28,41 @@ _COMMAND_LINE: dict[type[errors.BedrockError], str] = {
     errors.Archived: "Unarchive it first: `bedrock archive --undo NAME`.",
     errors.NotForkable: "`bedrock cycles NAME` lists its runs.",
     errors.RevisionTooOld: "",
+    errors.Aborted: "See `bedrock show NAME`.",
+    errors.UnknownOrDecided: "See `bedrock show NAME`.",
+    errors.RunOver: "See `bedrock show NAME`.",
 }
 _CHAT: dict[type[errors.BedrockError], str] = {
     **_COMMAND_LINE,
+    **dict.fromkeys((errors.Aborted, errors.UnknownOrDecided, errors.RunOver), ""),
     errors.AgentBusy: "Wait until the run ends, or cancel it with Esc; then enter it again.",
     errors.ModelUnavailable: errors.ModelUnavailable.hint,
     errors.AwaitingApproval: "Answer the question, or cancel with Esc; then enter it again.",
 }
 
 
+# The commands that list what was not found, by its collection.
+_LISTS = {"conversations": "list", "models": "models"}
+_MALFORMED_NAME = "must be conversations/{conversation}; ListConversations names them"
+
+
 def what_happened(error: errors.BedrockError) -> str:
-    """The message of an error for people. A missing conversation is named as the user has typed it."""
-    missing = _missing_conversation(error)
-    return f"conversation '{missing}' not found" if missing else error.message.removesuffix(FOR_PROGRAMS)
+    """The message of an error for people. A missing conversation or model is named as the user has typed it."""
+    collection, _, missing = error.resource.rpartition("/")
+    if isinstance(error, errors.NotFound) and collection in _LISTS:
+        return f"{collection.removesuffix('s')} '{missing}' not found"
+    if error.message.endswith(_MALFORMED_NAME):
+        return "that is not the slug or id of a conversation"
+    return error.message.removesuffix(FOR_PROGRAMS)
 
 
 def what_to_do(error: errors.BedrockError, *, in_chat: bool = False, name: str = "NAME") -> str:
     """A hint: a command to enter, about the conversation `name`, or in a chat a key to press; "" if there is none."""
-    if _missing_conversation(error):
-        return "See `bedrock list`."
+    collection = "conversations" if error.message.endswith(_MALFORMED_NAME) else error.resource.rpartition("/")[0]
+    if collection in _LISTS:
+        return f"See `bedrock {_LISTS[collection]}`."
+    if "request_cycle" in error.fields:
+        return _COMMAND_LINE[errors.NotForkable].replace("NAME", name)
     if isinstance(error, errors.ModeUnavailable) and error.metadata.get("cause") == "directory":
         return "Choose a conversation in another directory (-C)."
     if isinstance(error, errors.QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":
@@ -56,12 +72,6 @@ def what_to_do(error: errors.BedrockError, *, in_chat: bool = False, name: str =
     told = (_CHAT if in_chat else _COMMAND_LINE).get(type(error))
     hint = error.hint if told is None else told.replace("NAME", name)
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
-
-
-def _missing_conversation(error: errors.BedrockError) -> str:
-    collection, _, name = error.resource.partition("/")
-    is_conversation = isinstance(error, errors.NotFound) and collection == "conversations" and "/" not in name
-    return name if is_conversation else ""
 
 
 OK = 0
@@ -140,7 +150,7 @@ class CommandError(Exception):
         source, name = (address_source(ctx), ctx.meta.get(NAME, "NAME")) if ctx else ("", "NAME")
         message, hint = what_happened(error), what_to_do(error, name=name)
         for field, description in error.fields.items():
-            if description not in message:
+            if description not in error.message:
                 message += f"\n  {field}: {description}"
         if isinstance(error, errors.Unavailable):
             return cls(message, way_to_a_server(error, source), UNREACHABLE)
@@ -187,6 +197,9 @@ def _failure(error: Exception, ctx: click.Context | None) -> CommandError:
         case CommandError():
             return error
         case click.UsageError(ctx=click.Context(command_path=path)):
+            return CommandError(error.format_message(), f"See `{path} --help`.", error.exit_code)
+        case click.BadOptionUsage():  # its argument is missing: click does not tell of which command
+            path = f"bedrock {ctx.invoked_subcommand}" if ctx and ctx.invoked_subcommand else "bedrock"
             return CommandError(error.format_message(), f"See `{path} --help`.", error.exit_code)
         case click.ClickException():
             return CommandError(error.format_message(), exit_code=error.exit_code)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from bedrock import errors
-from bedrock.cli.exit_codes import what_happened, what_to_do
+from bedrock.cli.exit_codes import CommandError, what_happened, what_to_do
 
 from actors.core.errors import REFUSAL_TEXTS, Reason
 
@@ -28,8 +28,23 @@ def test_a_mistyped_name_is_reported_as_it_was_typed() -> None:
     error = errors.NotFound("gone", resource="conversations/nope")
     assert what_happened(error) == "conversation 'nope' not found"
     assert "bedrock list" in what_to_do(error)
+    model = errors.NotFound("models/x does not exist", resource="models/x")
+    assert (what_happened(model), what_to_do(model)) == ("model 'x' not found", "See `bedrock models`.")
+    run = errors.InvalidArgument("request_cycle: none", fields={"request_cycle": "none"})
+    assert what_to_do(run, name="mine") == "`bedrock cycles mine` lists its runs."
     other = errors.NotFound("no such message", resource="conversations/c1/messages/m1")
     assert (what_happened(other), what_to_do(other)) == (other.message, "")
+
+
+def test_a_name_that_cannot_be_one_is_not_explained_by_the_contract() -> None:
+    text = "name: must be conversations/{conversation}; ListConversations names them"
+    told = CommandError.of(errors.InvalidArgument(text, fields={"name": text.partition(" ")[2]}))
+    assert (told.message, told.hint) == ("that is not the slug or id of a conversation", "See `bedrock list`.")
+
+
+def test_who_was_too_late_can_look() -> None:
+    late = errors.UnknownOrDecided("waits no more")
+    assert (what_to_do(late, name="mine"), what_to_do(late, in_chat=True)) == ("See `bedrock show mine`.", "")
 
 
 def test_advice_that_the_message_gives_is_not_repeated() -> None:

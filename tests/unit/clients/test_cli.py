@@ -538,6 +538,8 @@ def test_what_to_do_about_too_many_runs_is_to_end_one() -> None:
         ("shwo", "No such command 'shwo'. Did you mean show?\nSee `bedrock --help`.\n"),
         ("archived", "No such command 'archived'. Did you mean archive?"),
         ("xyzzy", "No such command 'xyzzy'.\n"),
+        ("chat -r", "Option '-r' requires an argument.\nSee `bedrock chat --help`.\n"),
+        ("--address", "Option '--address' requires an argument.\nSee `bedrock --help`.\n"),
         (f"mode {SLUG} x", "Invalid value for '[MODE]': 'x' is not one of 'restricted', 'workspace',"),
         (f"update {SLUG}", "nothing to change; give an option such as --effort high\nSee `bedrock update --help`.\n"),
     ],

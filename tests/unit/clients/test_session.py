@@ -318,6 +318,7 @@ async def test_one_of_several_messages_that_wait_is_taken_back(chat: Chat, fake:
     ("line", "words"),
     [
         ("/mode", "the mode is restricted; it can be restricted, workspace or unrestricted"),
+        ("/mode restricted", "the mode is restricted already"),
         ("/mode wild", "the mode is restricted; it can be restricted, workspace or unrestricted"),
         ("/effort", "the effort is left to the model; it can be low, high or max"),
         ("/image", "usage: /image PATH"),

@@ -99,7 +99,7 @@ def test_the_end_of_what_a_tool_prints_is_shown_and_all_of_it_on_request(address
         terminal.keys("/output\r")
         terminal.until(lambda _: sum(row.endswith("│ line 1") for row in terminal.rows) == 2)
         terminal.keys("/output 2\r")
-        terminal.shows("no tool output yet")
+        terminal.shows("no tool output that far back")
 
 
 def test_the_terminal_may_be_suspended(address: str, fake: FakeBedrock) -> None:

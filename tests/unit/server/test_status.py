@@ -197,6 +197,8 @@ def test_a_status_always_fits_into_trailers() -> None:
     status = errors.status_of(many)
     assert len(fields(unpack(status))) == errors.MAX_VIOLATIONS
     assert status.ByteSize() < 8_000
+    assert status.message.endswith("x…")
+    assert unpack(status)["BadRequest"].field_violations[0].description.endswith("x…")
 
 
 # Refused calls on their way into the audit trail: together, counted, and cut off in a flood.

@@ -222,7 +222,8 @@ class ChatSession:
 
     def show_output(self, number: int = 1) -> None:
         lines = self.transcript.output(number)
-        for line in lines or [self.paint.dim("· no tool output yet")]:
+        none = "· no tool output yet" if number == 1 else "· no tool output that far back"
+        for line in lines or [self.paint.dim(none)]:
             self.say(line)
 
     def interrupt(self) -> bool:

@@ -80,7 +80,7 @@ async def _quit(chat: ChatSession, _: str) -> None:
 
 
 async def _output(chat: ChatSession, number: str) -> None:
-    if number and not (number.isascii() and number.isdecimal()):
+    if number and not (number.isascii() and number.isdecimal() and int(number)):
         chat.say(chat.paint.careful("· usage: /output, or /output 2 for the tool before the latest one"))
     else:
         chat.show_output(int(number or 1))
@@ -139,9 +139,11 @@ async def _mode(chat: ChatSession, argument: str) -> None:
     if mode not in MODES or stop not in ("", "stop"):
         chat.say(chat.paint.careful(f"· the mode is {chat.view.info.mode}; it can be {_listed(list(MODES))}"))
         return
+    unchanged = mode == chat.view.info.mode
     changed = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode), stop_running=bool(stop)))
     if changed is not None:
-        for line in mode_lines(changed, f"/mode {mode} stop", chat.transcript.call_title):
+        lines = mode_lines(changed, f"/mode {mode} stop", chat.transcript.call_title)
+        for line in lines or ([f"the mode is {mode} already"] if unchanged else []):
             chat.say(chat.paint.careful(f"· {line}"))
         chat.view.jobs.difference_update(changed.ended_jobs)
 
