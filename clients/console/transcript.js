@@ -44,6 +44,7 @@ export class Transcript {
     this.jump = h('button.jump', { type: 'button', hidden: true, onclick: () => this.toEnd() }, 'Latest ↓');
     this.element = h('div.transcript', { tabindex: 0, role: 'log', 'aria-label': 'Messages', onscroll: () => this.scrolled() }, this.older, this.list, this.live);
     this.atEnd = true;
+    new ResizeObserver(() => this.atEnd && this.toEnd()).observe(this.element);
     this.reading = false;
   }
 

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+# The width of a button, and how far its words are from its centre.
+PLACE = """button => {
+  const words = document.createRange(), box = button.getBoundingClientRect();
+  words.selectNodeContents(button.firstChild);
+  const { x, width } = words.getBoundingClientRect();
+  return [Math.round(box.width), x + width / 2 - box.x - box.width / 2];
+}"""
+FROM_END = "one => one.scrollHeight - one.scrollTop - one.clientHeight"
 SERVED = ("--http", "127.0.0.1:0")
 ORDER = "all => all.map(one => one.id)"
 TEXTS = "all => all.map(one => one.innerText.trim())"
@@ -95,8 +103,11 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
     at.keyboard.type("run echo it works")
     at.keyboard.press("Enter")
     at.wait_for_selector("section.ask:not(:has(kbd:visible))")  # asked, and a letter is typed as yet
+    width, from_centre = at.eval_on_selector("[data-key=a]", PLACE)
+    assert abs(from_centre) < 1
     at.keyboard.press("Escape")
     at.wait_for_selector("section.ask kbd")
+    assert at.eval_on_selector("[data-key=a]", PLACE)[0] == width, "it moves under a pointer that takes the focus"
     at.keyboard.press("a")
     at.wait_for_selector("text=bash answered with 2 lines")
     at.keyboard.press("?")
@@ -115,6 +126,19 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
     at.wait_for_selector(".queued", state="detached")
     at.keyboard.press("Escape")
     at.wait_for_selector(".note.cancel >> nth=1")
+
+
+def test_the_end_stays_in_view_as_the_window_changes(page: Page, conversation: Callable[..., str]) -> None:
+    at = page.page
+    page.go(f"c/{conversation()}")
+    at.fill("textarea", "a word or two " * 300)
+    at.keyboard.press("Enter")
+    at.wait_for_selector("li.agent >> text=Type help")
+    for size in ({"width": 390, "height": 800}, {"width": 1200, "height": 400}):
+        at.set_viewport_size(size)
+        eventually(
+            lambda: at.eval_on_selector(".transcript", FROM_END) < 2 or at.wait_for_timeout(10), f"the end, {size}"
+        )
 
 
 def test_a_field_takes_no_focus_from_a_person_who_moves_by_keys(page: Page, conversation: Callable[..., str]) -> None:
