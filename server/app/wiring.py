@@ -206,7 +206,10 @@ def _refusing_start() -> Generator[None]:
     """Convert errors about the data directory, the store or the token to CannotStartError, in the `with` block."""
     try:
         yield
-    except (DataDirectoryBusyError, StoreError, TokenUnusableError, NotPrivateError) as error:
+    except DataDirectoryBusyError as error:
+        what = "stop it, or name another directory with --data-dir"
+        raise adapters.CannotStartError(f"{error}; {what}") from None
+    except (StoreError, TokenUnusableError, NotPrivateError) as error:
         raise adapters.CannotStartError(str(error)) from None
     except OSError as error:
         raise adapters.CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None

@@ -155,6 +155,7 @@ def test_a_database_that_cannot_be_opened_says_what_to_do_and_no_password(
     assert advice in finding.advice
     assert (checked.exit_code, advice in checked.output) == (1, True)
     assert SECRET not in str(finding) + checked.output
+    assert "?" not in finding.text, "it asks what it should tell"
 
 
 def test_without_a_database_there_is_nothing_to_say_and_wrong_settings_are_told(

@@ -251,7 +251,10 @@ def test_a_second_server_on_the_same_data_says_one_line(start: Callable[..., Ser
     server = start()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert line == f"error: the data directory {server.data} is in use by process {server.process.pid}"
+    assert line == (
+        f"error: the data directory {server.data} is in use by process {server.process.pid}; stop it, or name another "
+        "directory with --data-dir"
+    )
     server.conversation()
 
 
@@ -286,7 +289,7 @@ def test_a_second_server_is_kept_out_of_the_data_directory_even_if_the_lock_file
     (server.data / "lock").unlink()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert line == f"error: the data directory {server.data} is in use by another process"
+    assert line.startswith(f"error: the data directory {server.data} is in use by another process; stop it")
     server.conversation()
 
 

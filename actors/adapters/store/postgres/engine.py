@@ -260,9 +260,9 @@ def explained(error: BaseException) -> StoreError | None:
 
 
 def words(error: BaseException) -> str:
-    """An error's message as one line; PostgreSQL's without the statement and its values."""
+    """An error's message as one line; PostgreSQL's without the statement, its values and its library's questions."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return " ".join((primary or str(error) or type(error).__name__).split())
+    return " ".join(re.sub(r"\n\t.*", "", primary or str(error) or type(error).__name__).split())
 
 
 def _is_readable(descriptor: int) -> bool:
