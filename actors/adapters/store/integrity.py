@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from msgspec import DecodeError
-
 from actors.adapters.store import rows
 from actors.adapters.store.listing import RECORD_COLUMNS
 from actors.adapters.store.models import Attachments, Commands, Fates, Messages, Profiles, Prompts, Records, Runs
@@ -18,7 +16,6 @@ from actors.adapters.store.query import ALL, Param, Session, Statement, of_conve
 from actors.core.content import Message
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop
 
-UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 MAX_FINDINGS = 100  # maximum number of violations that are returned for one conversation
 
 _IDS = Records.select(Records.id).where(undeleted(Records.id))
@@ -78,7 +75,7 @@ def _violations(session: Session, id_: str, row: rows.Row) -> Iterator[str]:
                     case _:
                         pass
             place = rows.place_after(logged)
-        except UNREADABLE:
+        except rows.UNREADABLE:
             yield f"step {logged.step} cannot be read"
             place = rows.LogPosition(place.step + 1, logged.first_revision, logged.hash)
     yield from _messages(session.execute(_MESSAGES, id=id_), messages)
@@ -144,6 +141,6 @@ def _messages(stored: Iterable[rows.Row], logged: dict[int, Message]) -> Iterato
             last = int(sequence)
             if logged.pop(sequence, None) not in (None, rows.message_of(row)):
                 yield f"message {sequence} differs from the log"
-        except UNREADABLE:
+        except rows.UNREADABLE:
             yield f"message {sequence} cannot be read"
     yield from (f"message {sequence} is only in the log" for sequence in logged)

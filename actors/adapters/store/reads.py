@@ -238,7 +238,7 @@ class StoreReads(ABC):
             try:
                 listing.refuse_broken_texts(row)
                 yield self._record(session, row)
-            except (msgspec.DecodeError, ValueError, KeyError) as error:
+            except rows.UNREADABLE as error:
                 conversation_id = str(row[0]).encode(errors="replace").decode()
                 fields = {"conversation": conversation_id, "error": type(error).__name__}
                 _log.error("it cannot be read and is omitted", extra=fields)
@@ -380,7 +380,9 @@ class StoreReads(ABC):
             entries = [rows.logged_entry(*row) for row in session.execute(logged)] if logged else []
             return [*entries, *map(rows.entry_of, session.execute(unlogged))]
 
-        return tuple(sorted(self._read(body, at_one_moment=True), key=lambda entry: entry.place)[:limit])
+        return tuple(
+            sorted(self._read(body, at_one_moment=True, texts="replace"), key=lambda entry: entry.place)[:limit]
+        )
 
     def _load(self, session: Session, conversation_id: str) -> ports.ConversationRecord | None:
         row = session.execute(_LOAD, id=conversation_id).fetchone()

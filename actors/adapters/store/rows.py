@@ -50,6 +50,9 @@ _TYPES = {kind.value: kind for kind in MessageType}
 
 Row = tuple[Any, ...]
 
+# What the functions below raise of a damaged row: SQLite stores any type in any column.
+UNREADABLE = (DecodeError, TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError)
+
 
 class StoredState(Struct, frozen=True):
     """The content of the column `state_data`, as JSON."""
@@ -70,6 +73,8 @@ class Display(Struct, frozen=True, omit_defaults=True):
 
 _encode = json.Encoder().encode
 _STATE = json.Decoder(StoredState)
+# msgspec examines a type when it is first used: if two threads are the first at once, the process crashes.
+json.Decoder(ConversationRecord)
 # The columns of a conversation that contain JSON, except for its state.
 _JSON: dict[str, json.Decoder[Any]] = {
     "labels": json.Decoder(dict[str, str]),
@@ -122,7 +127,7 @@ def state_of(state_data: bytes | None) -> State | None:
     """Decode the stored state of a conversation; return None if it is missing, damaged, or of another version."""
     try:
         stored = _STATE.decode(state_data or b"")
-    except (DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return stored.state if stored.version == STATE_VERSION else None
 
@@ -457,14 +462,19 @@ def audit_values(entry: AuditEntry) -> Row:
 def entry_of(row: Row) -> AuditEntry:
     """Raises msgspec.DecodeError or ValueError if the row cannot be decoded."""
     number, at, outcome, reason, _, conversation, count, origin = row
+    refuse_non_numbers(number, at, count)
     return AuditEntry(at, Outcome(outcome), _ORIGIN.decode(origin), reason, conversation, count, number=number)
 
 
 def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
-    """The audit entry of a log row; without an origin and with the reason "UNREADABLE" if it cannot be decoded."""
+    """The audit entry of a log row; without an origin and with the reason "UNREADABLE" if it cannot be decoded.
+
+    Raises ValueError if the row has no place in the trail.
+    """
+    refuse_non_numbers(at, step)
     try:
         found = _LOG_AUDIT.decode(audit)
-    except DecodeError:
+    except UNREADABLE:
         return AuditEntry(at, Outcome.ACCEPTED, NOBODY, "UNREADABLE", conversation_id, step=step)
     origin = found.origin or NOBODY
     return AuditEntry(at, Outcome.ACCEPTED, origin, "", conversation_id, decisions=found.decisions, step=step)

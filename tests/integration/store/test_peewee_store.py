@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
 from operator import le
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,9 @@ def kill_at_random(forks: subprocess.Popen[bytes], path: Path, patience: random.
     forks.stdin.write(f"{path}\n".encode())
     forks.stdin.flush()
     process = int(forks.stdout.readline())
-    acknowledged = [forks.stdout.readline() for _ in range(patience.randrange(2, 60))]
-    assert b"dead\n" not in acknowledged, "it ended by itself"
+    wanted = patience.randrange(2, 60)
+    acknowledged = list(islice(iter(forks.stdout.readline, b"dead\n"), wanted))
+    assert len(acknowledged) == wanted, "it ended by itself"
     os.kill(process, signal.SIGKILL)
     acknowledged += iter(forks.stdout.readline, b"dead\n")
     return {name: int(step) for name, step in (line.split() for line in acknowledged)}
@@ -289,6 +291,34 @@ def test_a_writer_that_ends_leaves_no_caller_waiting(
     reopened = open_store(path)
     assert all(reopened.verify(draft.id) == () for draft in drafts)
     reopened.close()
+
+
+# --- reading --------------------------------------------------------------------------------------------------
+
+
+FIRST_READS = """
+import sys, threading, time
+from pathlib import Path
+from actors.adapters.store.sqlite.store import open_store
+store = open_store(Path(sys.argv[1]))
+def slow(frame, *_):
+    if frame.f_code.co_filename.endswith("enum.py"):
+        time.sleep(0.05)
+threading.setprofile(slow)  # which lets the others go on while msgspec looks at an enumeration
+threads = [threading.Thread(target=store.load, args=("c1",)) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+store.close()
+"""
+
+
+def test_the_first_reads_of_a_process_may_be_at_the_same_time(path: Path) -> None:
+    """msgspec examines a type when it is first used, and crashes the process if two threads are the first at once."""
+    with closing(open_store(path)) as store:
+        grow(store, "c1", 1)
+    subprocess.run([sys.executable, "-c", FIRST_READS, path], cwd=ROOT, check=True)
 
 
 # --- opening --------------------------------------------------------------------------------------------------
@@ -562,6 +592,9 @@ TAMPERING = {
     "UPDATE log SET count = 1 WHERE step = 3": "step 3 records 1 events, but the stored ones differ",
     "UPDATE log SET notifications = '[' WHERE step = 3": "cannot be read",
     "UPDATE log SET notifications = (SELECT notifications FROM log WHERE step = 3) WHERE step = 4": "twice in the log",
+    "UPDATE log SET prev_hash = x'00' WHERE step = 3": "step 3 cannot be read",
+    "UPDATE log SET step = 9e999 WHERE step = 3": "step inf cannot be read",
+    "UPDATE messages SET sequence_id = 9e999 WHERE sequence_id = 5": "message inf cannot be read",
     "UPDATE log SET hash = prev_hash WHERE step = 6": "step 6 has been modified",
     "UPDATE log SET first_revision = first_revision + 1 WHERE step > 3": "revisions are missing before",
     "UPDATE log SET prev_hash = 'x' WHERE step = 3": "step 3 does not follow step 2",
@@ -609,14 +642,17 @@ def test_a_rows_hash_is_over_the_row_and_the_hash_before(path: Path) -> None:
         assert hashlib.sha256(("\n".join(map(str, line)) + prev_hash).encode()).hexdigest() == hash_
 
 
-def test_a_row_of_the_log_that_cannot_be_read_hides_nobody_from_the_audit_trail(path: Path) -> None:
+@pytest.mark.parametrize("audit", ["'{'", "CAST(x'7b22ff' AS TEXT)"])
+def test_a_row_of_the_log_that_cannot_be_read_hides_nobody_from_the_audit_trail(path: Path, audit: str) -> None:
     store = open_store(path)
     grow(store, "c1")
     ann = AuditEntry(1, Outcome.REFUSED, CommandOrigin("ann"), "X")
     store.put_audit([ann])
     store.close()
-    tamper(path, "UPDATE log SET audit = '{' WHERE step = 2")
+    tamper(path, f"UPDATE log SET audit = {audit}, event = x'00' WHERE step = 2")
     store = open_store(path)
+    with pytest.raises(ports.StoreDamagedError):
+        store.transitions("c1", after_step=0, limit=9)
     assert [entry.origin.principal for entry in store.audit(AuditFilter(principal="ann"), limit=9)] == ["ann"]
     assert [entry.reason for entry in store.audit(AuditFilter(), limit=9)] == ["X", "UNREADABLE"]
     store.close()

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import peewee
 import psycopg
-from msgspec import DecodeError
 from peewee import PostgresqlDatabase, Psycopg3Adapter
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.string import StrDumperUnknown, TextBinaryLoader
@@ -22,6 +21,7 @@ from actors.adapters.store.migrations import Migrations
 from actors.adapters.store.postgres.nodes.node_statements import LEASED
 from actors.adapters.store.query import Session, Statement
 from actors.adapters.store.reads import ReaderPool
+from actors.adapters.store.rows import UNREADABLE
 from actors.common.machine import OutageLog
 from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
 
@@ -253,7 +253,7 @@ def explained(error: BaseException) -> StoreError | None:
             return DatabaseAwayError(f"the database does not respond: {words(error)}")
         case psycopg.errors.InsufficientPrivilege():
             return DatabaseAwayError(f"the database rejected it: {words(error)}")
-        case psycopg.Error() | DecodeError() | ValueError() | KeyError():
+        case _ if isinstance(error, (psycopg.Error, *UNREADABLE)):
             return StoreDamagedError(f"stored data cannot be read: {words(error)}")
         case _:
             return None

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import peewee
-from msgspec import DecodeError
 from peewee import SqliteDatabase
 
 from actors.adapters.store.listing import CONTAINS
 from actors.adapters.store.migrations import Migrations
 from actors.adapters.store.query import Session
 from actors.adapters.store.reads import ReaderPool
+from actors.adapters.store.rows import UNREADABLE
 from actors.common.machine import out_of_file_descriptors
 from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
 
@@ -170,7 +170,7 @@ class Readers(ReaderPool[SqliteSession]):
         match error:
             case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
                 return StoreUnavailableError(f"the database cannot be read: {error}")
-            case sqlite3.Error() | peewee.DatabaseError() | DecodeError() | ValueError() | KeyError():
+            case _ if isinstance(error, (sqlite3.Error, peewee.DatabaseError, *UNREADABLE)):
                 return StoreDamagedError(f"stored data cannot be read: {error}")
             case _:
                 return None
