@@ -1,4 +1,4 @@
-"""The messages to a conversation, and what its log has beside events.
+"""The messages to a conversation, and what its log has besides events.
 
 A command is named after its RPC. It is sent in a Request with a deadline, after which the command is dropped without
 being applied. A refused command has changed nothing: its sender gets core.errors.Rejected or one of the errors below;
@@ -173,7 +173,7 @@ class SetModeCommand(Struct, frozen=True):
 
 
 class SetModeResult(Struct, frozen=True):
-    """The record with its new mode, and what was stopped, or survives, of that whose rights exceed this mode."""
+    """The record with its new mode, and the work with more rights than that: what was stopped, and what survives."""
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """JSON Schemas (draft 2020-12) that models and clients wrote: parsing, validation, and what providers enforce of them.
 
-Safe to call from any thread. Schemas may be untrusted: patterns are matched in linear time, and no reference is
+Thread-safe. Schemas may be untrusted: patterns are matched in linear time, and no reference is
 fetched. An output schema asks a model for a value. Providers can enforce only a part of JSON Schema, and only for
 objects: a schema within that part is sent to them, in a form that forbids properties which it does not name; for any
 other schema, the model is asked to pass the value to a tool. In both cases the answer is checked against the whole
@@ -60,14 +60,14 @@ TOO_MUCH = "it is too large to check against the schema"
 
 
 class InvalidSchemaError(ValueError):
-    """The schema is not a valid JSON Schema, or is valid but not supported; the text says why."""
+    """The schema is not a valid JSON Schema, or is valid but not supported; the message says why."""
 
 
 class JsonSchema:
     """A JSON Schema, which is compiled once."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile the schema. Raises InvalidSchemaError, also if validation against the schema could take forever."""
+        """Compile the schema. Raises InvalidSchemaError, including if validation could take forever."""
         if is_too_deep(schema):
             raise InvalidSchemaError(TOO_DEEP)
         own, patterns = dict(schema), _count(schema, "pattern", "patternProperties")
@@ -104,9 +104,9 @@ class JsonSchema:
         return "; ".join((*shown, f"and {len(faults) - MAX_FAULTS} more") if len(faults) > MAX_FAULTS else shown)
 
     def read_scalars(self, value: Any) -> tuple[Any, dict[str, str]]:
-        """Replace texts that spell numbers or booleans where they do not fit; also return these texts by their places.
+        """Replace strings that spell numbers or booleans where they do not fit; also return these strings by place.
 
-        The value and {} if it fits as it is, or not even so.
+        Returns the value and {} if it fits as it is, or would not fit even then.
         """
         if is_too_deep(value) or self._work.is_too_much(value):
             return value, {}
@@ -142,7 +142,7 @@ class _Work:
                 waiting += [*here, *one_of, *every]
         graphlib.TopologicalSorter(same_place).prepare()
         if any(self._evaluations(schema, 0) > MAX_SCHEMAS + _weight(schema) for schema in found):
-            raise InvalidSchemaError(f"it checks one part of a value against more than {MAX_SCHEMAS} schemas")
+            raise InvalidSchemaError(f"it checks the same part of a value against more than {MAX_SCHEMAS} subschemas")
 
     def is_too_much(self, value: Any) -> bool:
         """Whether validating a value, which is not nested too deeply, may be more work than MAX_WORK."""
@@ -150,7 +150,7 @@ class _Work:
         for depth in range(MAX_DEPTH + 2):
             if not level:
                 break
-            # A subschema that fails takes as long for a value as a pattern for four characters.
+            # A failing subschema takes as long for a value as a pattern does for four characters.
             size = sum(4 + len(each) if isinstance(each, str) else 4 for each in level)
             work += size and size * self._evaluations(self._root, depth)
             if work > MAX_WORK or len(self._known) > MAX_STEPS:
@@ -197,7 +197,7 @@ class _Work:
 
 
 def _below(schema: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The subschemas of which one checks an item or a property, and those of which each may."""
+    """The subschemas of which only one checks a given item or property, and those of which several may."""
     keys = ("additionalProperties", "propertyNames", "unevaluatedProperties", "items", "contains", "unevaluatedItems")
     every = [*_inside(schema.get("patternProperties")), *(schema[key] for key in keys if key in schema)]
     return [*_inside(schema.get("properties")), *_inside(schema.get("prefixItems"))], every
@@ -215,7 +215,7 @@ def is_schema(value: dict[str, Any]) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError, whose text says what is wrong.
+    """Parse JSON. Raises ValueError, whose message says what is wrong.
 
     NaN, infinities, numbers too large for a double and lone surrogates cannot be stored or sent, and are refused.
     """
@@ -236,13 +236,13 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
     level = [value]
     for _ in range(most):
         level = [inner for each in level for inner in _inside(each)]
-        if not level:  # an early end, because most values have only one or two levels
+        if not level:  # most values have only one or two levels
             return False
     return any(isinstance(each, (dict, list)) for each in level)
 
 
 def _count(schema: Any, *keywords: str) -> int:
-    """An upper bound of the number of times that a schema has these keywords, or of entries if one has many."""
+    """An upper bound on how often a schema has these keywords; one with several entries counts once for each."""
     here = [schema[key] for key in keywords if key in schema] if isinstance(schema, dict) else []
     return sum(len(each) if isinstance(each, dict) else 1 for each in here) + sum(
         _count(each, *keywords) for each in _inside(schema)
@@ -277,7 +277,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _scalar(text: object) -> float | bool | None:
-    """The number or boolean that a text spells; None if it spells none."""
+    """The number or boolean that a string spells; None if it spells neither."""
     try:
         value = parse_json(text.lower()) if isinstance(text, str) else None
     except ValueError:

@@ -16,12 +16,12 @@ from actors.core.errors import ErrorKind, LlmFailure
 
 
 def run_in_thread(job: Callable[[], object], name: str) -> None:
-    """Run `job` on a new daemon thread. Any thread. Raises RuntimeError if no thread can be started."""
+    """Run `job` on a new daemon thread. Thread-safe. Raises RuntimeError if no thread can be started."""
     threading.Thread(target=job, name=name, daemon=True).start()
 
 
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
-# The text of the RuntimeError for a thread that cannot be started; Python has no exception type for this case.
+# The message of the RuntimeError for a thread that cannot be started; Python has no exception type for this case.
 _NO_THREAD = "can't start new thread"
 _COUNTED = "/proc/self/fd"
 _FOLDERS = (_COUNTED, "/dev/fd")
@@ -82,7 +82,7 @@ def open_files() -> int:
 
 
 def out_of_file_descriptors() -> bool:
-    """Try to open a file, after errors without a cause, such as those of SQLite and of the DNS resolver."""
+    """Whether no file can be opened, for errors that do not tell, such as those of SQLite and the DNS resolver."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as failed:
@@ -103,7 +103,7 @@ SYSTEM_FILES = (
 
 
 def client_tls() -> ssl.SSLContext:
-    """Trust the authorities of certifi, of the system, and of VARIABLES. Any thread; reads files for some 20 ms.
+    """Trust the authorities of certifi, of the system, and of VARIABLES. Thread-safe; reads files for some 20 ms.
 
     A variable whose authorities cannot be read is logged and ignored. Raises OSError if this process lacks a resource.
     """
@@ -138,7 +138,7 @@ CALM_SECONDS = 5.0
 
 
 class OutageLog:
-    """Logs an outage's beginning and end as warnings, and reminders as errors. Any thread; free without an outage."""
+    """Logs an outage's beginning and end as warnings, and reminders as errors. Thread-safe; free without an outage."""
 
     def __init__(self, log: logging.Logger, over: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Begin without an outage. `over` is the text that is logged when an outage ends."""

@@ -13,14 +13,14 @@ from typing import Annotated, Any, TypeVar, get_args
 from msgspec import Meta, ValidationError, convert, inspect
 
 MAX_PORT = 65_535
-Text = Annotated[str, Meta(min_length=1, description="must be a text")]
+Text = Annotated[str, Meta(min_length=1, description="must be a string")]
 
 Read = TypeVar("Read")
 Table = TypeVar("Table")
 # What can be the name of a principal, or of an issuer of tokens.
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
 _WORDS = {
-    "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+    "str": "a string", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
     "object": "a table",
 }  # fmt: skip
 
@@ -28,8 +28,8 @@ _WORDS = {
 def read(kind: type[Read], where: str, value: object) -> Read:
     """Convert what a settings file contains to `kind`, most often a Struct.
 
-    Raises ValueError such as "WHERE.path.to.key: must be a text"; the text is the `description` of the field's type if
-    it has one. A `__post_init__` error begins with ".key: " if it is about one key. A type unknown to msgspec converts
+    Raises ValueError such as "WHERE.path.to.key: must be a string", with the `description` of the field's type if it
+    has one. A `__post_init__` error begins with ".key: " if it is about one key. A type unknown to msgspec converts
     by its method `of`.
     """
     try:
@@ -46,13 +46,13 @@ def _custom(kind: Any, value: object) -> Any:
 
 
 class Named(dict[str, Table]):
-    """Tables [where.NAME] by name. Unlike in a dict, an error in one of them tells its name."""
+    """Tables [where.NAME] by name. Unlike with a dict, an error in one of them names it."""
 
     @classmethod
     def of(cls, value: object, kind: type[Table]) -> Named[Table]:
         """Convert the tables. Raises ValueError for a wrong table or name."""
         if not isinstance(value, dict) or not all(isinstance(each, dict) for each in value.values()):
-            raise ValueError("must be tables, each with a name")
+            raise ValueError("must be named tables")
         for name in value:
             if not NAME.fullmatch(name):
                 raise ValueError(f".{name}: a name is up to 64 lower-case letters, digits, and characters of .-_@")
@@ -76,7 +76,7 @@ def _refusal(kind: Any, error: str) -> str:
         return f"{where}.{key}: {unknown_key(key, _fields(node))}"
     if why.startswith("Object missing"):
         needed = described(_fields(node)[key].type)[1]
-        return f"{where}.{key}: needed{needed and f'; {needed}'}"
+        return f"{where}.{key}: required{needed and f'; {needed}'}"
     if why.startswith(("Expected", "Invalid")):
         why = description or _in_words(node, why)
     return f"{where}{why if why.startswith('.') else f': {why}'}"
@@ -108,11 +108,11 @@ def _in_words(node: Any, why: str) -> str:
 
 
 def unknown_key(key: str, known: Collection[str]) -> str:
-    """Why a key is refused: it is none of the known ones, of which the nearest is named."""
+    """Why a key is refused: it is unknown; names the most similar known key and all others."""
     from difflib import get_close_matches  # noqa: PLC0415 -- only for refusals, not at start
 
     near = get_close_matches(key, known, 1, cutoff=0.75)
-    return f"unknown; {f'did you mean {near[0]!r}? There' if near else 'there'} are: {', '.join(known)}"
+    return f"unknown; {f'did you mean {near[0]!r}? Known' if near else 'known'} keys: {', '.join(known)}"
 
 
 def is_loopback(host: str) -> bool:
@@ -126,7 +126,7 @@ def is_nearby(host: str) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An IP address, for localhost one of this machine; None for any other name."""
+    """The IP address that a host is, or 127.0.0.1 for localhost; None for any other name."""
     try:
         return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
@@ -134,7 +134,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:
-    """The host, without brackets, and the port of "host:port"; None if the text has another form."""
+    """The host, without brackets, and the port of "host:port"; None if the text has a different form."""
     host, _, port = text.rpartition(":")
     if not (host and port.isdecimal() and int(port) <= MAX_PORT) or re.search(r"[\s/\ud800-\udfff]", host):
         return None
@@ -142,7 +142,7 @@ def host_and_port(text: str) -> tuple[str, int] | None:
 
 
 def absolute_path_of(value: object) -> Path:
-    """An absolute path with `~` expanded. Raises ValueError if the value is no path or names an unknown user."""
+    """An absolute path with `~` expanded. Raises ValueError if the value is not a path or names an unknown user."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("must be a path")
     return expanded(value).absolute()
@@ -151,7 +151,7 @@ def absolute_path_of(value: object) -> Path:
 def read_named(path: Path) -> bytes:
     """The content of a regular file that only root and this user can have written.
 
-    Raises ValueError if others can; OSError.
+    Raises ValueError if others can have written it, or OSError.
     """
     link = path.lstat()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -161,7 +161,7 @@ def read_named(path: Path) -> bytes:
         if others := {link.st_uid, found.st_uid} - {0, os.geteuid()}:
             raise ValueError(f"belongs to user {min(others)}, but this is user {os.geteuid()}")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ValueError("can be changed by others: chmod go-w")
+            raise ValueError("can be changed by others; run chmod go-w on it")
         return file.read()
 
 

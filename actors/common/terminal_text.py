@@ -232,13 +232,13 @@ class TerminalText:
 
 
 def _put_in(row: list[str], column: int, text: str) -> int:
-    """Write text over what is in a row from a column on; return the column behind it."""
+    """Write text over what is in a row from a column on; return the column after it."""
     row += " " * (column - len(row))
     if text.isascii():
         row[column : column + len(text)] = text
         return column + len(text)
     for character in text:
-        if column and unicodedata.category(character) in ("Mn", "Me", "Cf"):  # an accent and its like
+        if column and unicodedata.category(character) in ("Mn", "Me", "Cf"):  # an accent or similar
             row[column - 1] += character
             continue
         cells = [character, ""] if unicodedata.east_asian_width(character) in "WF" else [character]
@@ -256,7 +256,7 @@ def rendered(text: str) -> str:
 
 
 def without_escapes(text: str) -> str:
-    """Render a text that has escape sequences; others stay as they are.
+    """Render text that has escape sequences; any other stays as it is.
 
     The result is never longer: where moves of the cursor would add blanks, the sequences are only removed.
     """

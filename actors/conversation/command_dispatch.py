@@ -27,7 +27,7 @@ from actors.runtime.services import check_images, check_mode, served_model
 
 
 class CommandDispatch:
-    """Handles the commands of one conversation. Actor's thread only.
+    """Handles the commands of one conversation. Call only on the actor's thread.
 
     Methods raise StoreError, Rejected or an error of actors.messages; after the latter two, nothing has changed.
     """
@@ -92,7 +92,7 @@ class CommandDispatch:
                 return None
 
     def delete(self, origin: CommandOrigin | None) -> None:
-        """Delete the idle conversation and the state that tools keep for it. Raises StoreError: nothing was deleted.
+        """Delete the idle conversation and its tools' state. If this raises StoreError, nothing was deleted.
 
         `origin` asked for it, and is stored apart from the log, which is deleted, too.
         """

@@ -154,7 +154,7 @@ def checked_form(question: Question, request: messages.AnswerQuestionCommand) ->
         return ""
     if question.url:
         if request.content:
-            raise messages.InvalidFieldError(CONTENT, "this question has an address and no form: leave it out")
+            raise messages.InvalidFieldError(CONTENT, "this question has a URL but no form; leave it out")
         return ""
     content = request.content or "{}"
     if len(content.encode()) > MAX_CONTENT_BYTES:

@@ -137,12 +137,12 @@ class ConversationActor(Actor):
         return loaded.state.ledger if loaded is not None else None
 
     def in_flight(self, run: str) -> InFlightWork | None:
-        """The work that a cancel of this run ("": of any) would stop; None if there is none. Any thread."""
+        """The work that a cancel of this run ("": of any) would stop; None if there is none. Thread-safe."""
         work = self._executor.in_flight
         return work if work is not None and run in ("", work.run) else None
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work` on the caller's thread. The mailbox must already contain the cancel. Any thread."""
+        """Stop `work` on the caller's thread. The mailbox must already contain the cancel. Thread-safe."""
         self._executor.cancel_now(work)
 
     def cancel_run_now(self, run: str) -> None:
@@ -331,7 +331,7 @@ class ConversationActor(Actor):
         Callers get this error and can ask the owner. The actor ends once its tools have ended.
         """
         if self._pipeline.loaded is not None:
-            log.warning("another node owns it: all its work stops here", extra={"conversation": self.conversation_id})
+            log.warning("another node owns this conversation; stopping", extra={"conversation": self.conversation_id})
         self._lost = lost
         self._deletion.fail(lost)
         self._commit_retries.clear()
@@ -456,7 +456,7 @@ class _PendingDeletion:
 
 
 class ConversationDeletion:
-    """Deletes one conversation once all that it runs has exited. Actor's thread only, except for `pending`.
+    """Deletes one conversation once all that it runs has exited. Call only on the actor's thread, except for `pending`.
 
     `commands` deletes rows and tools' state, `commit_retries` gets a VerifyUncertainCommit if the store fails, and
     `remind` sends the actor a message after a number of milliseconds.
@@ -477,7 +477,7 @@ class ConversationDeletion:
 
     @property
     def pending(self) -> bool:
-        """Whether a deletion waits for processes to exit. Safe to call from any thread."""
+        """Whether a deletion waits for processes to exit. Thread-safe."""
         return self._pending is not None
 
     def admits(self, command: object) -> bool:

@@ -1,6 +1,6 @@
 """Creates conversations: for a client, as a sub-agent, or as the successor of one whose context is full.
 
-Actor's thread only.
+Call only on the actor's thread.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ SLUG_TRIES = 10
 
 
 def create(pipeline: ConversationPipeline, request: messages.CreatingCommand) -> ports.ConversationRecord:
-    """Create the conversation, or return the one that the same request created before. Actor's thread only.
+    """Create the conversation, or return the one that the same request created before. Call only on the actor's thread.
 
     Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
     """
@@ -312,7 +312,7 @@ def _first_commit(
 def continue_exhausted(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: messages.ContinueConversationCommand
 ) -> ports.ConversationRecord:
-    """Create the successor of an exhausted conversation, or return it if it exists. Actor's thread only.
+    """Create the successor of an exhausted conversation, or return it if it exists. Call only on the actor's thread.
 
     Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
     """
@@ -351,7 +351,7 @@ def _create_successor(
 def perform_exhausting(
     pipeline: ConversationPipeline, loaded: LoadedConversation, unit: UnitOfWork, *, urgent: bool
 ) -> None:
-    """Commit outcomes that exhaust a conversation. Actor's thread only. Raises StoreError.
+    """Commit outcomes that exhaust a conversation. Call only on the actor's thread. Raises StoreError.
 
     If it continues by itself, the same commit creates the successor, so that there is exactly one however the server
     ends.

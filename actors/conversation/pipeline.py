@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class LoadedConversation:
-    """The in-memory copy of a conversation, authoritative while its actor runs. Actor's thread only."""
+    """The in-memory copy of a conversation, authoritative while its actor runs. Call only on the actor's thread."""
 
     def __init__(self, services: Services, record: ports.ConversationRecord) -> None:
         self._services = services
@@ -74,7 +74,7 @@ class LoadedConversation:
     ) -> tuple[ActEffect, ...]:
         """Commit a unit with commits of other conversations, publish its events, and return the effects to start.
 
-        Raises StoreError or QuotaExceededError; then this object is unchanged.
+        Raises StoreError or QuotaExceededError, leaving this object unchanged.
         """
         faults = self._services.faults
         if unit.entries:
@@ -93,7 +93,7 @@ class LoadedConversation:
     ) -> None:
         """Commit, counting run and tokens against the principal's quotas.
 
-        Raises QuotaExceededError before a run too many.
+        Raises QuotaExceededError if the run would exceed them.
         """
         quotas, record = self._services.quotas, unit.record
         counted = quotas.limits_runs and unit.begins_run and quotas.begin_run(record.principal, record.id)
@@ -120,7 +120,7 @@ class LoadedConversation:
             # then conflicts with its own rows, which is a success.
             if (stored := self._stored(unit)) is None:
                 raise
-            # The stored attempt may have created another successor than this one.
+            # The stored attempt may have created a different successor from this one.
             unit.record = msgspec.structs.replace(unit.record, continued_by=stored.continued_by)
             log.warning(
                 "the store had accepted a commit that it reported as failed", extra={"conversation": self.record.id}
@@ -148,7 +148,7 @@ class LoadedConversation:
 class ConversationPipeline:
     """Loads one conversation, commits its changes, publishes its events and starts its effects.
 
-    Actor's thread only, except for reading `loaded` and `idle`.
+    Call only on the actor's thread, except for reading `loaded` and `idle`.
     """
 
     def __init__(self, services: Services, executor: EffectExecutor, conversation_id: str) -> None:
@@ -205,7 +205,7 @@ class ConversationPipeline:
         return self.services.store.claim(self.conversation_id, wake_others)
 
     def advance(self, event: events.Event) -> UnitOfWork:
-        """Run an event through the whole pipeline. Raises Rejected or StoreError; then nothing has changed."""
+        """Run an event through the pipeline. If it raises Rejected or StoreError, nothing changes."""
         loaded = self.load()
         unit = loaded.begin()
         unit.run(event)
@@ -215,8 +215,8 @@ class ConversationPipeline:
     def prepare(self, outcomes: Sequence[EffectOutcome]) -> Prepared:
         """Apply outcomes in one unit of work and prepare its commit.
 
-        Rows and events are those of a unit for each outcome. The unit ends after the first outcome that starts an
-        effect, because effects must not wait, and before one that raises; if that is the first, so does this method.
+        Rows and events are the same as with a unit for each outcome. The unit ends after the first outcome that starts
+        an effect, because effects must not wait, and before one that raises; if that is the first, so does this method.
         Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
@@ -264,7 +264,7 @@ class ConversationPipeline:
         command: ports.CommandRecord | None = None,
         urgent: bool = False,
     ) -> None:
-        """Commit the unit, publish its events, and start its effects. Raises StoreError; then nothing has changed."""
+        """Commit the unit, publish its events, and start its effects. Raises StoreError, having changed nothing."""
         unit.origin = self.origin or unit.origin
         self._commit_and_act(loaded, unit, *others, command=command, urgent=urgent)
 
@@ -287,7 +287,7 @@ class ConversationPipeline:
     def _compute(self, unit: UnitOfWork) -> None:
         """Add the outcomes of calls that only compute to the unit that starts them.
 
-        Rows and events are those of a commit for each. If the commit fails, the calls are computed again.
+        Rows and events are the same as with a commit for each. If the commit fails, the calls are computed again.
         """
         while len(unit.effects) == 1 and isinstance(call := unit.effects[0], ExecuteTool):
             outcome = self.executor.compute(call, unit.record, unit.context)
@@ -326,7 +326,7 @@ def recovering(
 ) -> UnitOfWork | None:
     """Record what ended with a conversation's owner; None if nothing did.
 
-    That are the open run and the jobs not in `alive`. With `restarted`, the error of the last run is cleared, too.
+    These are the open run and the jobs not in `alive`. With `restarted`, the error of the last run is cleared, too.
     """
     lost = [job for job in loaded.state.ledger.running_jobs if job.handle not in alive]
     interrupted = restarted or _needs_recovery(loaded.record)
@@ -388,7 +388,7 @@ class Prepared:
 
 
 class CommitRetries(Generic[Entry]):
-    """Entries to be committed in order. Actor's thread only.
+    """Entries to be committed in order. Call only on the actor's thread.
 
     `name` is the conversation's id, for the log. `prepare` returns the next commit of one or more entries; it raises
     StoreUnavailableError if the store cannot be read now, and anything else for a bug in the first entry. `later` calls
@@ -505,7 +505,7 @@ def covers_cancel(entry: object, cancel: UserCancel) -> bool:
 
 
 class Recovery:
-    """Commits what waits in a conversation's retry queue, and repairs the copy in memory. Actor's thread only."""
+    """Commits a conversation's retry queue, and repairs the copy in memory. Call only on the actor's thread."""
 
     def __init__(self, pipeline: ConversationPipeline, later: Callable[[int], None]) -> None:
         self._pipeline = pipeline

@@ -1,6 +1,6 @@
 """Changes settings: those fields of a conversation's record that the state machine never changes.
 
-Actor's thread only.
+Call only on the actor's thread.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def checked_profile(services: Services, wanted: context.Profile) -> context.Prof
         return wanted
     known = [spec.name for spec in services.toolbox.specs(sub_agent=False)]
     if unknown := [name for name in wanted.tools if name not in known]:
-        raise InvalidFieldError("tools", f"there is no tool {unknown[0]!r}; there are: {', '.join(known)}")
+        raise InvalidFieldError("tools", f"there is no tool {unknown[0]!r}; available tools: {', '.join(known)}")
     return replace(wanted, tools=tuple(name for name in known if name in wanted.tools))
 
 
@@ -199,7 +199,7 @@ def check_rule_tool(services: Services, record: ConversationRecord, tool: str) -
     from difflib import get_close_matches  # noqa: PLC0415 -- only for error messages
 
     alike = get_close_matches(tool, known, n=1)
-    meant = f"did you mean {alike[0]!r}?" if alike else f"there are: {', '.join(sorted(known))}"
+    meant = f"did you mean {alike[0]!r}?" if alike else f"available tools: {', '.join(sorted(known))}"
     raise InvalidFieldError("tool", f"there is no tool {tool!r}; {meant}")
 
 

@@ -37,7 +37,7 @@ RECOVERY_BATCH = 200
 
 
 class Supervisor:
-    """The directory of running conversation actors. Any thread; only start() and stop() block."""
+    """The directory of running conversation actors. Thread-safe; only start() and stop() block."""
 
     def __init__(self, services: Services, load: Callable[[], None] | None = None) -> None:
         """`load` runs on a thread before the first actor: it imports what a server without agents does not need."""
@@ -114,7 +114,7 @@ class Supervisor:
             return all(actor.idle for actor in self._live.values())
 
     def stop(self, drain_seconds: float) -> None:
-        """Refuse new work, let runs finish for `drain_seconds`, stop the rest, end all threads. Blocks; only once."""
+        """Refuse new work, let runs finish for `drain_seconds`, stop the rest, end all threads. Blocks; call once."""
         with self._lock:
             self._refusing = True
             live = tuple(self._live.values())
@@ -139,7 +139,7 @@ class Supervisor:
             log.error("%d conversations did not stop in time; the next start will recover them", len(late))
 
     def skip_drain(self) -> None:
-        """End the wait of `stop` for runs to finish, now or when `stop` is called. Safe to call from any thread."""
+        """End the wait of `stop` for runs to finish, now or when `stop` is called. Thread-safe."""
         with self._changed:
             self._drain_skipped = True
             self._changed.notify_all()
@@ -323,7 +323,7 @@ PAUSE_MS = 1_000
 
 
 class Waking:
-    """Wakes conversations on a separate thread, by `wake_one`. Any thread; `wake` does not block."""
+    """Wakes conversations on a separate thread, by `wake_one`. Thread-safe; `wake` does not block."""
 
     def __init__(self, services: Services, wake_one: Callable[[str], Future[None]]) -> None:
         self._services = services
@@ -376,6 +376,6 @@ def _to_try_again(conversation_id: str, answer: Future[None]) -> bool:
             return True
         case error:  # damaged data or a bug of the server; the next message to the conversation tries again
             log.error(
-                "it was taken over and could not be recovered", exc_info=error, extra={"conversation": conversation_id}
+                "conversation taken over, but not recovered", exc_info=error, extra={"conversation": conversation_id}
             )
             return False

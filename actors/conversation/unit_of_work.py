@@ -55,7 +55,7 @@ class UnitOfWork:
 
     @property
     def begins_run(self) -> bool:
-        """Whether the unit begins a run in an idle conversation that is no sub-agent, even if it ends that run, too."""
+        """Whether the unit begins a run in an idle conversation, not of a sub-agent, even if it ends that run, too."""
         before, after = self.before.state, self.record.state
         begun = not isinstance(after, INACTIVE) or after.ledger.run > before.ledger.run
         return self.record.user_initiated and isinstance(before, INACTIVE) and begun

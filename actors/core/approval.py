@@ -53,7 +53,7 @@ _NO_OPERAND = re.compile(r"[-+@]|[^/]*=|(?s:.*)(?:\$[({]|`)")
 
 
 def runs_no_other(command: ShellCommand) -> bool:
-    """Whether the command is of a program that is known to run no other program which its operands name."""
+    """Whether the command's program is known never to run another program that its operands name."""
     program, *arguments = command.words
     if program in PROGRAMS:
         return True
@@ -84,7 +84,7 @@ TWO_WORDS = frozenset(
 # Shells, whose scripts may come from a file or from another command.
 SHELLS = frozenset("bash sh dash zsh ksh".split())
 
-# Matches texts that a shell, run by the command, would turn into other words.
+# Matches text that a shell run by the command would turn into other words.
 _EXPANDED = re.compile(r"[\\$`{}\[\]*?~]")
 _QUOTES = re.compile(r"[\\'\"]")
 _PART = re.compile(r"[^\s;|&()<>`$,\[\]{}=!]+")
@@ -190,7 +190,7 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
-    """Whether the rule's words stand anywhere in the command, or might. Directories of programs do not count."""
+    """Whether the rule's words occur anywhere in the command, or might. Directories of programs do not count."""
     wanted, words = _named(rule.words), command.words
     if not wanted:
         return RuleMatch.NO

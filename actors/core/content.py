@@ -225,7 +225,7 @@ def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
 
 
 def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Container[str]) -> tuple[Content, ...]:
-    """Replace call ids that are unusable, repeated or taken: one of two calls with one id could run twice or never."""
+    """Replace call ids that are unusable, repeated or taken: of two calls with one id, one could run twice or never."""
     seen = set[str]()
     blocks: list[Content] = []
     for index, block in enumerate(content):
@@ -276,8 +276,8 @@ def content_tokens(content: Iterable[Content], *, images: bool = True) -> int:
 def most_tokens(text: str) -> int:
     """An upper estimate of the tokens of a program's output, which may have few bytes per token.
 
-    At least half of what byte-level tokenizers count, whatever the text: of digits, for example, each is a token to
-    many.
+    At least half of what byte-level tokenizers count, whatever the text: many count each digit, for example,
+    as a token.
     """
     data = text.encode("utf-8", "replace")
     rest = len(data.translate(None, _PROSE))

@@ -29,10 +29,10 @@ class ApprovalRule(Struct, frozen=True, omit_defaults=True):
     action: Action
     tool: str = ""
     command: str = ""
-    """The rule is for this command: the whole text of a call, or one simple command with exactly these words."""
+    """The rule applies to this command: the whole text of a call, or one simple command with exactly these words."""
     command_prefix: str = ""
     path: str = ""
-    """An absolute directory without symbolic links: the rule is for tools that read or write files beneath it."""
+    """An absolute directory without symbolic links: the rule applies to tools that read or write files beneath it."""
     mcp_server: str = ""
     words: tuple[str, ...] = ()
     """The words of `command_prefix`, or of `command` if that is one simple command, without the shell's quoting."""
@@ -208,7 +208,7 @@ class ConvContext(Struct, frozen=True):
     """Today's date (UTC), as YYYY-MM-DD; "" in logs that do not contain it."""
     prompt_date: str = ""
     takes_images: bool = True
-    """Whether requests contain images. If not, they contain a text in place of each image."""
+    """Whether requests contain images. If not, they contain text in place of each image."""
     rules: Rules = max(Rules)
 
     def near_full(self, used: int) -> bool:

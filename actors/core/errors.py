@@ -131,7 +131,7 @@ class InvalidTransition(Exception):  # noqa: N818 -- the specification names it 
 
 
 class Rejected(InvalidTransition):
-    """A command was refused, with a machine-readable reason and a human-readable text. The state is unchanged."""
+    """A command was refused, with a machine-readable reason and a human-readable message. The state is unchanged."""
 
     def __init__(self, reason: Reason, text: str = "", cause: str = "") -> None:
         super().__init__(text or REFUSAL_TEXTS[reason])

@@ -322,7 +322,7 @@ class InternalFault(Struct, frozen=True, tag="internal_fault"):
 
     at: int
     message: str
-    """A human-readable text, which refers to the server's log and reveals no internals."""
+    """A human-readable message, which refers to the server's log and reveals no internals."""
 
 
 class UsageReported(Struct, frozen=True, tag="usage_reported"):

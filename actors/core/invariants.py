@@ -48,7 +48,7 @@ class InvariantChecker:
         yield from self._message(message)
 
     def check(self, event: notifications.Durable) -> Iterator[str]:
-        """Check the next notification; yield a text for each problem."""
+        """Check the next notification; yield a description of each problem."""
         match event:
             case notifications.MessageAdded(message=message):
                 yield from self._message(message)
@@ -186,7 +186,7 @@ class InvariantChecker:
             yield from (f"run {run} has not ended" for run in sorted(self._started - self._ended - {live}))
 
     def _compare_stored(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
-        """Without the beginning of the log, ids that only the state has are no differences."""
+        """If the beginning of the log is missing, ids that only the state has are not differences."""
         wanted = set(stored)
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 

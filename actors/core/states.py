@@ -132,7 +132,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     total_usage: Usage = Usage()
     run_usage: Usage = Usage()
     aside_usage: Usage = Usage()
-    """Tokens of side queries, such as for the title. They count for the conversation's budget, not for a run's."""
+    """Tokens of side queries, such as for the title. They count towards the conversation's budget, not a run's."""
     run_mode: Mode | None = None
     """The mode at the beginning of the latest run, which decides on client tools. None if there are none."""
     generation: Generation | None = None

@@ -243,7 +243,7 @@ class ChatContext(Struct, frozen=True):
     state: ContextState = ContextState.IDLE
 
     def handle_event(self, fsm_path: tuple[ContextState, ...]) -> ChatContext:
-        """Follow the path of one transition. Raises ValueError for a step that is no edge of the diagram."""
+        """Follow the path of one transition. Raises ValueError for a step that is not an edge of the diagram."""
         stray = stray_edge(fsm_path, self.state)
         if stray:
             raise ValueError(f"{stray[0]} --> {stray[1]} is not a transition of the Context Manager FSM")

@@ -196,7 +196,7 @@ def settle_event(state: states.State, at: int) -> events.Settle | None:
 def run_chain(state: states.State, context: ConvContext, event: events.Event) -> tuple[Step, ...]:
     """Apply `event` and the settle events that follow it, to be stored in one commit. Return () if `event` is ignored.
 
-    Raises what `transition` raises; the caller's state is unchanged then.
+    Raises what `transition` raises, leaving the caller's state unchanged.
     """
     steps: list[Step] = []
     following: events.Event | None = event

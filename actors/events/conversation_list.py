@@ -60,7 +60,7 @@ class ListWatch:
 
 
 class ListFeed:
-    """The changes of all conversations. Any thread; never blocks for long.
+    """The changes of all conversations. Thread-safe; never blocks for long.
 
     Watchers are woken without the lock, because they may call this object when they are woken.
     """

@@ -323,7 +323,7 @@ def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
 
 
 class EventHub(EventBus):
-    """The event bus of one process. Any thread; never blocks for long.
+    """The event bus of one process. Thread-safe; never blocks for long.
 
     Watchers are woken without the lock, because they may call this object when they are woken.
     """
@@ -429,7 +429,7 @@ class EventHub(EventBus):
 
 
 class TextWindow:
-    """The way of one attempt's text to clients, without commits while the window is open; see `stream_text`.
+    """Carries one attempt's text to clients, without commits while the window is open; see `stream_text`.
 
     The runner's thread passes text on. Before its stream's start is committed, or while another state is being
     published, it waits here for the conversation's thread. Any thread may shut the window.
@@ -452,7 +452,7 @@ class TextWindow:
             self._waiting.append((reasoning, text))
 
     def published(self, record: ConversationRecord, context: ConvContext) -> None:
-        """Take over the state that was just published, and pass on what waited for it. Conversation's thread only."""
+        """Adopt the state just published, and pass on what waited for it. Call only on the conversation's thread."""
         with self._lock:
             self._published = record, context
             self._pass_on()

@@ -21,15 +21,15 @@ from actors.ports import Clock, NotOwnerError, StoreError, StoreMaintenance, Sto
 log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
-ROUNDS_A_PERIOD = 24  # per shortest retention period, within ROUND_SECONDS
+ROUNDS_A_PERIOD = 24  # rounds per shortest retention period, within ROUND_SECONDS
 ROUND_SECONDS = (1.0, 3_600.0)  # the shortest and the longest time between two rounds
-FIRST_SECONDS = 60.0  # to the first round at most, so that even a server that often restarts has one
+FIRST_SECONDS = 60.0  # the longest time to the first round, so that even a server that often restarts has one
 PAUSE_FACTOR = 10.0  # the pause after a step, as a multiple of its time
-PAGE = 100  # conversations of one query
-COMPACT_BYTES = 1 << 20  # that one step returns to the file system at most
-SPARE_BYTES = 16 << 20  # of free space that the store keeps, because it will soon use them again
-AUDIT_ENTRIES = 100_000  # about refused calls and deletions, kept at most
-DELETE_SECONDS = 10.0  # to wait for one deletion before the next one is handled
+PAGE = 100  # conversations per query
+COMPACT_BYTES = 1 << 20  # the most that one step returns to the file system
+SPARE_BYTES = 16 << 20  # free space that the store keeps, because it will soon use it again
+AUDIT_ENTRIES = 100_000  # the most entries about refused calls and deletions that are kept
+DELETE_SECONDS = 10.0  # how long to wait for one deletion before the next one is handled
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class Housekeeper:
             except NotOwnerError:
                 continue  # the server that owns the conversation prunes its events
             except StoreError as error:
-                log.error("its events are not pruned: %s", error, extra={"conversation": id_})
+                log.error("the conversation's events are not pruned: %s", error, extra={"conversation": id_})
 
     def _prune_audit(self) -> Iterator[None]:
         days = self._retention.audit_days
@@ -144,9 +144,9 @@ class Housekeeper:
             except (UnknownConversationError, EtagMismatchError, NotOwnerError):
                 continue  # already deleted, no longer archived, or owned by another server, which deletes it
             except (Rejected, TimeoutError) as refusal:
-                log.info("retention expired, but not deleted yet: %s", refusal, extra={"conversation": id_})
+                log.info("expired conversation not deleted yet: %s", refusal, extra={"conversation": id_})
             else:
-                log.info("deleted: its retention as archived has expired", extra={"conversation": id_})
+                log.info("conversation deleted: its retention period is over", extra={"conversation": id_})
             yield
 
 

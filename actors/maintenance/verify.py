@@ -27,8 +27,8 @@ from actors.core.transition import context_after, settle_event, transition
 from actors.messages import ApprovalRulesChanged, Created, Entry, Forked, SettingsChanged, TreeReaped
 
 PAGE = 200  # events or messages that are read at a time
-MAX_FINDINGS = 100  # reported at most
-TRIES = 3  # to check the events; one fails if the oldest events are pruned meanwhile
+MAX_FINDINGS = 100  # the most that are reported
+TRIES = 3  # attempts to check the events; one fails if the oldest events are pruned meanwhile
 
 
 def findings(store: ports.StoreReader, record: ports.ConversationRecord) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def _messages(store: ports.StoreReader, record: ports.ConversationRecord, before
         after = page[-1].sequence
 
 
-MAX_VALUE_CHARS = 300  # of a value in the description of a difference
+MAX_VALUE_CHARS = 300  # maximum length of a value in the description of a difference
 
 _INPUT: msgspec.json.Decoder[Event | Entry] = msgspec.json.Decoder(Event | Entry)
 

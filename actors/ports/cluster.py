@@ -15,7 +15,7 @@ LEASE_EXPIRED = "database lease expired; retry"
 class Lease:
     """A permission to act. This one never expires; where servers share a database, it must be renewed.
 
-    Any thread; no blocking.
+    Thread-safe; no blocking.
     """
 
     @property
@@ -49,7 +49,7 @@ class Node(Struct, frozen=True):
 
 
 class Cluster:
-    """The nodes of the cluster, as this one sees them; here a single one with a database to itself. Any thread.
+    """The nodes of the cluster, as this one sees them; here a single one with a database to itself. Thread-safe.
 
     A cluster of several nodes overrides everything below.
     """
@@ -62,7 +62,7 @@ class Cluster:
     """Called when this node was declared dead or has lost its lease for good: all work must end at once."""
 
     def __init__(self, active: Callable[[], int] = lambda: 0) -> None:
-        """Create a cluster of one node. `active` returns the number of conversations with an actor, on any thread."""
+        """Create a cluster of one node. `active`, which is thread-safe, counts the conversations with an actor."""
         self._active = active
         self.on_taken = self.on_node_dead = _ignore
         self.on_lost = _ignore
@@ -92,7 +92,7 @@ class Cluster:
     def owner_of(self, conversation_id: str) -> Node | None:
         """The other living node that must handle calls about a conversation; None: this node may. Blocks briefly.
 
-        It owns the conversation, or there is no owner and it has its workspace, unlike this node. Raises
+        That node owns the conversation or, if there is no owner, has its workspace, unlike this node. Raises
         StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node owns or could own it.
         """
         return None
@@ -127,7 +127,7 @@ class Cluster:
     def drain(self) -> None:
         """Release all conversations, whose actors must have ended, and leave the cluster. Blocks.
 
-        Raises StoreUnavailableError; then the other nodes declare this one dead after a while.
+        Raises StoreUnavailableError, in which case the other nodes declare this one dead after a while.
         """
 
     def close(self) -> None: ...
@@ -184,5 +184,5 @@ def label_of(path: str, me: Node, nodes: Iterable[Node]) -> str:
         return label
     raise Rejected(
         Reason.WORKING_DIRECTORY_INVALID,
-        f"working_directory: is in the workspace {label} of other nodes: use its path there",
+        f"working_directory: is in the workspace {label} of other nodes; use its path there",
     )

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
-    """A source of time. Safe to call from any thread."""
+    """A source of time. Thread-safe."""
 
     def now_ms(self) -> int:
         """The milliseconds since the epoch (UTC), for records and events."""
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """A source of new ids. Safe to call from any thread."""
+    """A source of new ids. Thread-safe."""
 
     def conversation(self) -> str:
         """A new conversation id: lower-case letters, digits and '-'. Ids are never reused."""
@@ -44,7 +44,7 @@ class Ids(Protocol):
 
 
 class FaultPoints(Protocol):
-    """Named points at which tests inject failures, delays or the death of the process. Safe to call from any thread."""
+    """Named points at which tests inject failures, delays or the death of the process. Thread-safe."""
 
     def hit(self, point: str) -> None:
         """Mark that the code has reached this point, such as "commit.before". In tests, this may raise or block."""
@@ -58,7 +58,7 @@ class NoFaultPoints:
 
 
 class CancelToken:
-    """Cancels one piece of work. Safe to use from any thread; cancelling again has no effect."""
+    """Cancels one piece of work. Thread-safe; cancelling again has no effect."""
 
     def __init__(self) -> None:
         self.cancelled = False
@@ -97,7 +97,7 @@ class CancelToken:
         callback()
 
     def forget(self, callback: Callable[[], None]) -> bool:
-        """Remove a callback, so that finished work keeps no resources alive; False if it is not registered any more."""
+        """Remove a callback, so that finished work keeps no resources alive; False if it is no longer registered."""
         with self._lock:
             if callback not in self._callbacks:
                 return False
@@ -121,7 +121,7 @@ class CancelToken:
 
 
 class EventBus(Protocol):
-    """Publishes events to watchers. Safe to call from any thread; never blocks for long."""
+    """Publishes events to watchers. Thread-safe; never blocks for long."""
 
     def publish(
         self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
@@ -147,7 +147,7 @@ class EventBus(Protocol):
 
 
 class LiveConversation(Protocol):
-    """A conversation that currently has an actor. Safe to call from any thread; nothing here blocks."""
+    """A conversation that currently has an actor. Thread-safe; nothing here blocks."""
 
     @property
     def conversation_id(self) -> str: ...
@@ -170,7 +170,7 @@ class LiveConversation(Protocol):
 
 
 class ConversationDirectory(Protocol):
-    """The conversations of one process, by id. Safe to call from any thread; nothing here blocks."""
+    """The conversations of one process, by id. Thread-safe; nothing here blocks."""
 
     def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
         """Put a message into the mailbox of the conversation's actor, starting an actor if there is none.

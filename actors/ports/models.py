@@ -41,7 +41,7 @@ class ModelInfo(Struct, frozen=True):
     usable_window: int
     """The smaller of the input limit and (context window - reserved output); near it a context counts as full."""
     images: bool = False
-    """Whether requests contain images: the model takes them, or it is not known whether it does."""
+    """Whether requests contain images: the model accepts them, or may accept them."""
     images_assumed: bool = False
     """Whether it is not known that the model takes images, but only assumed."""
     known: bool = True
@@ -116,7 +116,7 @@ class ModelRequest(Struct, frozen=True):
     view: ProviderView
     """The conversation as the model gets it: roles alternate, and every tool call has its result."""
     view_of: Callable[[Image], ImageView | None] = no_view
-    """Returns the copy of an image for the model, always the same bytes; None: send a text instead.
+    """Returns the copy of an image for the model, always the same bytes; None: send text instead.
 
     Reads the store, so call it on the request's thread. Raises StoreError or ImagesUnavailableError.
     """
@@ -151,7 +151,7 @@ class SideQuery(Struct, frozen=True):
 
 
 class SideQueryError(Exception):
-    """A side query failed; the text says why, without a period."""
+    """A side query failed; the message says why, without a period."""
 
 
 class ModelAnswer(Struct, frozen=True):
@@ -168,7 +168,7 @@ class ModelAnswer(Struct, frozen=True):
 
 
 class ModelFailedError(Exception):
-    """An attempt of a model request failed; the text is human-readable and contains no secret."""
+    """An attempt of a model request failed; the message is human-readable and contains no secret."""
 
     def __init__(self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None) -> None:
         super().__init__(failure.message)
@@ -223,7 +223,7 @@ class Model(Protocol):
 
 
 class ModelCatalog(Protocol):
-    """The models that this server offers. Safe to call from any thread; only `learn` blocks."""
+    """The models that this server offers. Thread-safe; only `learn` blocks."""
 
     @property
     def default(self) -> str: ...

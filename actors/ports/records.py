@@ -112,7 +112,7 @@ class AuditFilter(Struct, frozen=True):
 
 
 class AuditStore(Protocol):
-    """The audit trail. Safe to call from any thread; every method blocks, and may raise StoreUnavailableError."""
+    """The audit trail. Thread-safe; every method blocks, and may raise StoreUnavailableError."""
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
         """The selected entries, the oldest first, after the position `after`. May raise StoreDamagedError."""
@@ -228,7 +228,7 @@ class ForkedHistory(Struct, frozen=True):
 
 
 class Spending(Struct, frozen=True):
-    """The tokens and the money that model requests of a principal used on one day."""
+    """The tokens and the money that a principal's model requests used on one day."""
 
     principal: str
     day: int

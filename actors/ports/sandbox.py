@@ -85,7 +85,7 @@ class Launch(Struct, frozen=True):
     output_bytes: int = 128 * 1024
     """The maximum bytes kept of the merged stdout and stderr; if they are longer, their beginning and end are kept."""
     readable: tuple[str, ...] | None = None
-    """What the program can read beside the system and its private directory; it then sees no processes of other users.
+    """What the program can read besides the system and its private directory; it then sees only its user's processes.
 
     None: all that the server's user can.
     """
@@ -127,11 +127,11 @@ class RunningProcess(Protocol):
     """A running program with all processes that it has started."""
 
     def kill(self) -> None:
-        """Send SIGKILL to the whole process tree. Idempotent. Safe to call from any thread; never blocks."""
+        """Send SIGKILL to the whole process tree. Idempotent. Thread-safe; never blocks."""
         ...
 
     def signal(self, number: int) -> None:
-        """Signal the program's process group, unless it has ended. Any thread; never blocks."""
+        """Signal the program's process group, unless it has ended. Thread-safe; never blocks."""
         ...
 
     def wait(self) -> ProcessEnd:
@@ -174,7 +174,7 @@ class Sandbox(Protocol):
 
     @property
     def report(self) -> SandboxReport:
-        """The restrictions that this machine can enforce. Safe to read from any thread."""
+        """The restrictions that this machine can enforce. Thread-safe."""
         ...
 
     @property
@@ -183,7 +183,7 @@ class Sandbox(Protocol):
         ...
 
     def mode_refusal(self, mode: Mode, directory: str) -> str:
-        """Why programs cannot run in this mode in this directory; "" if they can. Any thread."""
+        """Why programs cannot run in this mode in this directory; "" if they can. Thread-safe."""
         ...
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
@@ -259,6 +259,6 @@ def everything(principal: str) -> Permissions:  # noqa: ARG001 -- the port's sig
 
 
 class PermissionsOf(Protocol):
-    """Returns the permissions of each principal. Safe to call from any thread; never blocks."""
+    """Returns the permissions of each principal. Thread-safe; never blocks."""
 
     def __call__(self, principal: str) -> Permissions: ...

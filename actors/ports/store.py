@@ -51,7 +51,7 @@ class Comparison(StrEnum):
 
 
 class Every(Struct, frozen=True):
-    """A condition that holds if all of `parts` hold, also if there are no parts."""
+    """A condition that holds if all of `parts` hold, or there are no parts."""
 
     parts: tuple[Condition, ...] = ()
 
@@ -150,9 +150,9 @@ class Selection(Struct, frozen=True):
     where: Condition = EVERYTHING
     order: Order = LATEST_FIRST
     parent: str | None = None
-    """Only sub-agents of this conversation; None: only conversations that are no sub-agents."""
+    """Only sub-agents of this conversation; None: only conversations that are not sub-agents."""
     sub_agents: bool = False
-    """Whether the list contains the sub-agents of all conversations as well; then `parent` is None."""
+    """Whether the list contains the sub-agents of all conversations as well, in which case `parent` is None."""
 
 
 class ListPosition(Struct, frozen=True):
@@ -286,7 +286,7 @@ class StoreDamagedError(StoreError):
 
 
 class StoreUnusableError(StoreError):
-    """The store cannot be opened; the text says why, for example because it is read-only or has a newer schema."""
+    """The store cannot be opened; the message says why, for example because it is read-only or has a newer schema."""
 
 
 class DataDirectoryBusyError(StoreError):
@@ -301,7 +301,7 @@ class DataDirectoryBusyError(StoreError):
 
 
 class ConversationReader(Protocol):
-    """Reads conversations as they were last committed. Any thread; blocks briefly.
+    """Reads conversations as they were last committed. Thread-safe; blocks briefly.
 
     Every method may raise StoreUnavailableError or StoreDamagedError.
     """
@@ -372,7 +372,7 @@ class ConversationReader(Protocol):
 
 
 class LogReader(Protocol):
-    """Reads the log of committed state changes. Any thread; blocks briefly.
+    """Reads the log of committed state changes. Thread-safe; blocks briefly.
 
     Every method may raise StoreUnavailableError or StoreDamagedError.
     """
@@ -402,7 +402,7 @@ class LogReader(Protocol):
         ...
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """One sentence for each finding in the stored data; () if there are none. Repairs nothing.
+        """One sentence for each fault in the stored data; () if there are none. Repairs nothing.
 
         Checks the log's hash chain, the numbers of steps, revisions and messages, and whether the messages are the
         logged ones.
@@ -411,7 +411,7 @@ class LogReader(Protocol):
 
 
 class ConversationWriter(Protocol):
-    """Atomic, durable writes. Safe to call from any thread; every method blocks until the data is on disk."""
+    """Atomic, durable writes. Thread-safe; every method blocks until the data is on disk."""
 
     def commit(self, *parts: records.Commit, urgent: bool = False) -> None:
         """Write all parts in one transaction; return once it is durable. Urgent writes overtake queued ones.
@@ -453,7 +453,7 @@ class NotOwnerError(StoreError):
 
 
 class ConversationOwnership(Protocol):
-    """Ownership of conversations. Any thread; blocks; may raise StoreUnavailableError.
+    """Ownership of conversations. Thread-safe; blocks; may raise StoreUnavailableError.
 
     Where only one process uses the store, every claim succeeds.
     """
@@ -475,7 +475,7 @@ class ConversationOwnership(Protocol):
 
 
 class AttachmentStore(Protocol):
-    """The attachments of conversations. Any thread. Reads block briefly, writes until the data is on disk."""
+    """The attachments of conversations. Thread-safe. Reads block briefly, writes until the data is on disk."""
 
     def put_attachment(self, conversation_id: str, attachment: records.Attachment) -> None:
         """Store an attachment. Idempotent.
@@ -490,7 +490,7 @@ class AttachmentStore(Protocol):
 
 
 class StoreMaintenance(Protocol):
-    """Deletes old data and frees space, each call in one short transaction. Any thread.
+    """Deletes old data and frees space, each call in one short transaction. Thread-safe.
 
     May raise StoreUnavailableError.
     """
@@ -498,7 +498,7 @@ class StoreMaintenance(Protocol):
     def load(self, conversation_id: str) -> records.ConversationRecord | None: ...
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """The conversations (no sub-agents) archived before `before` (ms), in order after the id `after`."""
+        """The conversations (not sub-agents) archived before `before` (ms), in order after the id `after`."""
         ...
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
@@ -511,7 +511,7 @@ class StoreMaintenance(Protocol):
         ...
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """The conversations, but no sub-agents, archived before `before` (ms), in order after the id `after`."""
+        """The conversations, but not sub-agents, archived before `before` (ms), in order after the id `after`."""
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
@@ -536,11 +536,11 @@ class Store(
     StoreMaintenance,
     Protocol,
 ):
-    """The whole store. Safe to call from any thread. Reads see only committed data; reads and writes block."""
+    """The whole store. Thread-safe. Reads see only committed data; reads and writes block."""
 
     @property
     def sqlite_version(self) -> str:
-        """The version of SQLite, "" of another database."""
+        """The version of SQLite; "" for any other database."""
         ...
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 `Telemetry` itself observes nothing; observers are subclasses of it. The reported facts contain no contents (what
 people, models and tools said). Contents are passed in their own arguments; only traces use them, and only if the
-operator has enabled that. Safe to call from any thread; no method raises, and only `close` blocks.
+operator has enabled that. Thread-safe; no method raises, and only `close` blocks.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def no_image(_data: bytes) -> Image:
 
 
 class SubAgentsRefusedError(Exception):
-    """No sub-agent was started, because the number of tasks or a field of a task is invalid; the text says why."""
+    """No sub-agent was started, because the number of tasks or a field of a task is invalid; the message says why."""
 
     def __init__(self, index: int | None, field: str, text: str, reason: Reason | None = None) -> None:
         super().__init__(text)
@@ -72,7 +72,7 @@ class PersonAnswer(Struct, frozen=True):
 
 
 class TooManyQuestionsError(Exception):
-    """A tool call asks people more questions than allowed; the text is sent to the MCP server that asks."""
+    """A tool call asks people more questions than allowed; the message is sent to the MCP server that asks."""
 
 
 def ignore_job(_job: BackgroundJob) -> None:
@@ -107,7 +107,7 @@ class ToolContext(Struct, frozen=True):
     reaped: Callable[[tuple[int, ...]], None]
     """Reports the ids of killed processes. Call it with `ProcessEnd.reaped` of every program that has ended."""
     job_changed: Callable[[BackgroundJob], None] = ignore_job
-    """Reports that a command continues in the background, and later how it ended. Any thread; never blocks."""
+    """Reports that a command continues in the background, and later how it ended. Thread-safe; never blocks."""
     keep_image: Callable[[bytes], Image] = no_image
     """Stores an image for the tool's result. Blocks unless cancelled.
 
@@ -147,11 +147,11 @@ class ToolOutput(Struct, frozen=True):
 
 
 class InvalidToolInputError(Exception):
-    """The input of a call does not match the tool's schema; the text tells the model what to change."""
+    """The input of a call does not match the tool's schema; the message tells the model what to change."""
 
 
 def parse_arguments(name: str, raw: str) -> dict[str, Any]:
-    """The input of a call as an object; an empty text counts as {}. Raises InvalidToolInputError."""
+    """The input of a call as an object; an empty string counts as {}. Raises InvalidToolInputError."""
     try:
         value = parse_json(raw or "{}")
     except ValueError as error:
@@ -174,7 +174,7 @@ def input_misfit(name: str, problem: str) -> str:
 
 
 class InvalidApprovalRuleError(Exception):
-    """An approval rule cannot be used. The exception names the invalid field, and its text says what to change."""
+    """An approval rule cannot be used. The exception names the invalid field, and its message says what to change."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -205,10 +205,10 @@ class Tool(Protocol):
 
 
 class Toolbox(Protocol):
-    """The built-in tools, and their state for each conversation. Any thread; two methods may block, as said there."""
+    """The built-in tools, and their state for each conversation. Thread-safe; two methods may block, as they say."""
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """The tools offered to sub-agents, or with False to other conversations, in the order for models."""
+        """The tools offered to sub-agents or, with False, to other conversations, in the order for models."""
         ...
 
     def get(self, name: str) -> Tool | None: ...
@@ -241,7 +241,7 @@ class Toolbox(Protocol):
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> tuple[str, ...]:
-        """Kill jobs (as `jobs` selects them) without waiting; return their handles, also of those being killed already.
+        """Kill jobs (as `jobs` selects them) without waiting; return all handles, even of those being killed already.
 
         `ended` is called on a thread of each job once its processes are dead, or could not be confirmed dead in time;
         its argument contains the tool_use_id of the call that started it.
@@ -282,7 +282,7 @@ class McpServerStatus(Struct, frozen=True):
 
 
 class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A login of the operator at an MCP server: OAuth tokens, and how they are renewed. Never shown."""
+    """A login of the operator to an MCP server: OAuth tokens, and how they are renewed. Never shown."""
 
     id: str
     url: str
@@ -314,7 +314,7 @@ class McpRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     url: str
     redirect_uri: str
-    """The address to which browsers return after a login; the registration is valid only for this address."""
+    """The URL to which browsers return after a login; the registration is valid only for this URL."""
     issuer: str
     client_id: str
     client_secret: str = ""
@@ -327,18 +327,18 @@ class McpRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class McpLoginsError(Exception):
-    """The stored logins cannot be read or changed; the text says why."""
+    """The stored logins cannot be read or changed; the message says why."""
 
 
 class LoginUnavailableError(Exception):
-    """No access token for an MCP server is available now; the text says why."""
+    """No access token for an MCP server is available now; the message says why."""
 
 
 class McpLogins(Protocol):
-    """The stored logins, which the server and the operator's login command read and change. Any thread; blocks."""
+    """The stored logins, which the server and the operator's login command read and change. Thread-safe; blocks."""
 
     def read(self) -> dict[str, McpLogin]:
-        """The logins by the name of their MCP server. Raises McpLoginsError."""
+        """The logins, keyed by MCP server name. Raises McpLoginsError."""
         ...
 
     def version(self) -> tuple[int, ...]:
@@ -358,7 +358,7 @@ class McpLogins(Protocol):
 
 
 class McpNotAllowedError(Exception):
-    """The operator does not allow an MCP server that a client configured; the text says what would be allowed."""
+    """The operator does not allow an MCP server that a client configured; the message says what would be allowed."""
 
 
 class McpServerInvalidError(Exception):
@@ -371,7 +371,7 @@ class McpServerInvalidError(Exception):
 
 
 class McpServers(Protocol):
-    """The MCP servers of the operator and of conversations, which have their own connections. Any thread.
+    """The MCP servers of the operator and of conversations, which have their own connections. Thread-safe.
 
     No method blocks, except the `run` of a tool that `tool` returns.
     """

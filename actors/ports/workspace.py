@@ -22,9 +22,9 @@ class GitState(Struct, frozen=True):
 
     root: str
     branch: str = ""
-    """The name of the branch; also "" with a detached HEAD."""
+    """The name of the branch; "" with a detached HEAD, too."""
     commit: str = ""
-    """The abbreviated hash of the commit; also "" before the first commit."""
+    """The abbreviated hash of the commit; "" before the first commit, too."""
 
 
 class Instructions(Struct, frozen=True):
@@ -64,21 +64,19 @@ class DirectoryListing(Struct, frozen=True):
 
 
 class Workspace(Protocol):
-    """The directories in which conversations work. Safe to call from any thread; reads the disk."""
+    """The directories in which conversations work. Thread-safe; reads the disk."""
 
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
         """The real path of an existing directory, with `within` in one of these.
 
-        Raises ValueError with a text for people.
-
-        The text reveals nothing about other directories.
+        Raises ValueError with a message for people, which reveals nothing about other directories.
         """
         ...
 
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
         """List a directory; "" stands for the first of `within`, or the home of the server's user.
 
-        The server's own files and links out of `within` are left out. Raises ValueError with a text for people.
+        The server's own files and links out of `within` are left out. Raises ValueError with a message for people.
         """
         ...
 
@@ -98,7 +96,7 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class InvalidImageError(Exception):
-    """The image cannot be used; the text completes a sentence about the image, for example "is damaged or cut off"."""
+    """The image cannot be used; the message completes a sentence about it, for example "is damaged or cut off"."""
 
 
 class ImagesUnavailableError(Exception):

@@ -44,7 +44,7 @@ class InFlightWork:
 class EffectExecutor:
     """Performs the effects of one conversation.
 
-    Conversation's thread only, except `in_flight`, `cancel_now`, `cancel_run_now` and `rights`: any thread.
+    Call only on the conversation's thread, except `in_flight`, `cancel_now`, `cancel_run_now` and `rights`.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class EffectExecutor:
         self._children = ChildSubAgents(services, sub_agents, owner)
         # The id of the cancelled run, which must start nothing more, even before the actor has handled the cancel.
         self._cancelled_run = ""
-        self.rights = ToolRights()  # any thread; changed whenever a new mode is committed
+        self.rights = ToolRights()  # thread-safe; changed whenever a new mode is committed
         self.parent_notified = False
         """Whether the end of this sub-agent has been reported to its parent."""
         self.in_flight: InFlightWork | None = None
-        """The model request or tool call that was started last. Safe to read from any thread."""
+        """The model request or tool call that was started last. Thread-safe."""
 
     @property
     def all_stopped(self) -> bool:
@@ -81,7 +81,7 @@ class EffectExecutor:
         work.token.cancel()
 
     def cancel_run_now(self, run: str) -> None:
-        """Stop this run's work at once, and keep the run from starting anything more. Safe to call from any thread."""
+        """Stop this run's work at once, and keep the run from starting anything more. Thread-safe."""
         self._cancelled_run = run
         work = self.in_flight
         if work is not None and work.run == run:
@@ -121,18 +121,18 @@ class EffectExecutor:
     def compute(
         self, call: effects.ExecuteTool, record: ConversationRecord, context: ConvContext
     ) -> events.ToolComplete | None:
-        """The outcome of a call that only computes; None if it must be performed.
+        """The outcome of a call of an instant tool; None if the call must be performed as an effect instead.
 
-        A call of a cancelled run is not computed, so that it ends as cancelled.
+        This includes calls of a cancelled run, which must end as cancelled.
         """
         return None if live_run(record) == self._cancelled_run else computed(self._services, call, record, context)
 
     def stop_unrecorded(
         self, unrecorded: Iterable[effects.ActEffect], record: ConversationRecord, context: ConvContext
     ) -> None:
-        """Stop what a cancel stops that the store cannot save now.
+        """Stop the work of a run whose cancel the store cannot save now.
 
-        Performing its effects again at the commit does no harm.
+        When the cancel is committed, its effects are performed again, which does no harm.
         """
         for effect in unrecorded:
             if isinstance(effect, (effects.AbortLlm, effects.AbortTool, effects.CancelSubAgents)):
@@ -168,7 +168,7 @@ class EffectExecutor:
         self._requests.committed(record, context, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Kill the background jobs, with `wider_than` those with more rights than that mode, and return their handles.
+        """Kill the background jobs, or with `wider_than` those with more rights than that mode; return their handles.
 
         The conversation's actor gets a JobExited for each.
         """

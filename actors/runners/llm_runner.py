@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 # How often a request for a summary is made shorter, each time by half, if the provider finds it too long.
 MAX_SUMMARY_REFUSALS = 3
 
-# In milliseconds; then a cancelled request's runner is replaced. Only name resolution, which nothing interrupts, takes
-# longer.
+# In milliseconds; a cancelled request's runner is replaced after that. Only name resolution, which nothing interrupts,
+# takes longer.
 ABORT_MS = 50
 
 
@@ -47,7 +47,7 @@ class LlmRequest:
     find: Callable[[], ports.Model]
     """Finds the model, if necessary by asking providers. Raises ModelFailedError."""
     build: Callable[[ports.Model, int], ports.ModelRequest]
-    """Builds the request, shorter for each time that the provider refused it. Raises StoreError or
+    """Builds the request, shorter each time that the provider has refused it. Raises StoreError or
     ImagesUnavailableError."""
     check_calls: Callable[[tuple[Content, ...], tuple[ports.ToolSpec, ...]], tuple[Content, ...]]
     """Returns the answer's content with calls that can be carried out, given the tools of the request."""
@@ -86,7 +86,7 @@ class LlmRunner(Actor):
 
 
 class Attempt:
-    """One attempt of a model request, and the ModelSink that gets its answer. Runner's thread only."""
+    """One attempt of a model request, and the ModelSink that gets its answer. Call only on the runner's thread."""
 
     def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: ports.Clock) -> None:
         self._request = request
@@ -157,7 +157,7 @@ class Attempt:
         except ports.StoreError as failed:
             if text := exhausted_resource(failed):
                 return self._error(resource_failure(text))
-            text = "The stored history could not be read: see the server log."
+            text = "The stored history could not be read; see the server log."
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
         except ports.ImagesUnavailableError as unavailable:
             if request.cancel.cancelled:  # the error may come from an image decoder that the cancel killed
@@ -286,7 +286,7 @@ class ModelRequests:
             self._current.window.published(record, context)
 
     def _launch(self, request: LlmRequest) -> bool:
-        """Send the runner an attempt whose turn has come; return whether it got it. Safe to call from any thread."""
+        """Send the runner an attempt whose turn has come; return whether it got it. Thread-safe."""
         request.waited_ms = max(0, self._services.clock.now_ms() - request.queued_at)
         if full := self._admission.acquire():
             self._refuse(request, resource_failure(full))
@@ -322,7 +322,7 @@ class ModelRequests:
                 self._refuse(envelope.message, resource_failure(exhausted_resource(error) or str(error)))
 
     def _withdraw(self, request: LlmRequest, place: SlotRequest) -> None:
-        """Report that an attempt was cancelled while it waited for its turn. Safe to call from any thread."""
+        """Report that an attempt was cancelled while it waited for its turn. Thread-safe."""
         if self._services.quotas.model_slots.withdraw(place):
             request.ended = True
             aborted = LlmAborted(self._services.clock.now_ms(), request.request_id, request.attempt)

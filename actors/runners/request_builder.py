@@ -1,4 +1,4 @@
-"""Finds the models that a command names, builds the requests to them from the history, and makes these.
+"""Finds the models that a command names, builds the requests to them from the history, and sends these.
 
 If a model is unknown, providers are asked which models they have before the actor gets the command.
 """
@@ -35,7 +35,7 @@ def find_model(services: Services, name: str, principal: str, cancel: ports.Canc
     The principal's permission is checked again: it may have changed since the model was chosen.
     """
     if not services.permissions(principal).allows_model(name):
-        text = f"This principal is not allowed to use the model {name}: choose another model."
+        text = f"This principal is not allowed to use the model {name}; choose another model."
         raise ports.ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text))
     model = services.models.get(name)
     if model is None:
@@ -112,7 +112,7 @@ PAGE = 1_000
 class HistoryCache:
     """The messages of one conversation in memory: added when they are committed, or read from the store once.
 
-    Any thread.
+    Thread-safe.
     """
 
     def __init__(self, store: ports.ConversationReader, conversation_id: str) -> None:
@@ -142,7 +142,7 @@ class HistoryCache:
                 self._messages.extend(page)
 
     def through(self, sequence: int) -> tuple[Message, ...]:
-        """Every message up to number `sequence`, in order. Raises StoreError, also if a message is missing."""
+        """Every message up to number `sequence`, in order. Raises StoreError, including if a message is missing."""
         self.read(sequence)
         return tuple(self._messages[:sequence])
 
@@ -156,7 +156,7 @@ class HistoryCache:
 
 
 class _Views:
-    """Builds each request's turns by adding new messages to those of the previous request. Any thread."""
+    """Builds each request's turns by adding new messages to those of the previous request. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # a cancelled request may still build its turns when the next one begins
@@ -203,11 +203,11 @@ class RequestBuilder:
         self.history_of(record).read(record.state.ledger.seq)
 
     def committed(self, record: ports.ConversationRecord, messages: Sequence[Message]) -> None:
-        """Add committed messages, so that they need not be read from the store. Conversation's thread only."""
+        """Add committed messages, to save reading them from the store. Call only on the conversation's thread."""
         self.history_of(record).extend(messages)
 
     def history_of(self, record: ports.ConversationRecord) -> HistoryCache:
-        """The cache of the conversation's messages; the first call creates it. Conversation's thread only."""
+        """The conversation's message cache; the first call creates it. Call only on the conversation's thread."""
         if self._history is None:
             self._history = HistoryCache(self._services.store, record.id)
         return self._history
@@ -222,7 +222,7 @@ class RequestBuilder:
         *,
         refused: int,
     ) -> ports.ModelRequest:
-        """Build the request that `effect` asks for, shorter for each time that it was `refused`. Runner's thread.
+        """Build the request that `effect` asks for, shorter each time it was `refused`. Call on the runner's thread.
 
         Raises StoreError or ImagesUnavailableError.
         """

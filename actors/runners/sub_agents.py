@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class SubAgentRunner:
-    """All sub-agents of this process, of which `limit` may run at once. Any thread; never blocks for long."""
+    """All sub-agents of this process, of which `limit` may run at once. Thread-safe; never blocks for long."""
 
     def __init__(self, clock: ports.Clock, limit: int, directory: ports.ConversationDirectory) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class SubAgentRunner:
             try:
                 self._directory.deliver(agent_id, _cancel(reason))
             except RuntimeError:
-                log.warning("no thread left for a sub-agent", extra={"conversation": agent_id})
+                log.warning("cannot cancel a sub-agent: no thread left", extra={"conversation": agent_id})
             self._cancel_run_now(agent_id)
 
     def abandon(self, agent_ids: Iterable[str]) -> None:
@@ -95,7 +95,7 @@ class SubAgentRunner:
                 )
             self._directory.deliver(parent_id, messages.EffectOutcome(SubAgentResult(at, agent_id, outcome)))
         except RuntimeError:
-            log.warning("no thread left for the parent of a sub-agent", extra={"conversation": agent_id})
+            log.warning("cannot report a sub-agent's end: no thread left", extra={"conversation": agent_id})
 
     def last_text(self, agent_id: str) -> str:
         """The last text that a sub-agent has written so far; "" if unknown."""
@@ -124,7 +124,7 @@ class SubAgentRunner:
             return self._parents.pop(agent_id, None)
 
     def _on_created(self, parent_id: str, agent_id: str, answer: Future[object]) -> None:
-        """If a sub-agent could not be created, report the reason to its parent. Safe to call from any thread."""
+        """If a sub-agent could not be created, report the reason to its parent. Thread-safe."""
         error = answer.exception()
         if error is None:
             return
@@ -146,7 +146,7 @@ class SubAgentRunner:
 
 
 class ChildSubAgents:
-    """The sub-agents of one conversation whose actors have not stopped. Conversation's thread only."""
+    """The sub-agents of one conversation whose actors have not stopped. Call only on the conversation's thread."""
 
     def __init__(self, services: Services, sub_agents: SubAgentRunner, owner: ActorRef[Any]) -> None:
         self._services = services

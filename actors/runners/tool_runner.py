@@ -361,16 +361,16 @@ _INTERNAL = "The tool failed because of an internal error."
 
 
 class ToolRights:
-    """The current mode, and those of the running calls. Any thread; never blocks for long."""
+    """The current mode, and those of the running calls. Thread-safe; never blocks for long."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.mode = Mode.RESTRICTED
-        """In which calls start from now on; running calls keep theirs. Only the conversation's thread changes it."""
+        """The mode of calls that start from now on; running ones keep theirs. Set only on the conversation's thread."""
         self._calls: dict[str, tuple[Mode, ports.CancelToken]] = {}
 
     def narrow(self, mode: Mode) -> None:
-        """Let calls start in this mode from now on, unless the current mode gives fewer rights; then do nothing."""
+        """Let calls start in this mode from now on, unless the current mode gives fewer rights already."""
         with self._lock:
             if wider(self.mode, mode):
                 self.mode = mode
@@ -413,7 +413,7 @@ WITHDRAWN = ports.PersonAnswer(QuestionStatus.WITHDRAWN)
 
 
 class OpenQuestions:
-    """The questions of one tool call. Any thread; never blocks.
+    """The questions of one tool call. Thread-safe; never blocks.
 
     Every question ends: by `settle`, by `close`, or because the tool cancels it.
     """
@@ -451,7 +451,7 @@ class OpenQuestions:
         return future
 
     def settle(self, place: int, answer: ports.PersonAnswer) -> None:
-        """Answer the question with the number `place`; ignored if the question has ended."""
+        """Answer question number `place`; ignored if the question has ended."""
         with self._lock:
             future = self._waiting.pop(place, None)
         if future is not None:
@@ -467,7 +467,7 @@ class OpenQuestions:
             _resolve(future, WITHDRAWN)
 
     def _drop(self, place: int) -> None:
-        """Report to the conversation that the tool has withdrawn the question with the number `place`."""
+        """Report to the conversation that the tool has withdrawn question number `place`."""
         with self._lock:
             if self._waiting.pop(place, None) is None:
                 return

@@ -70,8 +70,8 @@ class ActorFuture(pykka.Future[Any]):
 class Mailbox:
     """pykka's inbox with an urgent lane, which is emptied first, and a normal one; each is FIFO.
 
-    pykka's stop message, always the last one, closes the mailbox: pykka alone drops what is behind it. `get` and
-    `get_if` are for the actor's thread, the rest for any.
+    pykka's stop message, always the last one, closes the mailbox: pykka alone drops what is behind it. Call `get` and
+    `get_if` only on the actor's thread; the rest is thread-safe.
     """
 
     def __init__(self) -> None:
@@ -235,7 +235,7 @@ def failed(error: BaseException) -> Future[Any]:
 
 
 def forward(source: Future[Any], target: Future[Any]) -> None:
-    """Pass the result or the error of `source` on to `target`, unless that one is cancelled before."""
+    """Pass the result or the error of `source` on to `target`, unless `target` is cancelled first."""
 
     def copy(done: Future[Any]) -> None:
         if not (target.running() or target.set_running_or_notify_cancel()):

@@ -20,7 +20,7 @@ COUNT_SECONDS = 0.05
 
 
 class FileRoom:
-    """Admits new work only while enough file descriptors are free. Any thread.
+    """Admits new work only while enough file descriptors are free. Thread-safe.
 
     Some are reserved: for clients that connect to cancel, for reads of the store, and for running work.
     """
@@ -59,7 +59,7 @@ class FileRoom:
 
 
 class Admission:
-    """Limits the number of model requests in flight in this process. Safe to call from any thread."""
+    """Limits the number of model requests in flight in this process. Thread-safe."""
 
     def __init__(self, limit: int, room: FileRoom | None = None) -> None:
         self._room = room or FileRoom()
@@ -95,10 +95,10 @@ class SlotRequest:
 
 
 class FairSlots:
-    """Slots with a total limit and a limit for each principal. Any thread.
+    """Slots with a total limit and a limit for each principal. Thread-safe.
 
     A free slot goes to the principal that has waited longest since it last got one, and there to the oldest request. So
-    a thousand waiting requests delay another principal by one turn only.
+    a thousand waiting requests delay another principal by only one turn.
     """
 
     def __init__(self, limit: int = 0, limit_of: Callable[[str], int] = lambda _principal: 0) -> None:
@@ -221,7 +221,7 @@ OPENING_READS = 8
 
 
 class ReadPace:
-    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. One thread only.
+    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Not thread-safe.
 
     With few requests in flight there are no pauses, nor before the first text; data that arrives during a pause waits
     in the socket. Principals share the reads: `pressure` is the number of requests of this answer's principal times the

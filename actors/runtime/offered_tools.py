@@ -2,7 +2,7 @@
 
 A client tool is executed by a client, not by the server. This module decides how models are offered these tools,
 checks the input of their calls, and checks the settings of generation that a model supports (reasoning effort,
-temperature, answer length). Safe to call from any thread; no provider is contacted.
+temperature, answer length). Thread-safe; no provider is contacted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OUTPUT_DESCRIPTION = (
 )
 # Separates namespaces from a name; no tool's name contains it.
 _NAMESPACE = re.compile(r"[.:/]")
-# Matches a JSON text that spells a number or a boolean.
+# Matches a JSON string that spells a number or a boolean.
 _SPELLED = re.compile(r'"\s*(-?\d[\d.e+-]*|true|false)\s*"', re.IGNORECASE)
 # Matches the first two sentences of a text's first line.
 _SENTENCES = re.compile(r"(.*?[.](?=\s+[^a-z]|\s*$)){1,2}")
@@ -98,7 +98,7 @@ def checked_calls(
 ) -> tuple[Content, ...]:
     """An answer's content with calls that can be carried out.
 
-    Unambiguous mistakes are corrected: a name with a namespace or blanks, and texts that
+    Unambiguous mistakes are corrected: a name with a namespace or blanks, and strings that
     spell a number or a boolean. Calls of client tools (`tools`) get `group`, and `bad_input` if their input is invalid.
     """
     specs, by_name = {spec.name: spec for spec in offered}, {tool.name: tool for tool in tools}
@@ -123,7 +123,7 @@ def _corrected(call: ToolUse, specs: Mapping[str, ToolSpec]) -> ToolUse:
 
 
 def _read_scalars(given: str, spec: ToolSpec) -> tuple[str, list[str]]:
-    """The input of a call with numbers and booleans in place of texts, and what was changed."""
+    """The input of a call with numbers and booleans in place of strings that spell them, and what was changed."""
     if _SPELLED.search(given):
         try:
             schema = compiled(msgspec.json.encode(spec.input_schema).decode())

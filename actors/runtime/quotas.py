@@ -66,7 +66,7 @@ class QuotaSettings(Struct, frozen=True):
     each: Limits = {}
     named: Mapping[str, Limits] = {}
     issuers: Mapping[str, Limits] = {}
-    """Limits for each principal whose tokens come from an identity provider (issuer), by issuer. `named` goes first."""
+    """Limits for each principal whose tokens an identity provider issues, keyed by issuer. `named` takes precedence."""
 
     def of(self, principal: str) -> Limits:
         """The limits of a principal; "" stands for all principals together."""
@@ -100,7 +100,7 @@ class _Measurement:
 class StoredBytes:
     """Measures the bytes that each principal has stored.
 
-    Any thread; `of` and `add` block to measure, and raise its errors.
+    Thread-safe; `of` and `add` block to measure, and raise its errors.
     """
 
     def __init__(self, measure: Callable[[str], int], clock: Clock) -> None:
@@ -161,7 +161,7 @@ class QuotaUse(Struct, frozen=True):
 
 
 class QuotaBook:
-    """Counts what each principal uses. Any thread; methods that may block say so.
+    """Counts what each principal uses. Thread-safe; methods that may block say so.
 
     Runs, requests, streams and calls are counted in this process, because none outlives it. Spending (tokens and money)
     is stored in the commit of the answer that caused it.
@@ -286,7 +286,7 @@ class QuotaBook:
         self.spend(spending)
 
     def spent(self, principal: str, more: tuple[int, int] = (0, 0)) -> str:
-        """A spending quota that is used up, as text; "" if there is none. `more`: used, but not counted yet."""
+        """Which spending quota is used up, in words; "" if none is. `more`: used, but not counted yet."""
         if not self.counts_spending:
             return ""
         with self._lock:

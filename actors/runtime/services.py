@@ -32,7 +32,7 @@ from actors.runtime.quotas import MOST_MODEL_REQUESTS, QuotaBook, QuotaSettings
 
 log = logging.getLogger(__name__)
 
-# The context window, in tokens, assumed for a model that no provider serves any more; requests to it are refused.
+# The context window, in tokens, assumed for a model that no provider serves now; requests to it are refused.
 UNKNOWN_MODEL_WINDOW = 8_192
 
 
@@ -70,12 +70,12 @@ def _token(length: int) -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(length))
 
 
-# When the timer is due (monotonic seconds), its number, which orders timers with the same time, and its callback.
+# A timer: when it is due (monotonic seconds), its number, which orders timers due at the same time, and its callback.
 Timer: TypeAlias = tuple[float, int, Callable[[], object]]
 
 
 class Timers:
-    """Runs callbacks after a delay, on the timer thread: they must not block. Any thread."""
+    """Runs callbacks after a delay, on the timer thread: they must not block. Thread-safe."""
 
     def __init__(self, clock: ports.Clock) -> None:
         self._clock = clock
@@ -96,7 +96,7 @@ class Timers:
         return timer
 
     def cancel(self, timer: Timer) -> None:
-        """Remove a timer; without effect if it has fired or is just firing."""
+        """Remove a timer; has no effect if it has fired or is firing."""
         with self._changed:
             if timer in self._due:
                 self._due.remove(timer)
@@ -276,7 +276,7 @@ def offered_model(services: Services, name: str, principal: str) -> ports.Model:
 
 
 def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
-    """Why no provider serves a model. For a principal limited to some models, the text lists no models."""
+    """Why no provider serves a model. For a principal limited to some models, the message lists no models."""
     failure = services.models.refusal(name)
     if services.permissions(principal).models is None:
         return failure
@@ -339,7 +339,7 @@ def tool_for(services: Services, context: ConvContext, name: str, given: str) ->
         raise ports.InvalidToolInputError(f"There is no tool {name!r} in this conversation. {there_are}")
     arguments = services.toolbox.parse(name, given) if mcp_tool is None else ports.parse_arguments(name, given)
     if tool is None:
-        raise ports.InvalidToolInputError(f"{name} cannot be called here.")
+        raise ports.InvalidToolInputError(f"{name} is not available in this conversation.")
     return tool, arguments
 
 
@@ -369,7 +369,7 @@ def _refusal(services: Services, context: ConvContext, principal: str, call: Too
     if not wider(mode, context.mode):
         return ""
     why = services.sandbox_of(principal).mode_refusal(mode, context.working_dir)
-    return f"The {mode.value} mode is not supported here: {why}. The mode is {context.mode.value} still." if why else ""
+    return f"The {mode.value} mode is not available: {why}. The mode is still {context.mode.value}." if why else ""
 
 
 def call_subjects(

@@ -23,7 +23,7 @@ def test_the_order_desk_answers_with_its_own_functions_only(
     with TestClient(desk["app"]) as web:
         replied = web.post("/questions", json={"question": "Where is order 7?"})
     assert replied.status_code == 200, replied.text
-    assert replied.json() == {"text": "A text by script.", "orders": [0]}, "as the scripted model makes it up"
+    assert replied.json() == {"text": "Scripted text.", "orders": [0]}, "as the scripted model makes it up"
     assert desk["orders"] == {7: "cancelled", 8: "shipped"}, "the scripted model has used every function"
     with Client() as client:
         (made,) = client.conversations()

@@ -67,7 +67,7 @@ class ImageStore(AttachmentStore, Protocol):
 
 
 class SandboxedImages:
-    """Implements ports.Images with a worker process for each image to decode. Any thread."""
+    """Implements ports.Images with a worker process for each image to decode. Thread-safe."""
 
     def __init__(self, store: ImageStore, sandbox: Sandbox, turn: Turn) -> None:
         self._store = store

@@ -102,7 +102,7 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def without_damaged_extras(data: bytes) -> bytes:
-    """A PNG without optional chunks of a wrong checksum: browsers show such images, Pillow refuses them."""
+    """A PNG without optional chunks that have a wrong checksum: browsers show such images, Pillow refuses them."""
     if not data.startswith(PNG_SIGNATURE):
         return data
     kept, at = [PNG_SIGNATURE], len(PNG_SIGNATURE)

@@ -90,13 +90,13 @@ _WIRE_PROTOCOLS = {
 
 
 class Catalog:
-    """Implements ports.ModelCatalog over configured providers. Any thread; only `learn` blocks.
+    """Implements ports.ModelCatalog over configured providers. Thread-safe; only `learn` blocks.
 
     `default` "" stands for the first provider's default that its server has not refuted, else for the demo model.
     `small` is the model for side queries, or "none"; "" is the small model of the conversation's own provider, so that
     no third party gets its text. `models` has the operator's limits and prices by prefix. `pace` is the demo model's
     pause between words, in seconds. Raises ValueError for a default or small model that no provider
-    serves, invalid limits, and two providers of one name.
+    serves, for invalid limits, or for two providers of the same name.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Catalog:
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
         self._servers = tuple(Server(ProviderClient(each)) for each in providers)
-        self._generation = 0  # of routes: those that are cached are valid for one
+        self._generation = 0  # of routes: a cached route is valid for one generation
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()
         self._demo = DemoModel(pace)
@@ -132,7 +132,7 @@ class Catalog:
         return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
 
     def get(self, name: str) -> Model | None:
-        """Of providers whose settings match the name equally well, the first one's."""
+        """Among providers whose settings match the name equally well, the first wins."""
         return self._find(name, self._generation)
 
     def offers(self, name: str) -> bool:
@@ -176,7 +176,7 @@ class Catalog:
         variables = " or ".join(f"{server.provider.name.upper()}_MODEL" for server in self._servers if server.refuted)
         none = f"there is no default model: name one, or set {variables} for the server"
         which = f"the model {name!r} is not available" if name else none
-        text = f"{which}; there are: {', '.join(shown)}{more}{''.join(silent)}"
+        text = f"{which}; available models: {', '.join(shown)}{more}{''.join(silent)}"
         return LlmFailure(ErrorKind.NETWORK if self._unreachable else ErrorKind.INVALID_REQUEST, text)
 
     def list(self) -> tuple[ModelInfo, ...]:
@@ -215,7 +215,7 @@ class Catalog:
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _route(self, name: str) -> Server | None:
-        """The server that serves a model; None if none is known to do so, e.g. as lists were not fetched yet."""
+        """The server that serves a model; None if none is known to do so, e.g. because lists were not fetched yet."""
         if not _is_name(name):
             return None
         return (

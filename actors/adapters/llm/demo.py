@@ -51,8 +51,9 @@ _WIDE = 6
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
-    """A value that fits a schema, as far as its keywords are supported; None if it is too deep, or no object.
+    """Make up a value that fits a schema, as far as its keywords are supported.
 
+    Returns None if the schema is nested too deeply or is not an object.
     References ($ref) are resolved in `root` (None: `schema`); `depth` is the depth of `schema` in it.
     """
     root = schema if root is None else root
@@ -87,7 +88,7 @@ def _of_type(schema: dict[str, Any], root: Any, depth: int) -> Any:
         case "null":
             return None
         case _:
-            words = "A text by script."
+            words = "Scripted text."
             return words.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength", len(words) + 10**6)]
 
 
@@ -123,7 +124,7 @@ _HELP_WITH = {
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
 _HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
-I also call a tool of your program where all words of its name are in what you say: {names}.
+I also call a tool of your program if your message contains all words of its name: {names}.
 """
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
@@ -190,9 +191,9 @@ def scene_for(request: ModelRequest) -> Scene:
 
 
 def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
-    """The function that makes the scene for a user's text, and the match; None if it asks for nothing.
+    """The function that makes the scene for a user's text, and the match; None if the text asks for nothing.
 
-    A command at the beginning goes before names of clients' tools, and these before known words.
+    A command at the beginning takes precedence over names of clients' tools, and these over known words.
     """
     for scenes in (_COMMANDS, _of_clients(said, request), _SCENES):
         for pattern, play in scenes:
@@ -202,7 +203,7 @@ def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | N
 
 
 def _of_clients(said: str, request: ModelRequest) -> _Scenes:
-    """A scene that calls every client tool whose name consists of words of the user's text; () for no tool."""
+    """A scene that calls every client tool whose name consists of words of the user's text; () if there is none."""
     words = set(_words_in(said))
     named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
     calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)
@@ -278,7 +279,7 @@ def _call(found: re.Match[str], request: ModelRequest) -> Scene:
     try:
         given = msgspec.json.decode(found[2], type=dict[str, Any]) if found[2] else sample(next(schemas, {}))
     except msgspec.DecodeError as error:
-        return Scene(f"What follows {name} is no JSON object: {error}")
+        return Scene(f"What follows {name} is not a JSON object: {error}")
     return using(name, given, f"I will call {name}.", request)
 
 

@@ -50,18 +50,18 @@ from actors.ports import (
 log = logging.getLogger(__name__)
 
 _WITHOUT_IMAGES = (
-    "Send a message to continue without them, since {name} now gets a text in their place; or choose another model. "
+    "Send a message to continue without them, since {name} now gets a placeholder instead; or choose another model. "
     'With images = false in [models."{name}"] of the server\'s settings it gets none from the start.'
 )
 
 _IMAGES_MAYBE_REFUSED = (
-    "It had images, and it is not known whether {name} takes them: if not, set images = false in "
+    "It contained images, and {name} may not accept them; if it does not, set images = false in "
     '[models."{name}"] of the server\'s settings.'
 )
 
 
 class HttpModel:
-    """Implements ports.Model over one wire protocol. Safe to call from any thread."""
+    """Implements ports.Model over one wire protocol. Thread-safe."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
 class Server:
-    """A provider, and what its server has stated about its models. Any thread.
+    """A provider, and what its server has stated about its models. Thread-safe.
 
     Only `refresh` and `ask_limits` block; neither raises.
     """
@@ -234,7 +234,7 @@ class Server:
 
     @property
     def default(self) -> str:
-        """The provider's default; "" also if its server does not list a guessed one.
+        """The provider's default; "" if it has none, or only a guess that its server does not list.
 
         "default" stands for the server's only model, or only loaded one.
         """
@@ -338,8 +338,8 @@ class Server:
 def lists_in(body: bytes) -> list[list[dict[str, Any]]]:
     """A server's lists of its models as objects; anything else is left out.
 
-    In `data` and `models` (llama.cpp has both), or standing alone. Raises msgspec.DecodeError, UnicodeDecodeError or
-    RecursionError.
+    They are in `data` and `models` (llama.cpp has both), or at the top level. Raises msgspec.DecodeError,
+    UnicodeDecodeError or RecursionError.
     """
     found = msgspec.json.decode(body)
     if isinstance(found, dict):
@@ -373,7 +373,7 @@ def _usable(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= 200
 
 
-# The fields in which servers state the window of a model, those that hold for the server as it runs first: llama.cpp,
+# The fields in which servers state a model's window; those that describe the running server come first: llama.cpp,
 # LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot, Mistral, Anthropic and LiteLLM. Ollama's model_info has the name
 # of the model's family before the field.
 _WINDOWS = (
@@ -388,7 +388,7 @@ _PLACES = ("meta", "model_info", "limits", "top_provider")
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
-    """The limits that a list states for `model`, after whose name ":latest" may follow; None without any.
+    """The limits that a list states for `model`, whose name may be followed by ":latest"; None if it states none.
 
     A single entry counts whatever its name, unless `loaded`: the list has loaded models only. Raises what `lists_in`
     raises.
@@ -430,7 +430,7 @@ def _count_in(places: Sequence[dict[str, Any]], names: Iterable[str]) -> int | N
 
 
 def _price(pricing: object) -> Price | None:
-    """An OpenRouter entry's prices, texts in dollars per token; None if not fixed (negative numbers)."""
+    """An OpenRouter entry's prices, strings in dollars per token; None if not fixed (negative numbers)."""
     if not isinstance(pricing, dict):
         return None
     names = ("prompt", "completion", "input_cache_read", "input_cache_write")

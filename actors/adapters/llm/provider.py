@@ -67,12 +67,12 @@ _Seconds = Annotated[float, Meta(gt=0, description="must be a number of seconds 
 _Tokens = Annotated[int, Meta(ge=0, description="must be a whole number, 0 or more")]
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _KEY = re.compile("[!-~]+")
-NO_KEY = "has blanks, line breaks or non-ASCII characters"
+NO_KEY = "contains blanks, line breaks or non-ASCII characters"
 _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
 class Secret:
-    """A text that repr, str and format hide, so that it does not get into logs by accident."""
+    """A string that repr, str and format hide, so that it does not get into logs by accident."""
 
     __slots__ = ("_text",)
 
@@ -82,7 +82,7 @@ class Secret:
     @classmethod
     def of(cls, value: object) -> Secret:
         if not isinstance(value, str):
-            raise ValueError("must be a text")
+            raise ValueError("must be a string")
         return cls(value)
 
     def reveal(self) -> str:
@@ -101,7 +101,7 @@ class Secret:
         return hash(self._text)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        raise TypeError("a secret is not serialised")
+        raise TypeError("a secret cannot be serialised")
 
 
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,7 +118,7 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """The settings of one provider. Raises ValueError with a text such as ".base_url: why".
+    """The settings of one provider. Raises ValueError with a message such as ".base_url: why".
 
     Servers of one protocol differ in fields only, so no code depends on a provider's name. presets.toml has those of
     well-known servers.
@@ -214,7 +214,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
             self._check("api_key_env", not self.api_key_env, f"{self.api_key_env} {NO_KEY}")
             self._check("api_key", False, NO_KEY)
         for name, value in self.headers.items():
-            self._check(f"headers.{name}", not re.search(r"[\r\n\0]", value.reveal()), "has a line break or NUL")
+            self._check(f"headers.{name}", not re.search(r"[\r\n\0]", value.reveal()), "contains a line break or NUL")
 
     def _check(self, field: str, valid: bool, text: str) -> None:
         if not valid:
@@ -267,7 +267,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
 
 def is_key(text: str) -> bool:
-    """Whether a text can be sent as an API key."""
+    """Whether a string can be sent as an API key."""
     return _KEY.fullmatch(text) is not None
 
 
@@ -281,7 +281,7 @@ def provider_from_mapping(
 ) -> ProviderConfig:
     """Read one provider, e.g. from a TOML table.
 
-    `api_key`, `proxy` and the values of `headers` are plain texts; `api_key_env` is looked up in `environ`. Raises
+    `api_key`, `proxy` and the values of `headers` are plain strings; `api_key_env` is looked up in `environ`. Raises
     ValueError, which names the setting, but never its value.
     """
     where, given = f"providers.{name}", _with_preset(name, settings)
@@ -508,8 +508,8 @@ def _begins(name: str, prefix: str) -> bool:
 def assumed_limits(protocol: str) -> ModelLimits:
     """The limits of a model without a row in models.toml (REQ-BED-022).
 
-    Servers that speak OpenAI's protocols have new models and people's own, hardly any with less than 32,768 tokens;
-    over Anthropic's the smallest known window is assumed.
+    Servers that speak OpenAI's protocols have new and private models, hardly any with less than 32,768 tokens; over
+    Anthropic's, the smallest known window is assumed.
     """
     if protocol != ANTHROPIC:
         return ModelLimits(ASSUMED_WINDOW, ASSUMED_WINDOW // 4, temperature=True)

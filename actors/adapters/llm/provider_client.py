@@ -106,7 +106,7 @@ class GatheredText:
 
 
 class ProviderClient:
-    """Sends requests to one provider. Any thread. Keeps idle connections and the API key."""
+    """Sends requests to one provider. Thread-safe. Keeps idle connections and the API key."""
 
     def __init__(self, provider: ProviderConfig) -> None:
         self.provider = provider
@@ -128,7 +128,7 @@ class ProviderClient:
     ) -> ModelAnswer:
         """POST `body` and return the answer; once more if the key is refused and `api_key_command` prints another.
 
-        After a cancel the errors are those of a broken network, so the token tells. Exceptions are not chained: a chain
+        After a cancel, errors look like a broken network, so the token decides. Exceptions are not chained: a chain
         would keep request and credentials in memory. Raises ModelFailedError or ModelAbortedError, and nothing else.
         """
         if cancel.cancelled:
@@ -205,7 +205,7 @@ class ProviderClient:
 def _read_answer(
     provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: GatheredText, cancel: CancelToken
 ) -> None:
-    """Read an answer as what it begins like: many servers state another type.
+    """Read an answer as whatever it begins like: many servers state a wrong content type.
 
     Raises ModelFailedError if it is neither a stream of events nor an object.
     """
@@ -294,16 +294,16 @@ _MAX_KEY = 16 << 10
 
 
 class ApiKeys:
-    """Keeps the API key of one provider. Any thread.
+    """Keeps the API key of one provider. Thread-safe.
 
-    The first that needs a key runs the `api_key_command`; concurrent callers wait.
+    The first caller that needs a key runs the `api_key_command`; concurrent callers wait.
     """
 
     def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
         self._lock = threading.Lock()  # guards _run
         self._run: Future[tuple[Secret, str | LlmFailure]] | None = None
-        """The run of the command that lasts, or that printed the present key."""
+        """The run of the command that is in progress, or that printed the present key."""
 
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
         """The provider's configuration with its key. Blocks while the `api_key_command` runs, but not after a cancel.
@@ -316,7 +316,7 @@ class ApiKeys:
         return replace(self._provider, api_key=self._obtain(cancel))
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
-        """Whether there is another key than `refused`; may run the command. False if that fails, or on a cancel."""
+        """Whether there is a key other than `refused`; may run the command. False if that fails, or on a cancel."""
         if not self._provider.api_key_command:
             return False
         with self._lock:
@@ -328,7 +328,7 @@ class ApiKeys:
             return False  # the caller reports the provider's refusal, which explains more
 
     def _obtain(self, cancel: CancelToken) -> Secret:
-        """The key; callers that wait for one run of the command get its failure, too."""
+        """The key; callers that wait for the same run of the command share its failure."""
         while not cancel.cancelled:
             with self._lock:
                 run, mine = self._run or Future(), self._run is None
@@ -371,7 +371,7 @@ class ApiKeys:
 
 
 def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
-    """The key and "", or an empty secret and why: a text if the command failed, an LlmFailure without resources."""
+    """The key and "", or an empty secret and why: a string if the command failed, an LlmFailure if resources did."""
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -395,7 +395,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
             assert process.stdout is not None  # noqa: S101 - set by stdout=PIPE
             printed = process.stdout.read(_MAX_KEY + 1)
             if len(printed) > _MAX_KEY:
-                return Secret(), "printed more than a key can hold"
+                return Secret(), "printed too much to be a key"
             process.wait()
         finally:
             late.cancel()

@@ -138,7 +138,7 @@ class ErrorBody(Struct, frozen=True):
 
 
 def parse_error_body(payload: bytes) -> ErrorBody:
-    """Parse an error response or an error inside a stream; unknown JSON, or no JSON, gives an empty ErrorBody."""
+    """Parse an error response or an error inside a stream; unknown JSON, or anything else, gives an empty ErrorBody."""
     try:
         outer = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -273,7 +273,7 @@ def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelF
 
 
 def retry_after_ms(headers: Mapping[str, str], now: float) -> int | None:
-    """The wait in milliseconds from retry-after-ms or Retry-After (seconds or a date); None without a valid one."""
+    """The wait in milliseconds from retry-after-ms or Retry-After (seconds or a date); None if neither is valid."""
     for name, factor in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
         try:
             wait = float(headers[name]) * factor
@@ -315,7 +315,7 @@ def _failure(provider: ProviderConfig, error_body: ErrorBody, status: int, label
     if status in _TRY_AGAIN_STATUSES or not 300 <= status < 500:
         return _advised(provider, ErrorKind.SERVER_ERROR, f"Server error at {whose}{tail}")
     if status < 400:
-        text = f"The base_url of provider {whose} redirects: set the final address."
+        text = f"The base_url of provider {whose} redirects; set it to the final URL."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
     text = f"The request was refused by {whose}{tail}"
     if status == 404:

@@ -69,7 +69,7 @@ async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
 
 
 class _Wrapped:
-    """Wraps a stream of the MCP library, whose other attributes stay. Event loop's thread only."""
+    """Wraps a stream of the MCP library, whose other attributes stay. Call only on the event loop's thread."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -154,7 +154,7 @@ def _bounded(item: Any) -> Any:
 
 
 def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """A function that puts each tool which the library would not accept under UNREAD in one that it accepts."""
+    """A function that wraps each tool that the library would not accept, under UNREAD, in one that it accepts."""
     from mcp.shared.inbound import find_invalid_x_mcp_header  # noqa: PLC0415 -- any open connection has loaded this
     from mcp_types import methods, version  # noqa: PLC0415 -- any open connection has loaded this
 
@@ -176,9 +176,9 @@ def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def mended(text: bytes) -> bytes:
-    """JSON without what the MCP library cannot parse. Raises ValueError for no JSON, or more than MENDED_BYTES.
+    """JSON without what the MCP library cannot parse. Raises ValueError if it is not JSON, or too large.
 
-    That are very deep nesting, numbers of thousands of digits, unpaired surrogates, and bytes that are not UTF-8.
+    It cannot parse very deep nesting, numbers of thousands of digits, unpaired surrogates, or invalid UTF-8.
     """
     if len(text) > MENDED_BYTES:
         raise ValueError("it is too large")
@@ -191,7 +191,7 @@ def _number(digits: str) -> int | float:
 
 
 def _shallow(text: bytes) -> bytes:
-    """A JSON text in which objects and lists below MAX_LEVELS levels are replaced by a remark."""
+    """JSON text in which objects and lists below MAX_LEVELS levels are replaced by a remark."""
     kept: list[bytes] = []
     depth = begin = 0
     for token in _TOKEN.finditer(text):

@@ -52,11 +52,11 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class RefusedQuestionError(Exception):
-    """A server's question must not be shown to a person; the exception's text gives the reason to the server."""
+    """A server's question must not be shown to a person; the message tells the server why."""
 
 
 class TimedCall:
-    """A running call with its time limit, which is suspended while a person is asked. Event loop's thread only."""
+    """A running call and its time limit, suspended while a person is asked. Call only on the event loop's thread."""
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
         self.ask = ask
@@ -90,11 +90,11 @@ class TimedCall:
 async def ask_person(
     server: McpServer, call: TimedCall | None, params: ElicitRequestParams
 ) -> ElicitResult | ErrorData:
-    """Ask a person what a server wants to know; an error if no call runs, or the question is refused."""
+    """Ask a person what a server wants to know; an error if no call is running, or the question is refused."""
     from mcp_types import ElicitResult  # noqa: PLC0415 -- any open connection has loaded this module
 
     if call is None:
-        return _refusal("a person can be asked only while a tool of this server is called")
+        return _refusal("a person can be asked only while a tool of this server is running")
     try:
         waiting = call.ask(question_of(server, params))
     except (RefusedQuestionError, TooManyQuestionsError) as refused:
@@ -122,11 +122,11 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
     if params.mode == "url":
         url = params.url
         if len(url) > URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
-            raise RefusedQuestionError(f"the address must be at most {URL_CHARACTERS} printable characters of ASCII")
-        if "\\" in url:  # browsers treat a backslash as a slash and may visit another host than people read
-            raise RefusedQuestionError("the address must not contain a backslash")
+            raise RefusedQuestionError(f"the URL must be at most {URL_CHARACTERS} printable ASCII characters")
+        if "\\" in url:  # browsers treat a backslash as a slash and may visit a host other than the one people read
+            raise RefusedQuestionError("the URL must not contain a backslash")
         if fault := url_fault(url):
-            raise RefusedQuestionError(f"the address {fault}")
+            raise RefusedQuestionError(f"the URL {fault}")
         return PersonQuestion(server.name, message, time, url=url)
     return PersonQuestion(server.name, message, time, schema=form_of(params.requested_schema))
 
@@ -134,13 +134,13 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
 def form_of(given: Mapping[str, Any]) -> str:
     """The form's schema with only the keywords that forms may have.
 
-    Raises RefusedQuestionError: invalid, too large, or for a secret.
+    Raises RefusedQuestionError if it is invalid, too large, or asks for a secret.
     """
     properties = given.get("properties", {})
     if given.get("type", "object") != "object" or not isinstance(properties, dict):
         raise RefusedQuestionError("requestedSchema must be an object with properties")
     if len(properties) > MAX_FIELDS:
-        raise RefusedQuestionError(f"a form has at most {MAX_FIELDS} fields")
+        raise RefusedQuestionError(f"a form may have at most {MAX_FIELDS} fields")
     required = given.get("required", [])
     if not _is_list_of_texts(required) or any(name not in properties for name in required):
         raise RefusedQuestionError("required must be a list of names of properties")
@@ -172,7 +172,7 @@ def _field(name: str, given: Any) -> dict[str, Any]:
     title = given.get("title", "")
     asked = f"{_words(name)} {_words(title) if isinstance(title, str) else ''}"
     if given.get("format") == "password" or given.get("writeOnly") is True or _SECRET.search(asked):
-        raise RefusedQuestionError(f"the field {name!r} asks for a secret; use an address for that")
+        raise RefusedQuestionError(f"the field {name!r} asks for a secret; use a URL for that")
     field = {"type": kind, **{key: given[key] for key in _KEYWORDS[kind] if key in given}}
     if kind == "array":
         field["items"] = _choices(name, given.get("items"))
@@ -190,7 +190,7 @@ def _choices(name: str, given: Any) -> dict[str, Any]:
         return {"type": "string", "enum": given["enum"]}
     if isinstance(given, dict) and "anyOf" in given:
         return {"anyOf": _titled(name, given["anyOf"])}
-    raise RefusedQuestionError(f"the field {name!r} is a list, but not one of choices")
+    raise RefusedQuestionError(f"the field {name!r} is a list, but not a list of choices")
 
 
 def _titled(name: str, given: Any) -> list[dict[str, str]]:

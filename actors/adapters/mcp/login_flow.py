@@ -1,4 +1,4 @@
-"""OAuth logins at MCP servers, by the official MCP library: logs in in a browser, renews and revokes tokens."""
+"""OAuth logins to MCP servers with the official MCP library: logs in through a browser, renews and revokes tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _UNKNOWN = "This does not belong to the login in progress."
 
 
 class LoginError(Exception):
-    """The login failed; the text contains the reason."""
+    """The login failed; the message contains the reason."""
 
 
 class ClientRefusedError(LoginError):
@@ -65,7 +65,7 @@ class Redirected(Struct, frozen=True):
 def redirected(address: str, state: str) -> Redirected:
     """The parameters of the redirect that ends the login with this `state`.
 
-    Raises LoginError, or LookupError for another URL.
+    Raises LoginError, or LookupError for any other URL.
     """
     try:
         asked = parse_qs(urlsplit(address.strip()).query, keep_blank_values=True, max_num_fields=32)
@@ -77,7 +77,7 @@ def redirected(address: str, state: str) -> Redirected:
     if "error" in given:
         why = f"{given['error']}: {given['error_description']}" if "error_description" in given else given["error"]
         refusal = ClientRefusedError if given["error"] in CLIENT_REFUSALS else LoginError
-        raise refusal(f"the authorization server refused it: {why[:300]}")
+        raise refusal(f"the authorization server refused the login: {why[:300]}")
     if not given.get("code"):
         raise LookupError
     return Redirected(given["code"], given["state"], given.get("iss"))
@@ -228,9 +228,9 @@ async def log_in(
     seconds: float = SECONDS,
     known: McpRegistration | None = None,
 ) -> LoggedIn:
-    """Log in at an MCP server with a `login`, and return the tokens.
+    """Log in to an MCP server with a `login`, and return the tokens.
 
-    `show` gets the URL that the person opens. The browser is then redirected to `port` of this machine (0: any); with
+    `show` gets the URL that the person opens. The browser is then redirected to `port` on this machine (0: any); with
     `paste`, the person copies that URL instead. `seconds` is the person's time limit. `known` is an earlier
     registration, used if it fits. Raises LoginError, or ClientRefusedError.
     """
@@ -327,7 +327,7 @@ class _Provider(OAuthClientProvider):
     def _check_endpoint(self, url: str) -> None:
         if not self._is_safe(url):
             shown = urlsplit(url)._replace(query="", fragment="").geturl()
-            raise LoginError(f"{shown}: must be an https URL of another machine")
+            raise LoginError(f"{shown} must be an https URL, and not on this machine")
 
     async def _initialize(self) -> None:
         if self._settings.client_id:
@@ -398,9 +398,7 @@ class _Provider(OAuthClientProvider):
             return redirected(address, self._state)
         except LookupError:
             begins = f"{self._listener.address}?"
-            raise LoginError(
-                f"the address does not belong to this login: expected one that begins with {begins}"
-            ) from None
+            raise LoginError(f"the URL does not belong to this login; expected one that begins with {begins}") from None
 
     def login(self, status: int) -> McpLogin:
         """The finished login.
@@ -453,7 +451,7 @@ class RenewalRefusedError(Exception):
 
 
 class RenewalFailedError(Exception):
-    """The tokens could not be renewed now; the text contains the reason. A later attempt may succeed."""
+    """The tokens could not be renewed now; the message contains the reason. A later attempt may succeed."""
 
 
 async def renewed(login: McpLogin) -> McpLogin:
@@ -475,7 +473,7 @@ async def renewed(login: McpLogin) -> McpLogin:
 
 
 async def revoked(login: McpLogin) -> bool:
-    """Ask the authorization server to make the tokens of a login invalid; return whether it confirmed that."""
+    """Ask the authorization server to revoke the tokens of a login; return whether it confirmed that."""
     if not login.revocation_endpoint:
         return False
     hint = "refresh_token" if login.refresh_token else "access_token"
@@ -491,7 +489,7 @@ async def revoked(login: McpLogin) -> bool:
 async def _post(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
     """Send a form as the login's OAuth client; return the response's status and body.
 
-    Raises the libraries' errors, also for too large or compressed ones.
+    Raises the libraries' errors, including for responses that are too large or compressed.
     """
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)])
     context = OAuthContext(login.url, metadata, TokensInMemory(), None, None)

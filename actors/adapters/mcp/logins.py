@@ -1,4 +1,4 @@
-"""Keeps the operator's logins at MCP servers: renews them, and reads them again if other programs change them."""
+"""Keeps the operator's logins to MCP servers: renews them, and reads them again if other programs change them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PAUSE_SECONDS = 5.0
 
 
 class LoginTokens:
-    """Provides access tokens from the stored logins; `urls` are the servers' by name. Event loop's thread only.
+    """Provides access tokens from the stored logins. Call only on the event loop's thread.
 
-    `changed(name, logged_in)` is called when a login begins (True) or has ended (False).
+    `urls` is keyed by server name. `changed(name, logged_in)` is called when a login begins (True) or ends (False).
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LoginTokens:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def token(self, name: str) -> str:
-        """A server's access token, renewed if expired; "" without a login. Raises LoginUnavailableError."""
+        """A server's access token, renewed if expired; "" if there is no login. Raises LoginUnavailableError."""
         await self._look()
         login = self._logins.get(name)
         if login is not None and login.expires_at and time.time() * 1000 >= login.expires_at:
@@ -75,7 +75,7 @@ class LoginTokens:
         return login.access_token if login else ""
 
     async def another(self, name: str, refused: str) -> str:
-        """Another token than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
+        """A token other than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
         login = self._logins.get(name)
         if login is not None and login.access_token == refused:
             if not self._may_try(name, PAUSE_SECONDS):
@@ -95,17 +95,17 @@ class LoginTokens:
             first, self._version = self._version is None, version
             try:
                 found = await self._blocking(self._stored.read)
-            except McpLoginsError as error:  # the logins read before stay in use
-                log.warning("logins at MCP servers: %s", error)
+            except McpLoginsError as error:
+                log.warning("cannot read MCP logins again, so the earlier ones are used: %s", error)
                 self._fault = str(error)
                 return
             self._fault = ""
             self._use(found, notify=not first)
 
     def _use(self, found: Mapping[str, McpLogin], *, notify: bool = True) -> None:
-        """Use the logins that were read, but the renewed ones of `_unsaved`.
+        """Use the logins that were read, except where `_unsaved` has a renewed one.
 
-        With `notify`, `changed` is called for each other.
+        With `notify`, `changed` is called for each login that is a different one from before.
         """
         before = self._logins
         self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}
@@ -149,9 +149,9 @@ class LoginTokens:
             await revoked(after)  # a logout or a new login came first, so the renewed tokens are not used
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
-        """Replace `login` in the store by `after`; None removes it. `watch` repeats failures.
+        """Replace `login` in the store by `after`; None removes it. `watch` retries after failures.
 
-        False if another login is stored.
+        Returns False if a different login is stored.
         """
         spent = self._unsaved.get(name, login)
         try:
@@ -161,7 +161,7 @@ class LoginTokens:
             if now is not None and now.id != login.id:  # another login was stored just before
                 return False
             if name not in self._unsaved:
-                log.error("logins at MCP servers: %s", error)
+                log.error("cannot save a renewed MCP login, will try again: %s", error)
             self._unsaved[name] = spent
             if after is not None:
                 self._logins[name] = after

@@ -1,4 +1,4 @@
-"""Reads the settings of MCP servers: of the operator, and of clients within the operator's rules."""
+"""Reads the settings of MCP servers: the operator's, and those of clients within the operator's rules."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one MCP server: a program that communicates over stdin and stdout, or a URL."""
 
     name: str
-    command: Annotated[tuple[str, ...], Meta(description="must be a list of texts")] = ()
+    command: Annotated[tuple[str, ...], Meta(description="must be a list of strings")] = ()
     """The program and its arguments; () for a server with a URL. The program runs in the conversation's directory."""
     environment: Mapping[str, str] = {}
     """Environment variables for the program, in addition to those that every tool gets. Values may be secret."""
@@ -66,7 +66,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     headers: Mapping[str, str] = {}
     oauth: OAuth | None = None
     login: Login | None = None
-    read_only: Annotated[bool | frozenset[str], Meta(description="must be true, false or a list of texts")] = False
+    read_only: Annotated[bool | frozenset[str], Meta(description="must be true, false or a list of strings")] = False
     """The server's tools that change nothing; True for all.
 
     In restricted mode only these run; those of a URL, in workspace mode, too.
@@ -98,7 +98,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
     """Read the enabled tables [[mcp_servers]], whose values may refer to `environ` and to files.
 
-    Raises ValueError with the setting's name, and never with a variable's or a file's text.
+    Raises ValueError with the setting's name, and never with a variable's or a file's content.
     """
     found: list[McpServer] = []
     names: set[str] = set()
@@ -134,9 +134,9 @@ def _check_transport(where: str, server: McpServer, given: Mapping[str, Any]) ->
         raise ValueError(f"{where}.command: must begin with a program")
     for key in ("headers", "oauth", "login") if command else ("environment",):
         if key in given:
-            raise ValueError(f"{where}.{key}: is for servers with {'url' if command else 'command'}")
+            raise ValueError(f"{where}.{key}: allowed only for servers with {'url' if command else 'command'}")
     if any(not HEADER.fullmatch(header) for header in server.headers):
-        raise ValueError(f"{where}.headers: has an invalid header name")
+        raise ValueError(f"{where}.headers: contains an invalid header name")
     if url and (fault := url_fault(url)):
         raise ValueError(f"{where}.url: {fault}")
 
@@ -155,7 +155,7 @@ def url_fault(url: str) -> str:
 
 
 def _login(where: str, server: McpServer) -> Login | None:
-    """How a person logs in at a server's URL; None if it has other credentials or is not private.
+    """How a person logs in to the server at a URL; None if it has other credentials or is not private.
 
     Raises ValueError if the table `login` is wrong.
     """
@@ -167,7 +167,7 @@ def _login(where: str, server: McpServer) -> Login | None:
     if others:
         raise ValueError(f"{where}: {others[0]} already sets the credentials; use only one of them")
     if not is_private(server.url):
-        raise ValueError(f"{where}: needs an https URL, or one of this machine")
+        raise ValueError(f"{where}: requires an https URL, or one on this machine")
     for key in ("client_id", "issuer") if found.client_secret else ():
         if not getattr(found, key):
             raise ValueError(f"{where}.{key}: required with a client_secret")
@@ -194,7 +194,7 @@ def is_local(url: str) -> bool:
 
 
 def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
-    """The text of a value: $NAME and ${NAME} are variables, $$ is $, {file = PATH} is a file's content.
+    """The string that a value stands for: $NAME and ${NAME} are variables, $$ is $, {file = PATH} is a file's content.
 
     Raises ValueError, which begins with `where`, the setting's name.
     """
@@ -208,7 +208,7 @@ def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
         except ValueError as error:
             raise ValueError(f"{where}: the file {error}") from None
     else:
-        raise ValueError(f'{where}: must be a text or {{ file = "PATH" }}')
+        raise ValueError(f'{where}: must be a string or {{ file = "PATH" }}')
     if any(character in text for character in "\0\r\n"):
         raise ValueError(f"{where}: must be one line")
     return text
@@ -328,7 +328,7 @@ def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: f
 
 
 def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) -> McpServer:
-    """Validate one chosen server, and fill in its secrets. Raises what `servers_of` raises, about `position`."""
+    """Validate the server chosen at `position`, and fill in its secrets. Raises what `servers_of` raises."""
 
     def invalid(field: str, text: str) -> McpServerInvalidError:
         return McpServerInvalidError(position, field, text)
@@ -338,7 +338,7 @@ def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) ->
     texts = (*chosen.command, *chosen.environment.values(), chosen.url, *chosen.read_only)
     most = max(map(len, (chosen.command, chosen.environment, chosen.headers, chosen.read_only)))
     if most > MAX_ENTRIES or any(len(text) > MAX_TEXT or "\0" in text for text in texts):
-        raise invalid("name", f"is a server with more than {MAX_ENTRIES} entries, a text that is too long, or a NUL")
+        raise invalid("name", f"this server has more than {MAX_ENTRIES} entries, a string that is too long, or a NUL")
     read_only = frozenset(chosen.read_only)
     if chosen.command:
         if not rules.programs:
@@ -346,7 +346,7 @@ def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) ->
         if not chosen.command[0]:
             raise invalid("stdio.command", "must begin with a program")
         if any(not _VARIABLE.fullmatch(name) or name.startswith("BEDROCK_") for name in chosen.environment):
-            raise invalid("stdio.environment", "has an invalid variable name, or one that begins with BEDROCK_")
+            raise invalid("stdio.environment", "contains an invalid variable name, or one that begins with BEDROCK_")
         return McpServer(name=chosen.name, command=chosen.command, environment=chosen.environment, read_only=read_only)
     if fault := url_fault(chosen.url):
         raise invalid("http.url", fault)

@@ -43,7 +43,7 @@ NEW_SESSION = "(This is a new session with the MCP server: the state of the prev
 
 
 class McpServerHub:
-    """Implements McpServers. Any thread.
+    """Implements McpServers. Thread-safe.
 
     A connection belongs to one conversation and one server; with the conversation "", it only lists the tools of an
     operator's server. A server is identified by owner and name; the owner is the conversation that chose it, or "".
@@ -253,7 +253,7 @@ class McpServerHub:
                 session.note = (NEW_SESSION if server.url else RESTARTED) if lost else ""
         if not server.url and wider(session.mode, context.mode):
             raise ServerError(
-                f"The MCP server {server.name} runs with more rights than the mode {context.mode} gives. It is started"
+                f"The MCP server {server.name} runs with more rights than {context.mode} mode gives. It is started"
                 " again in this mode when the next message begins a run."
             )
         return session
@@ -314,7 +314,7 @@ class McpServerHub:
             session.stop()
 
     def _changed_among_files(self, principal: str, session: McpSession) -> None:
-        """Record the state of a program that accesses only a principal's files. Event loop's thread only."""
+        """Like `_changed`, for a program that accesses only a principal's files."""
         if session.state is McpState.STOPPED:
             return
         with self._lock:
@@ -324,7 +324,7 @@ class McpServerHub:
                 del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
-        """Connect again with the server's new login, or close its connections without one. Event loop's thread only."""
+        """Reconnect with the server's new login, or disconnect without one. Call only on the event loop's thread."""
         key = "", name
         with self._lock:
             used = {place: each for place, each in self._sessions.items() if each.server is self._operators[name]}
@@ -411,7 +411,7 @@ class McpTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Call the tool, connecting if necessary. A cancel cancels this call only."""
         if self._server is None:
-            return _error(f"The MCP server {self._key[1]} no longer exists. Tell the person.")
+            return _error(f"The MCP server {self._key[1]} no longer exists. Tell the user.")
         if refusal := self._refusal(self._server, context.mode):
             return _error(refusal)
         try:
@@ -447,8 +447,8 @@ class McpTool:
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""
         return (
-            f"Not run: in the mode {mode} only those tools of {'URLs' if server.url else 'MCP servers'} run that are "
-            "set up as read-only. If the task needs this one, call request_mode_upgrade and say why."
+            f"Not run: in {mode} mode, tools of {'URLs' if server.url else 'MCP servers'} run only if configured as "
+            "read-only. If the task needs this one, call request_mode_upgrade and say why."
         )
 
 

@@ -45,7 +45,7 @@ END_SECONDS = 3.0
 
 
 class LoopThread:
-    """Runs coroutines on one thread, which starts with the first coroutine. Safe to call from any thread."""
+    """Runs coroutines on one thread, which starts with the first coroutine. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -145,14 +145,15 @@ class ServerError(Exception):
 
 
 class SessionForgottenError(ServerError):
-    """The server does not know the session of a call any more, so that it has not carried out the call."""
+    """The server no longer knows the session of a call, so it has not carried out the call."""
 
 
 class McpSession:
     """One connection to a server, for one conversation.
 
     It is opened in the background, and calls wait for it. `changed` is called after each change of `state`,
-    `error` or `tools`. `__init__`, `call` and `stop` are for any thread, all else for the event loop's.
+    `error` or `tools`. `__init__`, `call` and `stop` are thread-safe; use all else only on the event loop's
+    thread.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class McpSession:
         changed: Callable[[McpSession], None],
         logins: LoginTokens | None = None,
     ) -> None:
-        """Begin to connect. Raises RuntimeError at shutdown, or without a thread.
+        """Begin to connect. Raises RuntimeError at shutdown, or if no thread can be started.
 
         `environment`, `cwd` and `mode` are the program's. The connection ends after `idle_seconds` without a call.
         """
@@ -205,15 +206,15 @@ class McpSession:
 
     @property
     def over(self) -> bool:
-        """Whether the connection has ended or failed, so that a call needs another. Any thread."""
+        """Whether the connection has ended or failed, so that a call needs another. Thread-safe."""
         return self._stopping or self.state in ENDED
 
     def unreachable_since(self, when: float) -> bool:
-        """Whether connecting failed after `when` (monotonic seconds). Safe to call from any thread."""
+        """Whether connecting failed after `when` (monotonic seconds). Thread-safe."""
         return bool(self.error) and not self.served and self.failed_at > when
 
     def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Future[CallToolResult]:
-        """Call a tool. Any thread. Raises RuntimeError at shutdown.
+        """Call a tool. Thread-safe. Raises RuntimeError at shutdown.
 
         `context` gets the server's progress and questions. Cancelling the future cancels the call only. It raises
         ServerError, or SessionForgottenError if it needs another connection.
@@ -221,7 +222,7 @@ class McpSession:
         return self._loop.run(self._call(tool, arguments, context))
 
     def stop(self) -> None:
-        """End the connection and kill what the program has started. Any thread; never blocks; idempotent."""
+        """End the connection and kill what the program has started. Thread-safe; never blocks; idempotent."""
         self._stopping = self._killing = True
         if (process := self._process) is not None:
             process.kill()
@@ -361,7 +362,7 @@ class McpSession:
             except ListenNotSupportedError:
                 return
             except Exception as error:  # noqa: BLE001 -- after any error, subscribe again
-                log.debug("MCP server %s: it does not announce changes: %s", self.server.name, reason_of(error))
+                log.debug("MCP server %s does not announce changed tools: %s", self.server.name, reason_of(error))
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
@@ -419,8 +420,8 @@ class McpSession:
             why = f"{why} ({words})" if self.server.url else f"{why}; its last output: {last_words(words)}"
         if self._cannot_download():
             why += (
-                f"; in the mode {self.mode} {self.server.command[0]} has no network, and sees nothing that it has kept:"
-                " install the server, and name its own program"
+                f"; in {self.mode} mode {self.server.command[0]} has neither network nor its cache; install the server,"
+                " and name its own program as the command"
             )
         for secret in self.server.secrets:
             why = why.replace(secret, "***")

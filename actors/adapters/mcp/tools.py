@@ -65,7 +65,7 @@ _MAPPABLE = frozenset({
 
 
 class _NotOfferedError(Exception):
-    """A tool cannot be offered; the text contains the reason."""
+    """A tool cannot be offered; the message contains the reason."""
 
 
 def full_name(server: str, tool: str) -> str:
@@ -73,7 +73,7 @@ def full_name(server: str, tool: str) -> str:
 
 
 def parted(name: str) -> tuple[str, str] | None:
-    """Server and tool of a full name, unambiguous, as server names have no underscore; None for other tools."""
+    """Server and tool of a full name, unambiguous because server names have no underscore; None for other tools."""
     if not name.startswith(PREFIX):
         return None
     server, _, tool = name.removeprefix(PREFIX).partition("__")
@@ -202,7 +202,7 @@ def _resolves(schema: dict[str, Any], reference: str) -> bool:
 
 
 def _cleaned(value: Any) -> Any:
-    """A JSON value that is safe to show to a model: NUL is replaced, texts like a system notice are escaped."""
+    """A JSON value that is safe to show to a model: NUL is replaced, and text like a system notice is escaped."""
     if isinstance(value, str):
         return escape(value.replace("\0", "\ufffd"))
     if isinstance(value, dict):
@@ -219,9 +219,7 @@ MAX_IMAGES = 8
 def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
     """A result with its texts joined and its images stored, or mentioned if that fails.
 
-    On the tool's thread: it blocks.
-
-    The text begins with `note`.
+    The text begins with `note`. Blocks, so call it on the tool's thread.
     """
     from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent  # noqa: PLC0415 -- any open connection has loaded this
 
@@ -302,7 +300,7 @@ _ITEM = re.compile(r"/items/(?=[0-9]+(/|$))")
 def lifted(schema: Any) -> Any:
     """A schema of an older draft in terms of draft 2020-12; not nested too deeply (see `is_too_deep`).
 
-    A keyword of value null counts as absent: libraries of some languages write empty values so. What is no schema
+    A keyword with the value null counts as absent, because some libraries write empty values so. What is not a schema
     stays.
     """
     if not isinstance(schema, dict):
@@ -330,7 +328,7 @@ def lifted(schema: Any) -> Any:
 
 
 def _inner(keyword: str, value: Any) -> Any:
-    if keyword in _MAPS and value == []:  # PHP writes an empty object so
+    if keyword in _MAPS and value == []:  # PHP writes an empty object as a list
         return {}
     if keyword in _MAPS and isinstance(value, dict):
         return {name: lifted(each) for name, each in value.items()}

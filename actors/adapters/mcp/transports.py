@@ -1,4 +1,4 @@
-"""The transports of MCP: over the stdin and stdout of a program (a JSON-RPC message a line), and over HTTP.
+"""The transports of MCP: over the stdin and stdout of a program (one JSON-RPC message per line), and over HTTP.
 
 Responses over HTTP are limited in size, and corrected where the MCP library cannot parse them.
 """
@@ -156,7 +156,7 @@ async def pipe_transport(
         async def write() -> None:
             try:
                 await _write(stdin, leaving)
-            except OSError:  # the program does not read any more, so it would not respond to a request
+            except OSError:  # the program no longer reads, so it would not respond to a request
                 await arriving.aclose()
                 ended.set()
 
@@ -267,14 +267,14 @@ class TokensInMemory:
 
 
 class AccessTokens(Protocol):
-    """The access tokens of the operator's logins, by the names of servers."""
+    """Provides the access tokens of the operator's logins, keyed by server name."""
 
     async def token(self, name: str) -> str:
         """The access token for a server; "" if there is no login. Raises LoginUnavailableError."""
         ...
 
     async def another(self, name: str, refused: str) -> str:
-        """Another token than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
+        """A token other than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
         ...
 
 

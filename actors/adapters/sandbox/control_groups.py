@@ -45,7 +45,7 @@ class Hierarchy(Struct, frozen=True):
 
 
 class ControlGroups:
-    """Control groups below the server's own, so that its limits apply to tools, too. Any thread.
+    """Control groups below the server's own, so that its limits apply to tools, too. Thread-safe.
 
     Without the right to create groups, calls have none, and `controllers` is empty. In cgroup version 2 the server
     moves to a subgroup, if its group was delegated to it: a group whose subgroups have controllers cannot contain
@@ -158,8 +158,8 @@ def _prepare(hierarchy: Hierarchy) -> None:
 def _divide(hierarchy: Hierarchy) -> None:
     """Enable the controllers for the subgroups of this process's group, in cgroup version 2.
 
-    First this process moves to a subgroup, because such a group cannot contain processes. Raises OSError, also if the
-    group was not delegated.
+    First this process moves to a subgroup, because such a group cannot contain processes. Raises OSError, including
+    when the group was not delegated.
     """
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
         return
@@ -222,9 +222,9 @@ def new_number() -> int:
 
 
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
-    """Kill the processes with these marks until none is left, for at most `seconds`. Any thread.
+    """Kill the processes with these marks until none is left, for at most `seconds`. Thread-safe.
 
-    Returns the killed pids, and whether surely none is left: never without `grouped`, all processes having been created
+    Returns the killed pids, and whether certainly none is left, which needs `grouped`: that all processes were created
     in the call's groups.
     """
     killed: set[int] = set()

@@ -50,7 +50,7 @@ exec(main[1])
 
 
 class ForkServer:
-    """Provides tool hosts by forking a helper process, the fork server. Any thread.
+    """Provides tool hosts by forking a helper process, the fork server. Thread-safe.
 
     It never runs a call itself, so no data of one call reaches another. It starts with the first request, and again if
     it has ended. Hosts are its siblings, children of this process, and survive it. Where the kernel forbids that, each
@@ -58,11 +58,9 @@ class ForkServer:
     """
 
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
-        """`cpus`: the CPUs for hosts, None for those of this process.
+        """`cpus`: the CPUs for hosts; None for those of this process.
 
-        `lease`: the file with the time at which they end, or None.
-
-        The descriptor is duplicated. Raises OSError.
+        `lease`: the file with the time at which they end, or None; its descriptor is duplicated. Raises OSError.
         """
         self._cpus = cpus
         self._lease = None if lease is None else os.dup(lease)
@@ -163,7 +161,7 @@ class ForkServer:
 def start_interpreter(role: str, inherited: list[int], lease: int | None) -> subprocess.Popen[bytes]:
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
-    It inherits LD_LIBRARY_PATH alone, and of files the program, the lease and `inherited`, whose numbers are its
+    It inherits only LD_LIBRARY_PATH and, of files, the program, the lease and `inherited`, whose numbers are its
     arguments. LD_BIND_NOW makes it resolve all library functions at once, so that its forked copies need not.
     """
     files = [-1 if lease is None else lease, *inherited]

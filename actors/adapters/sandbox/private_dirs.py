@@ -15,7 +15,7 @@ PREFIX = "bedrock-tools-"
 
 
 class PrivateDirectories:
-    """The directory of the private directories of this server's calls. Any thread.
+    """The directory of the private directories of this server's calls. Thread-safe.
 
     It is locked while the server runs, so that a later one can recognise and remove it. Its name is unpredictable and
     its owner is checked, so that no other user can replace it.

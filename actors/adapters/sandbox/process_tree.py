@@ -88,7 +88,7 @@ class Capture:
 
 
 class HostProcess:
-    """A tool host that is a child of this process; its pid stays valid until a method here reaps it. Any thread."""
+    """A tool host that is a child of this process; its pid stays valid until a method here reaps it. Thread-safe."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -238,7 +238,7 @@ class ProcessTree:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def begin(self, description: bytes) -> None:
-        """Send the launch message `description` to the host. Raises ProcessStartError; then no program started."""
+        """Send the launch message `description` to the host. Raises ProcessStartError if no program started."""
         try:
             run_in_thread(self._read, "bedrock-toolhost")
             self._reading = True

@@ -27,7 +27,7 @@ class ServerFiles:
     Saving a file usually replaces it, so the directory of a file is hidden, too, if only the server uses it. That is
     assumed from its name or layout, or outside the home directory if other users have no permissions, unless it
     contains the call's directory or the server's home, programs or temporary files. For a link, its target's directory
-    is treated alike.
+    is treated the same way.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -106,7 +106,7 @@ WITH_OTHER_NAMES = {
 
 
 class Workspaces:
-    """Decides whether a directory can be a workspace, and describes it to the tool host. Any thread."""
+    """Decides which directories can be workspaces, and describes them to the tool host. Thread-safe."""
 
     def __init__(self, names: Iterable[str] = WORKSPACE_PROTECTED) -> None:
         self._names = tuple(map(os.fsencode, dict.fromkeys((*ALWAYS, *names))))
@@ -129,7 +129,7 @@ class Workspaces:
         if inner := next((path for path in unmasked if within(path, root)), None):
             return f"contains {inner}, which tools cannot read: choose another directory, or move that one"
         if kind := _other_names(root):
-            return f"files in {root} have further names there ({kind}), so that names like .git cannot be protected"
+            return f"{root} is on a file system ({kind}) that gives files second names, so .git cannot be protected"
         return writable_trees.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ CLOSE_SECONDS = 0.5
 
 
 class ToolHostSandbox:
-    """Runs each program in its own tool host (ports.Sandbox). Any thread.
+    """Runs each program in its own tool host (ports.Sandbox). Thread-safe.
 
     Without `pid_namespace`, a program's processes are found by walking /proc. A server without root needs a user
     namespace for a PID namespace; in it programs cannot become another user (sudo).
@@ -162,9 +162,9 @@ class ToolHostSandbox:
         return tuple(outermost((*self._files.to_hide(directory), *unreadable)))
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start a program and wait some ten milliseconds until it runs. On the tool's thread.
+        """Start a program and wait some ten milliseconds until it runs. Call only on the tool's thread.
 
-        Raises ProcessStartError or SandboxUnavailableError; then it certainly did not start.
+        Raises ProcessStartError or SandboxUnavailableError, in which case it certainly did not start.
         """
         if not self._lease.valid():
             raise ProcessStartError(STAGES["lease"])
@@ -175,7 +175,7 @@ class ToolHostSandbox:
         if launch.mode is not Mode.UNRESTRICTED or self._report.hides_protected:
             self._check_readable(launch.cwd)
         if launch.mode is Mode.WORKSPACE and (why := self._workspace_refusal(launch.cwd)):
-            raise SandboxUnavailableError(f"workspace mode does not work here ({why})")
+            raise SandboxUnavailableError(f"workspace mode does not work in this directory ({why})")
         try:
             return self._start_once(launch, on_output)
         except (HostLostError, ForkUnsupportedError):  # the program was not started, so another host can try

@@ -1,7 +1,7 @@
-"""The changes that a store writes: of each conversation a commit, and what else is written.
+"""The changes that a store writes: commits to conversations, and everything else.
 
 A commit is encoded on the caller's thread. The functions that take a session run on the thread that writes to the
-database, in a transaction; what they raise is raised in the caller. A change is refused if another server owns the
+database, in a transaction; what they raise reaches the caller. A change is refused if another server owns the
 conversation.
 """
 
@@ -49,7 +49,7 @@ from actors.adapters.store.query import (
 from actors.core.context import Profile
 from actors.ports import Commit, FencedError, Spending, StoreError
 
-PRUNED_ENTRIES = 500  # of the audit trail that one transaction deletes at most
+PRUNED_ENTRIES = 500  # maximum number of audit entries that one transaction deletes
 
 _ID = Param("id")
 
@@ -109,7 +109,7 @@ _PRUNE_LOG = Statement(
 
 
 class EncodedCommit:
-    """The rows of a commit, except for the hashes of its rows of the event log; a change that writes them."""
+    """A change that writes a commit: its rows, encoded except for the hashes of its rows of the event log."""
 
     def __init__(self, commit: Commit) -> None:
         """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
@@ -151,7 +151,7 @@ class EncodedCommit:
         return linked, log_hash
 
     def fits(self, head: Head) -> bool:
-        """Whether this commit continues from the stored position `head`, and may be written by this server."""
+        """Whether this commit continues from the stored position `head`, and this server may write it."""
         follows = (head.step, head.revision + 1) == (self.expected_step, self.next_revision)
         return follows and head.epoch <= self.epoch and head.owned
 
@@ -169,9 +169,9 @@ class EncodedCommit:
 def write_together(session: Session, changes: Sequence[EncodedCommit], begin: str) -> set[object]:
     """Write commits to existing conversations in a transaction begun by `begin`, and return those written.
 
-    Left out are all but the first of each conversation, and those that do not continue it; all, if one is refused. Each
-    is then written alone, or refused for its own reason. The transaction begins again then: a savepoint is two more
-    statements for every commit.
+    All but the first of each conversation are left out, as are those that do not continue it. If one is refused, all
+    are left out and the transaction begins again; a savepoint would cost two more statements for every commit. The
+    caller writes those left out one by one, so that each is refused for its own reason.
     """
     first: dict[str, EncodedCommit] = {}
     for commit in changes:
@@ -203,12 +203,12 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
     """Write commits, together or not at all.
 
     Raises FencedError or NotOwnerError for the first that does not continue its conversation, or what the database
-    raises; then the caller must roll back.
+    raises; the caller must then roll back.
     """
-    for commit in commits:  # a second one may be to the same conversation
+    for commit in commits:  # a later one may be to the same conversation
         if not commit.created:
             updated, log = _update(session, [commit], {commit.id: commit.check(session)})
-            if updated.rowcount != 1:  # the conversation has changed since the look at its head
+            if updated.rowcount != 1:  # the conversation has changed since its head was read
                 commit.check(session)
                 raise FencedError(f"the log of {commit.id} ends elsewhere")
         else:
@@ -218,7 +218,7 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
 
 
 def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Head]) -> tuple[Any, list[rows.Row]]:
-    """Update the conversations; return the result, which counts those that were as `found`, and rows for their logs."""
+    """Update the conversations; return the result, which counts those still as `found`, and the rows for their logs."""
     changed: list[dict[str, object]] = []
     log: list[rows.Row] = []
     for commit in commits:
@@ -243,8 +243,8 @@ def _insert(session: Session, commits: list[EncodedCommit], log: list[rows.Row])
 def add_spendings(session: Session, spendings: list[Spending]) -> None:
     """Add tokens and costs to the sums of principals and days.
 
-    Servers share these rows: this comes last before a commit, and sorted, so that no server waits long for another, or
-    for itself.
+    Servers share these rows. So they are written last before a commit, and sorted, so that no server waits long for
+    another, or for itself.
     """
     tokens, costs = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for each in spendings:
@@ -273,7 +273,7 @@ def _create(session: Session, commit: EncodedCommit, row: rows.Row) -> None:
 
 
 def _insert_conversation(session: Session, parent: str | None, row: rows.Row) -> None:
-    """Insert the row of a new conversation, after what is left of a deleted one with its id was removed."""
+    """Insert the row of a new conversation, after removing what is left of a deleted one with its id."""
     removal.remove_all(session, row[0])
     family = _family(session, parent) if parent else row[0]
     if session.insert(_CREATE, [(*row, family, session.me)]) != 1:
@@ -291,7 +291,7 @@ def _family(session: Session, parent: str) -> str:
 
 
 def _check_exists(session: Session, conversation_id: str) -> str:
-    """The id of the conversation at the top of a conversation's family, or raise FencedError."""
+    """The id at the top of a conversation's family. Raises FencedError if the conversation does not exist."""
     found = session.execute(_FAMILY_OF, id=conversation_id).fetchone()
     if found is None:
         raise FencedError(f"{conversation_id} does not exist")
@@ -301,7 +301,7 @@ def _check_exists(session: Session, conversation_id: str) -> str:
 def begin_fork(session: Session, fork: EncodedCommit) -> None:
     """Insert the row of a fork whose attachments are yet to be copied; it stays hidden until the fork is complete.
 
-    After a crash, the next start, or another server, removes it. Raises FencedError without the origin.
+    After a crash, the next start, or another server, removes it. Raises FencedError if the origin does not exist.
     """
     _check_exists(session, fork.origin)
     _insert_conversation(session, fork.parent, (*fork.created, None, ""))
@@ -330,7 +330,7 @@ def delete(session: Session, conversation_id: str, audit: Sequence[rows.Row]) ->
 def prune_log(session: Session, conversation_id: str, begins: rows.LogPosition, was: rows.LogPosition) -> None:
     """Move the beginning of a log from `was` to `begins`, and delete the rows before it. Raises NotOwnerError.
 
-    Does nothing if the conversation is deleted, or another pruning was faster.
+    Does nothing if the conversation is deleted, or has already been pruned.
     """
     if session.execute(_MOVE_BEGINNING, id=conversation_id, from_step=was.step, **begins._asdict()).rowcount == 1:
         session.execute(_PRUNE_LOG, id=conversation_id, next_revision=begins.revision + 1, step=begins.step)

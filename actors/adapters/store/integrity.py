@@ -29,7 +29,7 @@ _CREATED = Statement(Commands.select().where(Commands.conversation_id.is_null())
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:
-    """The violations of a conversation as texts; () if there are none, or it is unknown.
+    """Descriptions of a conversation's violations; () if there are none, or the conversation is unknown.
 
     Raises what the database raises.
 
@@ -67,7 +67,7 @@ def _violations(session: Session, id_: str, row: rows.Row) -> Iterator[str]:
                 match notification:
                     case MessageAdded(message=message):
                         if messages.setdefault(message.sequence, message) is not message:
-                            yield f"message {message.sequence} is twice in the log"
+                            yield f"message {message.sequence} appears twice in the log"
                     case RunStop():
                         stops.add(revision)
                     case QueueChanged(fate=fate) if fate is not Fate.QUEUED:

@@ -31,7 +31,7 @@ from actors.adapters.store.rows import RECORD, Row
 from actors.ports import store as port
 from actors.ports.records import AuditFilter, AuditPlace, Outcome
 
-WINDOW = 2_000  # index entries that one query searches if columns outside of the index decide which rows match
+WINDOW = 2_000  # index entries that one query searches if columns outside the index decide which rows match
 CONTAINS = "contains_folded"  # a function of SQLite, which folds the case of ASCII only
 FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower` depends on the locale
 
@@ -52,10 +52,10 @@ RECORDS = (
     .join(Profiles, JOIN.LEFT_OUTER, on=Profiles.conversation_id == Records.id)
 )
 
-# SQLite, which takes any other index for better than this small one, keeps to the order of a cross join.
+# SQLite would prefer any other index to this small one, but keeps to the order of a cross join.
 _UNSETTLED = Records.select(Records.id).where(IS_UNSETTLED).alias("unsettled")
 
-# JSON that is not valid would make the whole list fail.
+# Invalid JSON would make the whole list fail.
 _SQLITE_ORIGIN = Case(None, [(fn.json_valid(Profiles.profile), fn.json_extract(Profiles.profile, "$.forked_from"))])
 _PROFILE = (Profiles.conversation_id == Records.id,)
 _FORKED_FROM = fn.coalesce(
@@ -110,7 +110,7 @@ def _sqlite_label(key: str, value: str | None) -> Any:
 
 
 def _postgres_label(key: str, value: str | None) -> Any:
-    """Search for the encoded pair, which is exact: labels are stored as JSON with one encoding for each text."""
+    """Search for the encoded pair, which is exact: labels are stored as JSON, with one encoding per string."""
     pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
     labels = Records.labels
     return (fn.strpos(labels, "{" + pair) == 1) | (fn.strpos(labels, "," + pair) > 0)
@@ -127,7 +127,7 @@ def window_end(selection: port.Selection, after: port.ListPosition | None, limit
     indexed = [part for part in parts if _in_index(part, selection.order.key)]
     size = limit if len(indexed) == len(parts) else WINDOW
     halves = [_entries(selection, [*indexed, *more], after, size) for more in _halves(selection, indexed)]
-    wrapped = [Select([half.alias("half")], [SQL("*")]) for half in halves]  # SQLite unites no ordered queries
+    wrapped = [Select([half.alias("half")], [SQL("*")]) for half in halves]  # SQLite allows no UNION of ordered queries
     whole = (wrapped[0] if len(wrapped) == 1 else wrapped[0].union_all(wrapped[1])).alias("whole")
     place = whole.c[selection.order.key.value], whole.c["id"]
     ordered = [each.desc() if selection.order.descending else each.asc() for each in place]
@@ -153,7 +153,7 @@ def place_of(row: Row, selection: port.Selection) -> port.ListPosition:
 
 
 def refuse_broken_texts(row: Row) -> None:
-    """Raise UnicodeEncodeError if a text of the row contains surrogates, because the stored text is not valid UTF-8."""
+    """Raise UnicodeEncodeError if a string in the row has surrogates: what is stored was not valid UTF-8."""
     for value in row:
         if isinstance(value, str):
             value.encode()

@@ -43,7 +43,7 @@ class Migrations(Runner):  # type: ignore[misc]
         return sorted(_FileMigration(int(name.partition("_")[0]), name, str(paths[name]), None) for name in paths)
 
     def known(self, where: str) -> list[Migration]:
-        """The migrations, applied or not. Raises StoreUnusableError, about `where`, for an applied one unknown here."""
+        """The migrations, applied or not. Raises StoreUnusableError, naming `where`, if an unknown one was applied."""
         found: list[Migration] = self.status()
         if unknown := [migration.name for migration in found if migration.path is None]:
             raise StoreUnusableError(f"{where} was written by a newer version: it has {', '.join(unknown)}")

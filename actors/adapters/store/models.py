@@ -246,7 +246,7 @@ FAMILY, OWNER = _postgres_column(Records, "family"), _postgres_column(Records, "
 LOG_PRINCIPAL, FORKED_FROM = _postgres_column(Log, "principal"), _postgres_column(Profiles, "forked_from")
 POSTGRES_COLUMNS = {Records: (FAMILY, OWNER), Log: (LOG_PRINCIPAL,), Profiles: (FORKED_FROM,)}
 
-# Conversations that must be recovered after a restart. SQL and no expression, because a partial index is used only if
+# Conversations that must be recovered after a restart. SQL, not an expression, because a partial index is used only if
 # a query has its condition with the same constants instead of parameters.
 UNSETTLED = (
     "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"

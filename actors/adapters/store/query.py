@@ -62,14 +62,14 @@ class Statement:
 
 
 class Insert:
-    """Inserts rows: tuples of a model's columns, and then of those that only PostgreSQL has.
+    """Inserts rows: tuples of a model's columns, followed by those that only PostgreSQL has.
 
     Many rows make one statement: PostgreSQL does not end an idle transaction whose last statements it got at once
     (libpq's pipeline, as `executemany` does).
     """
 
     def __init__(self, model: Any, condition: Any = None, **conflict: Any) -> None:
-        """Insert only while `condition` holds; `conflict` is for rows that exist (see `on_conflict` of peewee)."""
+        """`condition` is whether to insert at all; `conflict` is passed to peewee's `on_conflict`."""
         self._model = model
         self._condition = condition
         self._conflict = conflict
@@ -119,7 +119,7 @@ class Session(ABC):
         )
 
     def insert(self, statement: Insert, rows: Sequence[Sequence[Any]]) -> int:
-        """Insert rows with few statements, of 64, 32, 16 … rows, of which few texts are compiled; return how many."""
+        """Insert rows in batches of 64, 32, 16 … rows, so that few statements are compiled; return how many."""
         done = written = 0
         while done < len(rows):
             count = min(MOST_ROWS, 1 << ((len(rows) - done).bit_length() - 1))
@@ -143,7 +143,7 @@ def undeleted(column: Any) -> Any:
 
 
 def of_conversation(model: Any) -> Any:
-    """The query for the rows of a table that belong to the conversation `id`, unless it is deleted."""
+    """Select the rows of a conversation, given as the parameter `id`; no rows if it is deleted."""
     return model.select().where(model.conversation_id == Param("id"), undeleted(model.conversation_id))
 
 
@@ -159,7 +159,7 @@ def exists(query: Any) -> Any:
 _ME = Param("me")
 _THEIRS: Any = Nodes.alias()
 
-# The condition that this server was not declared dead, after which it changes no conversation any more.
+# The condition that this server was not declared dead, after which it no longer changes any conversation.
 ALIVE = exists(Nodes.select(SQL("1")).where(Nodes.incarnation == _ME, ~Nodes.dead))
 # The condition that no living server owns a row of `conversations`.
 #
@@ -201,7 +201,7 @@ def _heads(count: int) -> Statement:
     return Statement(Records.select(*columns, slug, OWNED).where(*where))
 
 
-_HEADS = [_heads(1 << power) for power in range(8)]  # a text for each size that a batch may be rounded up to
+_HEADS = [_heads(1 << power) for power in range(8)]  # one statement for each size that a batch may be rounded up to
 
 
 def heads(session: Session, ids: Sequence[str]) -> dict[str, Head]:

@@ -133,7 +133,7 @@ _STORED_BYTES = tuple(
 
 
 class ReaderPool(ABC, Generic[SessionT]):
-    """Keeps READERS connections, which any thread may borrow; none is bound to a thread whose end leaves it open."""
+    """Keeps READERS connections for any thread to borrow; none is bound to a thread, whose end would leave it open."""
 
     def __init__(self) -> None:
         self._places: LifoQueue[SessionT | None] = LifoQueue()  # None where no connection is open
@@ -166,11 +166,11 @@ class ReaderPool(ABC, Generic[SessionT]):
 
     @abstractmethod
     def _usable(self, session: SessionT | None, texts: str) -> SessionT:
-        """The idle session, or open one in its place. Closes an idle session that it does not return."""
+        """The idle session, or a new one in its place; an idle session that is not returned is closed."""
 
     @abstractmethod
     def _explained(self, error: BaseException) -> ports.StoreError | None:
-        """Convert an error to an exception of the store port; return None for one that is none of the database's."""
+        """Convert an error to an exception of the store port; return None for one that is not from the database."""
 
     def close(self) -> None:
         self._closed = True
@@ -182,7 +182,7 @@ class ReaderPool(ABC, Generic[SessionT]):
 
 
 class StoreReads(ABC):
-    """Implements most reading methods of ports.Store. Safe to call from any thread."""
+    """Implements most reading methods of ports.Store. Thread-safe."""
 
     _snapshot = "BEGIN"  # begins a transaction whose statements all see the same data
 
@@ -241,7 +241,7 @@ class StoreReads(ABC):
             except rows.UNREADABLE as error:
                 conversation_id = str(row[0]).encode(errors="replace").decode()
                 fields = {"conversation": conversation_id, "error": type(error).__name__}
-                _log.error("it cannot be read and is omitted", extra=fields)
+                _log.error("the conversation cannot be read and is omitted", extra=fields)
                 skipped(conversation_id)
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
@@ -331,7 +331,7 @@ class StoreReads(ABC):
         try:
             return self._read(lambda session: check(session, conversation_id), at_one_moment=True, texts="replace")
         except ports.StoreDamagedError:
-            _log.exception("it cannot be verified", extra={"conversation": conversation_id})
+            _log.exception("the conversation cannot be verified", extra={"conversation": conversation_id})
             return ("the database file is damaged: parts of the conversation cannot be read",)
 
     def _to_prune(
@@ -393,7 +393,7 @@ class StoreReads(ABC):
         record, intact = rows.record_of(row)
         if intact:
             return record
-        _log.error("its state cannot be read; idle is assumed", extra={"conversation": record.id})
+        _log.error("the conversation's state cannot be read; idle is assumed", extra={"conversation": record.id})
         found = session.execute(_USAGES, id=record.id).fetchall()
         children = session.execute(_CHILDREN_WITH_DELETED, id=record.id)
         numbers = [int(digits.group()) for (child,) in children if (digits := re.search(r"\d+$", child))]

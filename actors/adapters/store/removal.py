@@ -1,7 +1,7 @@
-"""Removes deleted conversations in the background, in small slices; finds what of a log may be pruned.
+"""Removes deleted conversations in the background, in small slices; finds the log rows that may be pruned.
 
 A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch so
-great that every later change is refused. Their rows are removed afterwards in slices, so that no caller waits for the
+high that every later change is refused. Their rows are removed afterwards in slices, so that no caller waits for the
 removal of a conversation with many sub-agents. After a crash, the next start, or another server, resumes the removal.
 
 An unfinished fork is hidden in the same way. Its rows are removed only if the fork is abandoned, after a crash, or once
@@ -48,7 +48,7 @@ _IS_DELETED = Deletions.conversation_id == _ID
 def _removing(model: Any, count: int, *keys: Any) -> Statement:
     """The statement that removes some rows of a deleted conversation, `keys` being the rows' primary key."""
     some = model.select(*keys).where(model.conversation_id == _ID).limit(count)
-    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # another server may have created it once more
+    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # another server may have created it again
     return Statement(model.delete().where(Tuple(*keys).in_(some), still))
 
 

@@ -45,7 +45,7 @@ FIXED, CHANGING = RECORD[: RECORD.index("state")], RECORD[RECORD.index("state") 
 
 _NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "revision")
 
-_ACTOR_KINDS = {MessageType.USER: "human", MessageType.AGENT: "llm_agent"}  # of others "system"
+_ACTOR_KINDS = {MessageType.USER: "human", MessageType.AGENT: "llm_agent"}  # all others are "system"
 _TYPES = {kind.value: kind for kind in MessageType}
 
 Row = tuple[Any, ...]
@@ -308,7 +308,7 @@ def check_shape(part: Commit) -> None:
     """Raise ValueError unless the commit is consistent in itself.
 
     Steps and revisions have no gaps and end with the record's. A commit that creates a conversation begins with step 1;
-    only such a one can be a fork.
+    only such a commit can be a fork.
     """
     step, revision = part.expected_step, next_revision(part)
     for entry in part.log:
@@ -337,7 +337,7 @@ def notifications_of(row: LogRow) -> tuple[Durable, ...]:
 def events_of(rows: Iterable[tuple[int, int, str]], after: int) -> Iterator[StoredEvent]:
     """Yield the events after the revision `after`, from (first revision, time, notifications).
 
-    Raises msgspec.DecodeError or ValueError if a row is not readable.
+    Raises msgspec.DecodeError or ValueError if a row cannot be read.
     """
     for first, at, encoded in rows:
         refuse_non_numbers(first, at)

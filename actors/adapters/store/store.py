@@ -44,15 +44,15 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BATCH = 128  # changes in one batch, which limits how long a change waits for the changes before it
-WORK_EVERY = 1_000  # changes by their callers after which the writer's thread does background work that became due
+WORK_EVERY = 1_000  # changes written by callers after which the writer's thread does background work that is due
 TIDY_SECONDS = 0.25  # between two slices of background work while changes are always waiting
 
 
 class Ticket:
     """A queued change, with the lock that wakes its caller and the result.
 
-    It is called on the thread that writes, inside a savepoint, and written completely or not at all; what it raises is
-    raised in the caller.
+    It is called on the thread that writes, inside a savepoint, and written completely or not at all; what it raises
+    reaches the caller.
     """
 
     __slots__ = ("change", "done", "error", "frees", "result", "written")
@@ -100,7 +100,7 @@ class Writer(ABC):
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: Callable[[Session], T], *, urgent: bool = False, frees: bool = False) -> T:
-        """Write `change`, and return its result when it is durable. Any thread but one that writes already.
+        """Write `change`, and return its result when it is durable. Thread-safe, but not reentrant.
 
         Raises the reason of a refusal, or StoreUnavailableError.
         """
@@ -128,11 +128,11 @@ class Writer(ABC):
 
     @property
     def waiting(self) -> int:
-        """The number of queued changes that no batch contains yet. Safe to call from any thread."""
+        """The number of queued changes that no batch contains yet. Thread-safe."""
         return len(self._urgent) + len(self._normal)
 
     def tidy(self) -> None:
-        """Request background work, and return immediately. Safe to call from any thread."""
+        """Request background work, and return immediately. Thread-safe."""
         with self._due:
             self._tidying = True
             self._due.notify()
@@ -174,7 +174,7 @@ class Writer(ABC):
     def _between(self, batch: int) -> None:
         """Do the background work that is due after `batch` changes, on the writer's thread.
 
-        If this raises, nothing can be written any more.
+        If this raises, nothing more can be written.
         """
 
     def _end(self) -> None:  # noqa: B027 -- SQLite's connection is closed later, by the store
@@ -311,7 +311,7 @@ def refusal(constraint: str) -> StoreError:
 
 
 class SqlStore(StoreReads):
-    """Implements ports.Store, except for the differences between the databases. Safe to call from any thread."""
+    """Implements ports.Store, except for the differences between the databases. Thread-safe."""
 
     def __init__(self, writer: Writer, readers: ReaderPool[Any], closing: ExitStack) -> None:
         """`writer` writes the changes; `close` closes `closing`."""
@@ -338,7 +338,7 @@ class SqlStore(StoreReads):
     def _prepare(self, fork: EncodedCommit) -> None:
         """Copy the attachments into a hidden fork, a transaction each, so that others can write in between.
 
-        Raises FencedError without the origin, and other StoreErrors.
+        Raises FencedError if the origin does not exist, and other StoreErrors.
         """
         self._writer.write(partial(changes.begin_fork, fork=fork))
         for attachment_id in fork.attachments:

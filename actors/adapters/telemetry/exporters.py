@@ -31,7 +31,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Instruments:
-    """The instruments of all metrics. Safe to call from any thread; `add` does not block."""
+    """The instruments of all metrics. Thread-safe; `add` does not block."""
 
     def __init__(self, *readers: MetricReader) -> None:
         self._provider = MeterProvider(readers, resource(), shutdown_on_exit=False)

@@ -49,7 +49,7 @@ ATTEMPTS = Metric(
     "gen_ai.client.operation.duration", Kind.HISTOGRAM, "s", (*_MODEL, "error.type"), "attempts to ask a model", _SLOW
 )
 FIRST_CHUNK = Metric(
-    "gen_ai.client.operation.time_to_first_chunk", Kind.HISTOGRAM, "s", _MODEL, "until an answer begins", _SLOW
+    "gen_ai.client.operation.time_to_first_chunk", Kind.HISTOGRAM, "s", _MODEL, "time until an answer begins", _SLOW
 )
 TOKENS = Metric(
     "gen_ai.client.token.usage",
@@ -64,7 +64,7 @@ TOOLS = Metric("bedrock.tool.duration", Kind.HISTOGRAM, "s", ("gen_ai.tool.name"
 CANCELS = Metric(
     "bedrock.cancel.duration", Kind.HISTOGRAM, "s", (), "from the request to cancel until the run has stopped", _FAST
 )
-KILLS = Metric("bedrock.kill.duration", Kind.HISTOGRAM, "s", (), "until a killed call's processes were dead", _FAST)
+KILLS = Metric("bedrock.kill.duration", Kind.HISTOGRAM, "s", (), "time until a killed call's processes died", _FAST)
 LEAKS = Metric("bedrock.kill.leaks", Kind.COUNTER, "{call}", (), "killed calls whose processes might still run")
 WRITES = Metric("bedrock.store.transaction.duration", Kind.HISTOGRAM, "s", (), "transactions of the store", _FAST)
 WRITE_SIZE = Metric(
@@ -102,7 +102,7 @@ WATCHERS = Metric(
 )
 WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes waiting for the store")
 NODES = Metric("bedrock.nodes", Kind.GAUGE, "{node}", (), "live nodes that this one sees, itself included")
-LEASE = Metric("bedrock.lease.age", Kind.GAUGE, "s", (), "since the database accepted this node's last heartbeat")
+LEASE = Metric("bedrock.lease.age", Kind.GAUGE, "s", (), "time since the database accepted this node's last heartbeat")
 THREADS = Metric("bedrock.threads", Kind.GAUGE, "{thread}", (), "threads of the server")
 FILES = Metric("bedrock.files.open", Kind.GAUGE, "{file}", (), "open file descriptors")
 MAX_FILES = Metric("bedrock.files.limit", Kind.GAUGE, "{file}", (), "how many may be open")

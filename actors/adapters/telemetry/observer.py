@@ -68,7 +68,7 @@ def _guarded(observer: type[Observer]) -> type[Observer]:
 class Observer(Telemetry):
     """Writes log lines, and metrics and spans if exported.
 
-    Not concurrently for events and commands of one conversation.
+    Do not call it concurrently for events and commands of one conversation.
     """
 
     on = True

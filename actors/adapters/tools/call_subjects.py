@@ -118,7 +118,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
         (command,) = shell_reading.read(rule.command_prefix.strip())
     except (shell_reading.OpaqueTextError, ValueError):
         raise InvalidApprovalRuleError(
-            "command_prefix", "must be the first words of one simple command, without variables, patterns and operators"
+            "command_prefix", "must be the first words of one simple command, without variables, patterns or operators"
         ) from None
     if command.open:
         raise InvalidApprovalRuleError("command_prefix", "must not contain variables or patterns")

@@ -15,7 +15,7 @@ from actors.ports.tools import object_schema
 
 
 class Clipboards:
-    """The texts that calls of patch have stored under names, per conversation. Any thread; never blocks."""
+    """The texts that calls of patch have stored under names, per conversation. Thread-safe; never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # calls of several conversations, and a conversation's deletion, run in parallel
@@ -27,7 +27,7 @@ class Clipboards:
             return self._clipboards.setdefault(conversation_id, {})
 
     def store(self, conversation_id: str, before: Mapping[str, str], texts: Mapping[str, str]) -> None:
-        """Add `texts`, unless the conversation's are not `before` any more."""
+        """Add `texts`, unless the conversation's are no longer `before`."""
         with self._lock:
             if self._clipboards.get(conversation_id) is before:
                 self._clipboards[conversation_id] = {**before, **texts}
@@ -94,13 +94,13 @@ SPEC = ToolSpec(
                 fromClipboard={"type": "string", "description": "Put the text of this name there instead of newText."},
                 reindent={
                     "type": "object",
-                    "description": "Change the front of every line of the new text that is not empty.",
+                    "description": "Change the start of every line of the new text that is not empty.",
                     "properties": {
                         "strip": {
                             "type": "string",
-                            "description": "Taken away first; every line that is not empty must begin with it.",
+                            "description": "Removed first; every line that is not empty must begin with it.",
                         },
-                        "add": {"type": "string", "description": "Put there then."},
+                        "add": {"type": "string", "description": "Added after that."},
                     },
                     "additionalProperties": False,
                 },

@@ -38,7 +38,7 @@ def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 class ToolRefusedError(Exception):
-    """The call was refused and nothing was done. The text says what to do instead; `details` are for users."""
+    """The call was refused and nothing was done. The message says what to do instead; `details` are for users."""
 
     def __init__(self, error: str, text: str, **details: Any) -> None:
         super().__init__(f"{error}: {text}")
@@ -60,7 +60,7 @@ class WorkingDirectoryMissingError(Exception):
     """The conversation's directory no longer exists; the text is for the model."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"The working directory {path} no longer exists, so no tool can run. Tell the person.")
+        super().__init__(f"The working directory {path} no longer exists, so no tool can run. Tell the user.")
 
 
 def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> ProcessEnd:

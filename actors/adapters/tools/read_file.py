@@ -36,7 +36,7 @@ READ_FILE = ToolSpec(
         limit={
             "type": "integer",
             "minimum": 1,
-            "description": f"How many lines to show at most; default {DEFAULT_LIMIT}.",
+            "description": f"Maximum number of lines to show; default {DEFAULT_LIMIT}.",
         },
     ),
     traits=ToolTraits("read_file", ToolGroup.READ, retry_safe=True),

@@ -49,11 +49,11 @@ ALIASES = {
     "search": {"regex": "pattern", "query": "pattern", "glob": "include"},
     "keyword_search": {"terms": "search_terms", "keywords": "search_terms"},
 }
-"""Wrong argument names that models often use, each with the right name, by the name of the tool."""
+"""Wrong argument names that models often use, each with the right name, keyed by tool name."""
 
 
 class StandardToolbox:
-    """The standard tools (ports.Toolbox). Any thread."""
+    """The standard tools (ports.Toolbox). Thread-safe."""
 
     def __init__(self) -> None:
         self._jobs = JobRegistry()
@@ -127,7 +127,7 @@ class StandardToolbox:
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Replace aliases by the real names. Beside the real one an alias stays, so that the schema refuses it."""
+    """Replace aliases by the real names. An alias given beside the real name stays, so that the schema refuses it."""
     aliases = ALIASES.get(name, {})
     renamed: dict[str, Any] = {}
     for argument, value in arguments.items():

@@ -24,8 +24,8 @@ HOW_TO_ASK = (
 )
 # Text appended to results of calls that failed because of workspace mode.
 HOW_TO_ASK_FOR_MORE = (
-    "The mode is workspace: tools can change files beneath the working directory only (not .git, nor other names of "
-    "what people run later, nor files with several hard links, nor through links out of it), and have no network. "
+    "The mode is workspace: tools can change files beneath the working directory only (but not .git, other files that "
+    "people run later, files with several hard links, or files reached by links out of it), and have no network. "
     f"{ASK}"
 )
 ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
@@ -38,21 +38,20 @@ GRANTED = (
 )
 GRANTED_WORKSPACE = (
     "Approved: the mode is workspace from now on. Tools may change files beneath the working directory, but not .git "
-    "or other names of what people run later, and have no network. Go on with what you asked for; what failed before "
+    "or other files that people run later, and have no network. Go on with what you asked for; what failed before "
     "because of the mode has to be called again."
 )
-NOT_NEEDED = "The mode is unrestricted already: nothing had to be changed. Go on."
-NOT_NEEDED_WORKSPACE = "The mode is workspace already: nothing had to be changed. Go on."
+NOT_NEEDED = "The mode is already unrestricted; nothing had to be changed. Go on."
+NOT_NEEDED_WORKSPACE = "The mode is already workspace; nothing had to be changed. Go on."
 
 SPEC = ToolSpec(
     description=(
-        "Ask the person for a wider mode. In the restricted mode tools can only read. In the workspace mode they can "
-        "also change files beneath the working directory, except .git and other names of what people run later, and "
-        "have no network: ask for it when you want to edit, build or test. In the unrestricted mode they may change "
-        "any file and use the network: ask for it only if the workspace mode is not enough. The person is shown your "
-        "reason and approves or denies; the call waits for the answer, however long that takes. Ask when the task "
-        "needs changes, not before, and do not ask again after a denial unless the person says so. The mode stays "
-        "until it is changed again."
+        "Ask the user for a wider mode. In restricted mode tools can only read. In workspace mode they can also change "
+        "files beneath the working directory, except .git and other files that people run later, and have no network: "
+        "ask for it when you want to edit, build or test. In unrestricted mode they may change any file and use the "
+        "network: ask for it only if workspace mode is not enough. The user is shown your reason and approves or "
+        "denies; the call waits for the answer, however long that takes. Ask when the task needs changes, not before, "
+        "and do not ask again after a denial unless the user says so. The mode stays until it is changed again."
     ),
     input_schema=object_schema(
         ["reason"],
@@ -60,7 +59,7 @@ SPEC = ToolSpec(
             "type": "string",
             "minLength": 1,
             "maxLength": MAX_REASON_CHARACTERS,
-            "description": "What you want to change and why, in one or two sentences for the person.",
+            "description": "What you want to change and why, in one or two sentences for the user.",
         },
         mode={
             "type": "string",
@@ -93,9 +92,10 @@ class ModeUpgradeTool:
         if not wider(wanted, context.mode):
             return ToolOutput(NOT_NEEDED if context.mode is Mode.UNRESTRICTED else NOT_NEEDED_WORKSPACE)
         if refusal := context.sandbox.mode_refusal(wanted, context.working_directory):
-            still = f"The mode is {context.mode.value} still."
+            still = f"The mode is still {context.mode.value}."
             return ToolOutput(
-                f"Approved, but the {wanted.value} mode cannot be kept here: {refusal}. {still}", is_error=True
+                f"Approved, but {wanted.value} mode is not available in this conversation: {refusal}. {still}",
+                is_error=True,
             )
         return ToolOutput(GRANTED if wanted is Mode.UNRESTRICTED else GRANTED_WORKSPACE)
 

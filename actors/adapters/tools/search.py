@@ -51,7 +51,7 @@ SEARCH = ToolSpec(
             "maxLength": MAX_PATTERN,
             "minLength": 1,
             "description": (
-                "Only files that fit this glob. Without a slash it is for the file's name (`*.py`, `*.{ts,tsx}`), "
+                "Only files that match this glob. Without a slash it is for the file's name (`*.py`, `*.{ts,tsx}`), "
                 "with one for its path from the directory that is searched (`src/**/*.py`), ignored files included."
             ),
         },
@@ -59,20 +59,20 @@ SEARCH = ToolSpec(
             "type": "string",
             "maxLength": MAX_PATTERN,
             "minLength": 1,
-            "description": "No files and directories that fit this glob, which works as that of `include`.",
+            "description": "Skip files and directories that match this glob, which works like that of `include`.",
         },
         max_results={
             "type": "integer",
             "minimum": 1,
             "maximum": MAX_RESULTS,
-            "description": f"How many lines to show at most; default {DEFAULT_RESULTS}.",
+            "description": f"Maximum number of lines to show; default {DEFAULT_RESULTS}.",
         },
     ),
     traits=ToolTraits("search", ToolGroup.READ, retry_safe=True),
 )
 
 MISSING = (
-    "ripgrep is not installed on the server's machine. Tell the person to install it (package ripgrep), or use bash."
+    "ripgrep is not installed on the server's machine. Tell the user to install it (package ripgrep), or use bash."
 )
 
 SEARCH_HINT = "Narrow `path` or `include`, or write a simpler pattern."
@@ -117,7 +117,7 @@ KEYWORD_SEARCH = ToolSpec(
     description=(
         "Find the code that deals with something whose name you do not know. Searches the whole git repository "
         "around the working directory (or the directory, outside of one) for all terms, ignoring case, and shows ten "
-        "lines around every match, or of much that is found what helps with the query. Terms are regular expressions. "
+        "lines around every match, or, if much is found, what helps with the query. Terms are regular expressions. "
         "One that finds too much is skipped, and what is found is cut, so be specific; use search for a pattern that "
         "you know."
     ),

@@ -21,7 +21,7 @@ UNREADABLE = "it cannot be read"
 
 
 class ReadRefusedError(Exception):
-    """The file exists but must not be read; the text says why."""
+    """The file exists but must not be read; the message says why."""
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -76,7 +76,7 @@ MAX_ENTRIES = 100_000
 def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
     """The entries of a real directory, directories first, each kind by name. Raises ValueError if it is unreadable.
 
-    Without `hidden` paths, links to them, and links out of `within`.
+    Omits `hidden` paths, links to them, and links that lead out of `within`.
     """
     try:
         with os.scandir(directory) as found:
@@ -279,7 +279,7 @@ class LocalWorkspace(Workspace):
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
         """See ports.Workspace.
 
-        Raises ValueError, with a text for people, unless the path is absolute, exists and is allowed.
+        Raises ValueError, with a message for people, unless the path is absolute, exists and is allowed.
         """
         if "\0" in path:
             raise ValueError("it contains a NUL character")
@@ -334,7 +334,7 @@ class LocalWorkspace(Workspace):
         return tuple(reversed(found)), unnamed
 
     def _read(self, path: str, limit: int, top: str) -> Instructions | None:
-        """An instruction file, with the reason in place of a text that cannot be read; None if it does not exist."""
+        """An instruction file, with the reason in place of content that cannot be read; None if it does not exist."""
 
         def why_not(real: str) -> str:
             return self._refusal(real) if is_inside(real, top) else "it leads out of the repository"

@@ -181,7 +181,7 @@ def _mode_notice(
 ) -> Iterator[Notice]:
     """A notice that names the fork's mode, unless the history names it already.
 
-    The system prompt names the first mode and a notice each change. Without a notice, neither in the copy nor in the
+    The system prompt names the first mode, and a notice each change. If there is no notice, in the copy or in the
     origin after it, the prompt still holds.
     """
     told = next((message.kind for message in reversed(copied) if message.kind in KINDS.values()), None)

@@ -26,7 +26,7 @@ from actors.core.content import (
 
 # The factor by which the results of a round are cut further after the provider found the request too long.
 NARROWED = 4
-# Results of at most so many tokens are not cut further then.
+# Results of at most this many tokens are then not cut further.
 SMALLEST = 128
 # The results of a round may fill this part (one half) of what is left of the window.
 _SHARE = 2
@@ -171,7 +171,7 @@ def image_remark(image: Image) -> str:
 
 
 def cut_text(text: str, tokens: int, hint: str = "") -> str:
-    """Head and tail of a text of more than `tokens`, with a remark between them that ends with `hint` in any case."""
+    """Head and tail of text of more than `tokens`, with a remark between them that ends with `hint` in any case."""
     if most_tokens(text) <= tokens:
         return text
     left = max(tokens - most_tokens(_remark(len(text), hint)), 0) // 2

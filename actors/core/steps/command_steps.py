@@ -30,7 +30,7 @@ Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgent
 def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
     """The error for a refused command: `reason`, or a more specific one.
 
-    That is: this kind of conversation never accepts it, the sub-agent has started, or no approval is awaited.
+    That one says that this kind of conversation never accepts it, the sub-agent has started, or no approval is awaited.
     """
     match event:
         case ApprovalResponse():
@@ -57,7 +57,7 @@ def spawn_from_command(
 ) -> TransitionResult:
     """Begin a run that starts sub-agents without a model request.
 
-    Raises Rejected in a sub-agent, InvalidTransition without tasks.
+    Raises Rejected in a sub-agent, InvalidTransition if there are no tasks.
     """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
@@ -114,7 +114,7 @@ def withdraw_message(state: states.State, context: ConvContext, event: WithdrawM
     ledger = state.ledger
     waiting = next((one for one in (*ledger.steers, *ledger.follows) if one.message_id == event.message_id), None)
     if waiting is None:
-        raise Rejected(Reason.UNKNOWN_OR_DECIDED, "this message is unknown or waits no more")
+        raise Rejected(Reason.UNKNOWN_OR_DECIDED, "this message is unknown or no longer waiting")
     builder = TransitionBuilder(state, context, event.at)
     builder.ledger = replace(
         ledger,

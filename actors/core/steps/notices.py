@@ -1,4 +1,4 @@
-"""What the model of a conversation learns of changes beside its run: notices, and changes of the mode."""
+"""What the model of a conversation learns of changes outside its run: notices, and changes of the mode."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def request_failed(
 ) -> TransitionResult:
     """Retry if failure and limits allow, else end the run, or sum up a full context.
 
-    `retry_after_ms`: the provider's wish.
+    `retry_after_ms`: the wait that the provider asked for.
     """
     if may_retry(failure, state.attempt, builder.context.limits, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)

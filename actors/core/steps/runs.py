@@ -273,8 +273,9 @@ def handle_output(
 ) -> TransitionResult:
     """Handle an answer that tries to end a run with an output schema, with or without a call of submit_output.
 
-    A valid value completes the run, unless steers (messages that join the run) wait: then the run goes on, and a later
-    value counts. If the value is missing or invalid, the agent is reminded; after too many reminders the run fails.
+    A valid value completes the run, unless steers (messages that join the run) wait, in which case the run goes on and
+    a later value counts. If the value is missing or invalid, the agent is reminded, and the run fails after too many
+    reminders.
     """
     through = ContextState.PROCESSING_LLM_RESPONSE
     if event.output:
@@ -326,8 +327,8 @@ def account_usage(builder: TransitionBuilder, usage: content.Usage | None, *, fi
 def add_reported_usage(state: states.State, context: ConvContext, event: UsageReported) -> TransitionResult:
     """Add the tokens of aborted requests, side queries and sub-agents, in every state.
 
-    They never count for the window. Only those of sub-agents count for the run: an aborted request reports after its
-    run has ended.
+    They never count towards the window. Only those of sub-agents count towards the run: an aborted request reports
+    after its run has ended.
     """
     builder = TransitionBuilder(state, context, event.at)
     ledger = builder.ledger
@@ -346,7 +347,7 @@ def add_reported_usage(state: states.State, context: ConvContext, event: UsageRe
 
 
 def spent(budget: Budget, ledger: states.Ledger, ratio: float = 1.0) -> str:
-    """The first limit of which `ratio` is used up, as a text such as "5000 tokens per run"; "" if there is none."""
+    """The first limit of which `ratio` is used up, in words such as "5000 tokens per run"; "" if there is none."""
     if 0 < budget.run_tokens * ratio <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger, ratio)

@@ -108,7 +108,7 @@ class Failure(NamedTuple):
     tool: str = ""
     """The name of the tool, unless all calls of the response failed for a reason that has nothing to do with it."""
     input: str = ""
-    """The input of the call, unless it could not run: then `result` says what is wrong with it."""
+    """The input of the call, unless it could not run, in which case `result` says what is wrong with it."""
 
 
 def run_next_call(
@@ -165,7 +165,7 @@ def await_answer(
 ) -> TransitionResult:
     """Request the model's next answer, after a response; `failures` are those of its calls if all have failed.
 
-    If they failed as those of the response before, the last result says so. If it is the third time in a row, the run
+    If they failed like those of the response before, the last result says so. If it is the third time in a row, the run
     fails instead, unless steers (messages that join the run) wait.
     """
     if builder.context.rules < Rules.NOTHING_LOST:

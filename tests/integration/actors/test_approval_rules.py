@@ -159,7 +159,7 @@ def test_an_answer_that_comes_too_late_makes_no_rule(world: World) -> None:
 def test_a_rule_for_a_tool_that_does_not_exist_is_refused_with_what_may_have_been_meant(world: World) -> None:
     declared = ClientTool("find_order", "Finds it.", '{"type": "object"}')
     talk = world.create(profile=Profile(client_tools=(declared,)))
-    meanings = {"loook": "did you mean 'look'?", "findorder": "did you mean 'find_order'?", "?": "there are: "}
+    meanings = {"loook": "did you mean 'look'?", "findorder": "did you mean 'find_order'?", "?": "available tools: "}
     for wrong, meant in meanings.items():
         with pytest.raises(messages.InvalidFieldError, match=re.escape(meant)) as refusal:
             make(talk, DENY, tool=wrong)

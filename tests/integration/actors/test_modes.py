@@ -323,9 +323,7 @@ def test_a_request_for_a_mode_that_cannot_be_kept_is_refused_before_a_person_is_
     exchange = talk.exchange()
     assert talk.found(ApprovalRequested) == []
     (refusal,) = exchange.request.turns[-1].content
-    assert (
-        "The workspace mode is not supported here: it holds the token. The mode is restricted still." in refusal.output
-    )
+    assert "The workspace mode is not available: it holds the token. The mode is still restricted." in refusal.output
     exchange.say("done")
     talk.rest(Idle)
 

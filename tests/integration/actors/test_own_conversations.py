@@ -65,7 +65,7 @@ def test_tools_are_offered_in_the_order_for_the_model_each_once(world: World) ->
 
 def test_an_unknown_tool_is_refused_with_the_names_of_those_that_there_are(world: World) -> None:
     command = messages.CreateConversationCommand("tester", "/tmp", profile=Profile(tools=("look", "juggle")))
-    with pytest.raises(messages.InvalidFieldError, match="no tool 'juggle'; there are: bash, look") as refused:
+    with pytest.raises(messages.InvalidFieldError, match="no tool 'juggle'; available tools: bash, look") as refused:
         world.supervisor.create(command).result(60)
     assert refused.value.field == "tools"
 

@@ -98,7 +98,7 @@ def test_the_browser_of_another_machine_is_pasted(fake: LoginServer) -> None:
     assert login.access_token in fake.valid
     with pytest.raises(
         LoginError,
-        match=r"does not belong to this login: expected one that begins with http://127.0.0.1:\d+/callback\?",
+        match=r"does not belong to this login; expected one that begins with http://127.0.0.1:\d+/callback\?",
     ):
         log_in(server_at(fake), lambda _: None, paste=lambda: "http://127.0.0.1/callback?code=a&state=b")
 
@@ -124,14 +124,14 @@ def test_only_the_answer_to_this_login_is_taken_and_only_once(fake: LoginServer)
 @pytest.mark.parametrize(
     ("ways", "why"),
     [
-        (Ways(led={"error": "access_denied", "code": ""}), "refused it: access_denied"),
+        (Ways(led={"error": "access_denied", "code": ""}), "refused the login: access_denied"),
         (Ways(led={"iss": "https://evil.test"}), "iss mismatch"),
         (Ways(led={"iss": ""}), "missing iss"),
         (Ways(led={"code": "of-another-login"}), "invalid_grant"),
         (Ways(metadata={"issuer": "https://evil.test"}), "issuer mismatch"),
-        (Ways(metadata={"token_endpoint": "http://evil.test/token"}), "evil.test/token: must be an https URL"),
-        (Ways(metadata={"authorization_endpoint": "http://evil.test/a"}), "evil.test/a: must be an https URL"),
-        (Ways(metadata={"registration_endpoint": "http://evil.test/r"}), "evil.test/r: must be an https URL"),
+        (Ways(metadata={"token_endpoint": "http://evil.test/token"}), "evil.test/token must be an https URL"),
+        (Ways(metadata={"authorization_endpoint": "http://evil.test/a"}), "evil.test/a must be an https URL"),
+        (Ways(metadata={"registration_endpoint": "http://evil.test/r"}), "evil.test/r must be an https URL"),
         (Ways(protected={"authorization_servers": ["http://evil.test"]}), "must be an https URL"),
         (Ways(protected={"resource": "https://evil.test/mcp"}), "does not match"),
         (Ways(metadata={"code_challenge_methods_supported": ["plain"]}), "PKCE with S256"),

@@ -165,8 +165,8 @@ def test_a_program_that_would_have_to_be_downloaded_is_told_how_to_be_there(
     made = hub(McpServer(name="t", command=(str(npx), "-y", "server")))
     made.all.offer(conversation(mode=Mode.RESTRICTED))
     assert made.settled().error.endswith(
-        f"no network; in the mode restricted {npx} has no network, and sees nothing that it has kept: install the "
-        "server, and name its own program"
+        f"no network; in restricted mode {npx} has neither network nor its cache; install the server, and name its own "
+        "program as the command"
     )
     made = hub(McpServer(name="t", command=(str(npx), "-y", "server")))
     made.all.offer(conversation(mode=Mode.UNRESTRICTED))

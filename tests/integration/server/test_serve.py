@@ -498,7 +498,7 @@ def test_a_wrong_provider_is_named_without_its_key(tmp_path: Path) -> None:
     assert "sk-secret" not in line
 
 
-NEEDED = "needed; must be one of anthropic, openai-chat, openai-responses"
+NEEDED = "required; must be one of anthropic, openai-chat, openai-responses"
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ NEEDED = "needed; must be one of anthropic, openai-chat, openai-responses"
         (
             '[models."gpt"]\nwindows = 1',
             {},
-            "{file}: models.\"gpt\".windows: unknown; did you mean 'window'? There are: window, output, input, name, "
+            "{file}: models.\"gpt\".windows: unknown; did you mean 'window'? Known keys: window, output, input, name, "
             "images, reasoning_efforts, temperature, price",
         ),
         ("[models]\ngpt = 1", {}, '{file}: models."gpt": must be a table'),

@@ -326,7 +326,7 @@ def test_what_an_interrupted_backup_left_is_no_backup(copy: Path, tmp_path: Path
 def test_a_database_that_is_there_stays_unless_it_is_to_be_replaced(copy: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     fill(other, "mine")
-    with pytest.raises(BackupError, match=r"has a database: .*--force"):
+    with pytest.raises(BackupError, match=r"has a database; .*--force"):
         restore(copy, other)
     assert steps(other) == {"mine": 4}
     kept = restore(copy, other, replace=True).kept

@@ -117,7 +117,7 @@ def test_what_was_moved_is_opened_no_more_unless_the_mark_is_removed(tmp_path: P
     ):
         with pytest.raises(StoreUnusableError) as told:
             opens()
-        assert f"were moved to {to}: set database to that address" in str(told.value)
+        assert f"were moved to {to}: set `database` to that URL" in str(told.value)
         assert f"remove {data / 'moved'}" in str(told.value)
     assert not (tmp_path / "again.db").exists()
     (data / "moved").unlink()
@@ -133,7 +133,7 @@ def test_a_database_that_is_used_is_refused(tmp_path: Path, empty: str) -> None:
             move_to(empty, tmp_path, {})
     move_to(empty, tmp_path, {})
     (tmp_path / "moved").unlink()
-    with pytest.raises(MoveError, match="is not empty: name a new database"):
+    with pytest.raises(MoveError, match="is not empty; name a new database"):
         move_to(empty, tmp_path, {})
     with psycopg.connect(empty) as connection:
         connection.execute("DELETE FROM conversations")
@@ -141,7 +141,7 @@ def test_a_database_that_is_used_is_refused(tmp_path: Path, empty: str) -> None:
             "INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)"
             " VALUES (1, '', '', '', '{}', true, 10, 'infinity')"
         )
-    with pytest.raises(MoveError, match="is in use by a server: stop it first"):
+    with pytest.raises(MoveError, match="is in use by a server; stop that server first"):
         move_to(empty, tmp_path, {})
     with pytest.raises(StoreError, match="cannot be opened"):
         move_to("postgresql://127.0.0.1:1/none", tmp_path, {})

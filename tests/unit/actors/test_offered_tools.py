@@ -288,9 +288,9 @@ def test_the_prompt_names_the_directory_and_the_mode() -> None:
 
 
 def test_it_begins_with_what_the_agent_is() -> None:
-    agent = "You are an agent that works for a person on their machine, with tools."
+    agent = "You are an agent that works for a user on their machine, with tools."
     assert system_prompt(PLACE, Mode.RESTRICTED, 0).startswith(agent)
-    sub_agent = "You are a sub-agent: an agent that works for another agent, on a person's machine, with tools."
+    sub_agent = "You are a sub-agent: an agent that works for another agent, on a user's machine, with tools."
     for lean in (False, True):
         prompt = sub_agent_prompt(PLACE, Mode.RESTRICTED, 0, max_turns=3, timeout_ms=1000, lean=lean)
         assert prompt.startswith(sub_agent)

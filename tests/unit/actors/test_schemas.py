@@ -138,7 +138,7 @@ KINDS = [{"properties": {"kind": {"const": kind}, "of": {"$ref": "#/$defs/any"}}
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        (DOUBLING, "more than 10000 schemas"),
+        (DOUBLING, "more than 10000 subschemas"),
         ({"$ref": "#"}, "refers to itself"),
         ({"allOf": [{"$ref": "#"}]}, "refers to itself"),
         ({"anyOf": [{"type": "null"}, {"not": {"$ref": "#"}}]}, "refers to itself"),

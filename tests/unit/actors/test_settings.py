@@ -287,15 +287,15 @@ class Whole(Struct, forbid_unknown_fields=True):
     [
         ({"parts": 1}, "whole.parts: must be a list"),
         ({"parts": [{"address": "x"}, {"address": 1}]}, "whole.parts[2].address: must be host:port"),
-        ({"best": {}}, "whole.best.address: needed; must be host:port"),
+        ({"best": {}}, "whole.best.address: required; must be host:port"),
         ({"best": {"address": "x", "share": -1}}, "whole.best.share: must be a number >= 0.0"),
         ({"best": {"address": "x", "share": 7}}, "whole.best.share: is not for sale"),
         ({"best": {"address": "x", "kind": "c"}}, "whole.best.kind: must be one of a, b"),
         (
             {"best": {"addresses": "x"}},
-            "whole.best.addresses: unknown; did you mean 'address'? There are: address, share",
+            "whole.best.addresses: unknown; did you mean 'address'? Known keys: address, share",
         ),
-        ({"worst": 1}, "whole.worst: unknown; there are: parts, best"),
+        ({"worst": 1}, "whole.worst: unknown; known keys: parts, best"),
     ],
 )
 def test_what_a_struct_does_not_take_is_refused_by_its_path(given: object, refusal: str) -> None:

@@ -355,7 +355,7 @@ def test_a_run_with_an_output_schema_ends_with_a_made_up_value() -> None:
     assert call_of(first)[0] == "bash", "it works first"
     asked = replace(request(user("think about it")), tools=(submit,))
     assert call_of(DemoModel(0).respond(asked, Sink(), CancelToken())) == (
-        "submit_output", {"name": "A text by script."},
+        "submit_output", {"name": "Scripted text."},
     )  # fmt: skip
 
 
@@ -382,10 +382,10 @@ def test_tools_of_clients_are_called_beside_others_where_the_words_fit_or_by_nam
     assert call_of(said("Can you find the Order of Ms Miller?")) == ("find_order", {"number": 0})
     assert call_of(said('call find_order {"number": 7}')) == ("find_order", {"number": 7})
     assert call_of(said("call find_order")) == ("find_order", {"number": 0})
-    assert call_of(said("call bash")) == ("bash", {"cmd": "A text by script."})
+    assert call_of(said("call bash")) == ("bash", {"cmd": "Scripted text."})
     assert call_of(said("run find / -name order"))[0] == "bash", "a command goes first"
     assert said("Find it.").end_turn, "one word of two"
     assert "call find_order {…}" in text_of(said("help"))
-    assert "no JSON object" in text_of(said("call find_order {7}"))
+    assert "not a JSON object" in text_of(said("call find_order {7}"))
     assert "not offered" in text_of(said("call lose_order"))
     assert "call" not in text_of(said_to_demo(*SEEN_BEFORE, user("help"))), "it is only said where it helps"

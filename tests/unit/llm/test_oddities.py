@@ -318,7 +318,7 @@ def test_a_page_in_place_of_an_answer_is_named_and_not_asked_for_again(
 def test_a_redirect_is_not_followed_and_not_asked_for_again(protocol: str, status: int) -> None:
     told = failed(protocol, answer(status, b"<html>moved</html>", "text/html", location="/login?key=hunter22")).failure
     assert told.kind is ErrorKind.INVALID_REQUEST
-    assert "redirects: set the final address" in told.message
+    assert "redirects; set it to the final URL" in told.message
     assert "hunter22" not in told.message
 
 

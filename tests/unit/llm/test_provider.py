@@ -148,14 +148,14 @@ def test_a_wrong_setting_is_named_and_not_quoted(change: dict[str, Any], key: st
 
 def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        ValueError, match=r"^providers\.p\.base_ulr: unknown; did you mean 'base_url'\? There are: preset, "
+        ValueError, match=r"^providers\.p\.base_ulr: unknown; did you mean 'base_url'\? Known keys: preset, "
     ):
         provider_from_mapping("p", {**MINIMAL, "base_ulr": "x"})
 
 
 @pytest.mark.parametrize("missing", MINIMAL)
 def test_a_missing_setting_is_named(missing: str) -> None:
-    with pytest.raises(ValueError, match=rf"providers\.p\.{missing}: needed; must be "):
+    with pytest.raises(ValueError, match=rf"providers\.p\.{missing}: required; must be "):
         provider_from_mapping("p", {key: value for key, value in MINIMAL.items() if key != missing})
 
 
@@ -221,16 +221,16 @@ def test_a_wrong_url_in_the_environment_is_reported_by_its_variable(variable: st
 @pytest.mark.parametrize("key", ["hunter22\n", "hunter 22", " hunter22", "\N{LEFT DOUBLE QUOTATION MARK}hunter22"])
 def test_a_key_that_cannot_be_one_is_refused_by_the_name_of_its_variable(key: str) -> None:
     for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
-        with pytest.raises(ValueError, match=f"^{variable}: has blanks, line breaks or non-ASCII characters$"):
+        with pytest.raises(ValueError, match=f"^{variable}: contains blanks, line breaks or non-ASCII characters$"):
             providers_from_env({variable: key})
-    with pytest.raises(ValueError, match=r"^providers\.p\.api_key_env: MY_KEY has blanks"):
+    with pytest.raises(ValueError, match=r"^providers\.p\.api_key_env: MY_KEY contains blanks"):
         provider_from_mapping("p", {**MINIMAL, "api_key_env": "MY_KEY"}, {"MY_KEY": key})
-    with pytest.raises(ValueError, match=r"^providers\.p\.api_key: has blanks"):
+    with pytest.raises(ValueError, match=r"^providers\.p\.api_key: contains blanks"):
         provider_from_mapping("p", {**MINIMAL, "api_key": key})
 
 
 def test_a_header_with_a_line_end_is_named_and_not_quoted() -> None:
-    with pytest.raises(ValueError, match=r"^providers\.p\.headers\.X-Team: has a line break or NUL$"):
+    with pytest.raises(ValueError, match=r"^providers\.p\.headers\.X-Team: contains a line break or NUL$"):
         provider_from_mapping("p", {**MINIMAL, "headers": {"X-Team": "blue\n"}})
 
 

@@ -86,7 +86,7 @@ def test_a_model_that_no_provider_lists_is_refused_with_those_that_are(name: str
         assert not accepts(catalog, name)
         refusal = catalog.refusal(name)
     assert refusal.kind is ErrorKind.INVALID_REQUEST
-    assert refusal.message == (f"the model {name!r} is not available; there are: qwen3, mine, demo")
+    assert refusal.message == (f"the model {name!r} is not available; available models: qwen3, mine, demo")
 
 
 def learned(catalog: Catalog) -> tuple[str, list[str]]:
@@ -105,8 +105,8 @@ def test_a_presumed_default_that_no_server_lists_is_not_offered() -> None:
         assert not accepts(catalog, "default")
         assert not catalog.offers("")
         assert catalog.refusal("").message == (
-            "there is no default model: name one, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; there are: "
-            "mine, yours, qwen3, llama, demo"
+            "there is no default model: name one, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; "
+            "available models: mine, yours, qwen3, llama, demo"
         )
 
 
@@ -282,7 +282,7 @@ def test_a_long_list_is_shortened_and_the_closest_matches_come_first() -> None:
         catalog = Catalog([settings("large", base_url=server.url)])
         assert not accepts(catalog, "qwen3-coder")
         message = catalog.refusal("qwen3-coder").message
-    assert "there are: qwen/qwen3-coder, " in message
+    assert "available models: qwen/qwen3-coder, " in message
     assert message.endswith("and 382 more")
     assert len(message) < 1000
 

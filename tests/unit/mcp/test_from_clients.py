@@ -96,7 +96,7 @@ def test_two_of_a_name_and_too_many_are_refused() -> None:
 @pytest.mark.parametrize(
     ("table", "where"),
     [
-        ({"program": True}, "mcp_from_clients.program: unknown; did you mean 'programs'? There are: programs, urls"),
+        ({"program": True}, "mcp_from_clients.program: unknown; did you mean 'programs'? Known keys: programs, urls"),
         ({"programs": "yes"}, "mcp_from_clients.programs"),
         ({"urls": WEB}, "mcp_from_clients.urls"),
         ({"urls": [f"{WEB}/path"]}, "mcp_from_clients.urls"),

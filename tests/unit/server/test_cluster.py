@@ -227,7 +227,7 @@ def test_everything_can_be_given() -> None:
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
-        ({"place": "x"}, r"cluster\.place: unknown; there are: address, token_file, name, ca, lease_seconds, work"),
+        ({"place": "x"}, r"cluster\.place: unknown; known keys: address, token_file, name, ca, lease_seconds, work"),
         ({"address": None}, r"cluster\.address: must be host:port"),
         ({"address": "host"}, r"cluster\.address: must be host:port"),
         ({"address": "host:0"}, r"cluster\.address: must be host:port"),
@@ -254,7 +254,7 @@ def test_what_cannot_be_used_is_named(change: dict[str, object], refusal: str) -
 
 @pytest.mark.parametrize("key", NEEDED_KEYS)
 def test_what_is_needed_is_named(key: str) -> None:
-    with pytest.raises(ValueError, match=rf"cluster\.{key}: needed"):
+    with pytest.raises(ValueError, match=rf"cluster\.{key}: required"):
         read(ClusterSettings, "cluster", {name: value for name, value in NEEDED_KEYS.items() if name != key})
 
 

@@ -147,8 +147,8 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(file: Path) -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[listen]]\nport = 1", "listen[1].port: unknown; there are: address"),
-        ("[[listen]]", "listen[1].address: needed"),
+        ("[[listen]]\nport = 1", "listen[1].port: unknown; known keys: address"),
+        ("[[listen]]", "listen[1].address: required"),
         ('[[listen]]\naddress = "7421"', "listen[1].address: must be host:port"),
         ('[[listen]]\naddress = "0.0.0.0:1"', "listen[1].address: refusing to listen on 0.0.0.0:1 without TLS"),
         ('[[listen]]\naddress = "127.0.0.1:1"\nkey = "/k"', "listen[1]: certificate and key are needed together"),
@@ -286,11 +286,11 @@ def test_a_wrong_variable_is_named() -> None:
     ("text", "said"),
     [
         ("listen = 5\n", "listen"),
-        ("lisen = 'x'\n", "lisen: unknown; did you mean 'listen'? There are: data_dir, "),
-        ("colour = 'x'\n", "colour: unknown; there are: data_dir, "),
+        ("lisen = 'x'\n", "lisen: unknown; did you mean 'listen'? Known keys: data_dir, "),
+        ("colour = 'x'\n", "colour: unknown; known keys: data_dir, "),
         ("listen = \n", "not valid TOML"),
         ('data_dir = "data"\n', "data_dir: must be an absolute path"),
-        ("default_model = 5\n", "default_model: must be a text"),
+        ("default_model = 5\n", "default_model: must be a string"),
         ("providers = 5\n", "providers"),
         ("[providers]\nlocal = 5\n", "providers"),
     ],
@@ -384,17 +384,17 @@ def test_no_principal_among_several_has_all_model_requests_unless_the_file_says_
     ("text", "said"),
     [
         ("quotas = 3", "quotas: must be a table"),
-        ("[quotas]\nruns = 3", "quotas.runs: unknown; there are: concurrent_runs, "),
+        ("[quotas]\nruns = 3", "quotas.runs: unknown; known keys: concurrent_runs, "),
         ("[quotas]\nconcurrent_runs = -1", "quotas.concurrent_runs: must be a whole number, 0 for no limit"),
         ("[quotas]\nconcurrent_runs = 1.5", "quotas.concurrent_runs: must be a whole number"),
         ("[quotas]\nstreams = true", "quotas.streams: must be a whole number"),
         ("[quotas]\ncost_per_day = 'much'", "quotas.cost_per_day: must be dollars"),
         ("[quotas]\ncost_per_day = inf", "quotas.cost_per_day: must be dollars"),
         ("principal_defaults = 3", "principal_defaults: must be a table"),
-        ("[principal_defaults]\nmodes = []", "principal_defaults.modes: unknown; there are: quotas"),
+        ("[principal_defaults]\nmodes = []", "principal_defaults.modes: unknown; known keys: quotas"),
         ("[principals.ada]\nroots = []\nquotas = 3", "principals.ada.quotas: must be a table"),
-        (f"{TEMPLATE}quotas = {{runs = 3}}", "issuers.corp.template.quotas.runs: unknown; there are: concurrent_runs"),
-        ("[principals.ada.quotas]\nruns = 1", "principals.ada.quotas.runs: unknown; there are: concurrent_runs"),
+        (f"{TEMPLATE}quotas = {{runs = 3}}", "issuers.corp.template.quotas.runs: unknown; known keys: concurrent_runs"),
+        ("[principals.ada.quotas]\nruns = 1", "principals.ada.quotas.runs: unknown; known keys: concurrent_runs"),
     ],
 )
 def test_a_wrong_quota_is_named(file: Path, text: str, said: str) -> None:
@@ -526,7 +526,7 @@ def test_an_option_is_named_as_it_was_typed(option: str) -> None:
     ("table", "said"),
     [
         ('class = "a:b\\n"', "authorizer.class: must be package.module:Class"),
-        ('"a\\nb" = 1', "authorizer.a b: unknown; there are: class, timeout_seconds, options"),
+        ('"a\\nb" = 1', "authorizer.a b: unknown; known keys: class, timeout_seconds, options"),
     ],
 )
 def test_what_is_wrong_with_the_authorizer_is_said_in_one_line(file: Path, table: str, said: str) -> None:

@@ -393,18 +393,18 @@ async def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
         ({"jwks_url": "file:///etc/passwd"}, "jwks_url: must be a URL"),
         ({"jwks_url": "https://[::1"}, "jwks_url: must be a URL"),
         ({"jwks_file": "/k.json"}, "jwks_url: give either jwks_url or jwks_file"),
-        ({"issuer": ""}, "issuer: must be a text"),
+        ({"issuer": ""}, "issuer: must be a string"),
         ({"audience": []}, "audience: required"),
         ({"leeway_seconds": 9_000}, "leeway_seconds: must be between"),
         ({"principals": {"1": "eve"}}, "principals: '1' is mapped to 'eve', which is not a principal; principals: ada"),
         ({"principals": {}}, "principals: name a principal for each sub, or a template for all"),
         ({"roles": {"x": "user"}}, "role_claim: required, because roles come from the values of a claim"),
         ({"role_claim": "r", "roles": {"x": "king"}}, "roles: must be one of reader, user, operator"),
-        ({"template": {}}, "template.roots: needed; must be a list of the directories"),
+        ({"template": {}}, "template.roots: required; must be a list of the directories"),
         ({"template": {"roots": ["{principal}"]}}, "template.roots: 'example' must be an absolute path"),
         ({"template": {"roots": ["/srv/{name}"]}}, "template.roots: '/srv/{name}' has a brace outside"),
         ({"template": 7}, "template: must be a table"),
-        ({"secret": "x"}, "secret: unknown; there are: issuer,"),
+        ({"secret": "x"}, "secret: unknown; known keys: issuer,"),
     ],
 )
 def test_a_wrong_table_is_refused_with_the_reason(change: dict[str, Any], said: str) -> None:
@@ -523,12 +523,12 @@ async def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({}, "authorizer.class: needed; must be package.module:Class"),
+        ({}, "authorizer.class: required; must be package.module:Class"),
         ({"class": "os.path"}, "authorizer.class: must be package.module:Class"),
         ({"class": ".x:Y"}, "authorizer.class: must be package.module:Class"),
         ({"class": "a:b", "timeout_seconds": 0}, "authorizer.timeout_seconds: must be more than 0, and at most 30"),
         ({"class": "a:b", "options": 1}, "authorizer.options: must be a table"),
-        ({"class": "a:b", "token": 1}, "authorizer.token: unknown; there are: class, timeout_seconds, options"),
+        ({"class": "a:b", "token": 1}, "authorizer.token: unknown; known keys: class, timeout_seconds, options"),
         (
             {"class": "no_such_module_here:X"},
             "authorizer.class: no_such_module_here:X cannot be imported: there is no module no_such_module_here",

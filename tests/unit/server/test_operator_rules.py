@@ -39,10 +39,10 @@ def test_rules_are_read_in_their_order(tmp_path: Path) -> None:
     ("table", "said"),
     [
         ('action = "never"\ntool = "bash"', r"approval_rules\[1\].action: must be one of allow, ask, deny"),
-        ('tool = "bash"', r"approval_rules\[1\].action: needed"),
+        ('tool = "bash"', r"approval_rules\[1\].action: required"),
         ('action = "deny"', "must have an action and exactly one of tool, command"),
         ('action = "deny"\ntool = "a"\npath = "/b"', "exactly one of"),
-        ('action = "deny"\nwhere = "a"', r"approval_rules\[1\].where: unknown; there are: action, tool"),
+        ('action = "deny"\nwhere = "a"', r"approval_rules\[1\].where: unknown; known keys: action, tool"),
         ('action = "deny"\ntool = 5', r"approval_rules\[1\].tool: must be a text"),
         ('action = "deny"\ncommand = " "', r"approval_rules\[1\].command: must be a text"),
         ('action = "allow"\ncommand_prefix = "bash"', r"approval_rules\[1\].command_prefix: must not begin with bash"),

@@ -252,7 +252,7 @@ def test_principals_are_as_the_file_has_them() -> None:
     [
         ("Ada", {"roots": []}, "principals.Ada: a name is"),
         ("local", {"roots": []}, "principals.local: this is the server's own user"),
-        ("ada", {}, "principals.ada.roots: needed; must be a list of the directories"),
+        ("ada", {}, "principals.ada.roots: required; must be a list of the directories"),
         ("ada", {"roots": "/srv"}, "principals.ada.roots: must be a list"),
         ("ada", {"roots": ["srv"]}, "'srv' must be an absolute path"),
         ("ada", {"roots": ["/srv/.."]}, "and not /"),
@@ -264,8 +264,8 @@ def test_principals_are_as_the_file_has_them() -> None:
         ("ada", {"roots": [], "role": "admin"}, "principals.ada.role: must be one of reader, user, operator"),
         ("ada", {"roots": [], "modes": ["all"]}, "must be one of restricted"),
         ("ada", {"roots": [], "modes": "restricted"}, "principals.ada.modes: must be a list"),
-        ("ada", {"roots": [], "models": [1]}, "principals.ada.models[1]: must be a text"),
-        ("ada", {"roots": [], "mode": []}, "principals.ada.mode: unknown; did you mean 'modes'? There are: roots"),
+        ("ada", {"roots": [], "models": [1]}, "principals.ada.models[1]: must be a string"),
+        ("ada", {"roots": [], "mode": []}, "principals.ada.mode: unknown; did you mean 'modes'? Known keys: roots"),
     ],
 )
 def test_what_is_wrong_with_a_principal_is_said(name: str, table: dict[str, Any], why: str) -> None:

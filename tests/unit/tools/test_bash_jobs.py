@@ -379,11 +379,11 @@ def test_an_unknown_handle_says_which_there_are(harness: JobHarness, what: str) 
     process = harness.job()
     output = harness.call(**{what: "b-7"})
     assert output.is_error
-    assert output.text.startswith("handle_not_found: This conversation has no job 'b-7'. The handles here are b-1.")
+    assert output.text.startswith("handle_not_found: This conversation has no job 'b-7'. Its handles are b-1.")
     harness.conversation = "c-2"
     foreign = harness.call(**{what: "b-1"})
     assert foreign.text.startswith("handle_not_found: ")
-    assert "There are no handles here." in foreign.text
+    assert "It has no handles." in foreign.text
     assert process.kills == 0
     assert process.signals.empty()
     process.end()

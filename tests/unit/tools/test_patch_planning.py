@@ -252,11 +252,11 @@ def test_a_missing_file_is_created_by_all_but_replace() -> None:
     [
         (replace("", "x"), "non-empty oldText"),
         ({"operation": "replace", "newText": "x"}, "non-empty oldText"),
-        (append("x", toClipboard="c"), "toClipboard goes with replace only"),
-        (overwrite("x", oldText="y"), "oldText goes with replace only"),
+        (append("x", toClipboard="c"), "toClipboard works only with replace"),
+        (overwrite("x", oldText="y"), "oldText works only with replace"),
         (replace("a"), "newText or fromClipboard is missing"),
         ({"operation": "append_eof"}, "newText or fromClipboard is missing"),
-        (append("x", fromClipboard="c"), 'no clipboard "c" (there are: none)'),
+        (append("x", fromClipboard="c"), 'no clipboard "c" (existing: none)'),
         (replace("nope", "x"), "oldText not found"),
     ],
 )

@@ -47,7 +47,7 @@ MAX_TOKENS = 1 << 40
 
 
 class UsageFields(Struct, frozen=True):
-    """Where a protocol reports its token counts, as names of fields; dots lead to fields inside of them."""
+    """Where a protocol reports its token counts, as names of fields; a dot leads to a nested field."""
 
     prompt: str
     output: str
@@ -119,7 +119,7 @@ _NAME_CHARS = 64
 def accepted_calls(content: tuple[Content, ...], request: ModelRequest) -> tuple[Content, ...]:
     """An answer's content with calls that can be stored and sent to every provider.
 
-    Ids are unique in the conversation, inputs have no lone surrogates, and one that is encoded twice is decoded once.
+    Ids are unique in the conversation, inputs have no lone surrogates, and inputs encoded twice are decoded once.
     """
     view = request.view
     recent = {block.id for turn in view.turns[view.settled :] for block in turn.content if isinstance(block, ToolUse)}
@@ -218,7 +218,7 @@ class Stop(Struct, frozen=True):
     context_full: bool = False
 
 
-# The meaning of the reasons by which providers, and servers in front of them, say that the context window is full.
+# The meaning of the stop reasons with which providers, and servers in front of them, report a full context window.
 WINDOW_STOPS = dict.fromkeys(
     ("model_context_window_exceeded", "model_length"), Stop(end_turn=False, truncated=True, context_full=True)
 )
@@ -260,8 +260,8 @@ class AnswerReader(ABC):
     def event(self, event: SseEvent) -> None:
         """Process the next event.
 
-        Raises ModelFailedError for a reported error; msgspec.DecodeError, UnicodeDecodeError or RecursionError for no
-        JSON, and msgspec.ValidationError for one that does not fit the protocol.
+        Raises ModelFailedError for a reported error; msgspec.DecodeError, UnicodeDecodeError or RecursionError if the
+        event is not JSON; and msgspec.ValidationError if it does not fit the protocol.
         """
 
     @abstractmethod

@@ -91,7 +91,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
 
 
 def joint(before: str, role: str) -> bytes:
-    """The separator of a turn of the role `before` ("" for none) and one of `role`; equal roles share a message."""
+    """The separator between turns of the roles `before` ("" for none) and `role`; equal roles share a message."""
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]
@@ -153,7 +153,7 @@ class _Message(Struct):
 
     @property
     def blocks(self) -> list[Raw]:
-        """The content blocks; a mere text counts as one."""
+        """The content blocks; a plain string counts as one."""
         if isinstance(self.content, str):
             return [Raw(msgspec.json.encode({"type": "text", "text": self.content}))]
         return self.content or []
@@ -259,7 +259,7 @@ class _Block:
                 return None
 
     def _thinking(self) -> str:
-        """This reasoning block as later requests send it back: in the provider's bytes, or built from deltas."""
+        """The JSON of this reasoning block for later requests: the provider's own bytes, or built from deltas."""
         if self._signature is None and self._text.text == self._given:
             return self._raw.decode()
         block = self._head | {"thinking": self._text.text}
@@ -355,4 +355,4 @@ class AnthropicReader(AnswerReader):
     def _stopped(self, reason: str | None, details: _Details | None) -> None:
         self._stop_reason = reason or self._stop_reason
         self._details = details or self._details
-        self.complete = self._stop_reason is not None  # the content is complete then: only token counts can follow
+        self.complete = self._stop_reason is not None  # the content is complete by now: only token counts can follow

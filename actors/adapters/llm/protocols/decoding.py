@@ -33,9 +33,9 @@ _HALVES = re.compile(f"({_HIGH}{_HALF}[dD][c-fC-F][0-9a-fA-F]{{2}})|{_HALF}[dD][
 _OPEN = re.compile(f"{_HIGH}$")
 
 _KINDS: Mapping[str, Kind] = {"thinking": "reasoning", "reasoning": "reasoning", "refusal": "refusal"}
-# The fields of a part of a text that contain text or further parts.
+# The fields of a text part that contain text or further parts.
 _TEXTS = ("text", "value", "content", "thinking", "reasoning", "summary", "refusal")
-# The fields with which providers mark a tool call as theirs, such as signatures; see `own_fields`.
+# The fields, such as signatures, that a provider adds to a tool call and needs back; see `own_fields`.
 _OWN = (
     "extra_content",
     "provider_specific_fields",
@@ -61,7 +61,7 @@ class SseTooLargeError(Exception):
 class SseParser:
     """Incremental parser of one stream. Not thread-safe.
 
-    Lines end with CR, LF or CRLF, also across chunks. A BOM and comments are skipped; `id` and `retry` are ignored,
+    Lines end with CR, LF or CRLF, even across chunks. A BOM and comments are skipped; `id` and `retry` are ignored,
     since a model request is never resumed. An unfinished event is never returned.
     """
 
@@ -79,7 +79,7 @@ class SseParser:
         if b"\r" in chunk:
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        unseen = max(len(self._buffer) - 1, 0)  # nothing before it ends an event, so a long one is searched once only
+        unseen = max(len(self._buffer) - 1, 0)  # nothing before it ends an event, so a long one is searched only once
         self._buffer += chunk
         events: list[SseEvent] = []
         if self._buffer.find(b"\n\n", unseen) >= 0:
@@ -120,7 +120,7 @@ def mark_halves(data: bytes) -> bytes:
 
 
 def join_halves(text: str) -> str:
-    """A text with the character in place of two marked halves, and U+FFFD in place of a lone one."""
+    """Text with the character in place of two marked halves, and U+FFFD in place of a lone one."""
     return _HALVES.sub(_joined, text) if _HALF in text else text
 
 
@@ -143,7 +143,7 @@ def replace_lone_surrogates(text: str) -> str:
 
 
 def word(value: object) -> str:
-    """An id, a name or another short text, which may have come as a number; "" if there is none."""
+    """An id, a name or another short string, which may have come as a number; "" if there is none."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
@@ -177,7 +177,7 @@ def object_text(text: str) -> str:
 
 
 def pieces(value: Any, kind: Kind = "text") -> Iterator[tuple[Kind, str]]:
-    """Yield the texts of a field: of a text, a part, or nested lists of parts; parts without text are skipped.
+    """Yield the texts of a field, which is a string, a part, or nested lists of parts; parts without text are skipped.
 
     Raises msgspec.ValidationError for anything else.
     """
@@ -194,7 +194,7 @@ def pieces(value: Any, kind: Kind = "text") -> Iterator[tuple[Kind, str]]:
             for field in _TEXTS:
                 yield from pieces(value.get(field), _KINDS.get(field, inner))
         case _:
-            raise msgspec.ValidationError(f"Expected a text, got `{type(value).__name__}`")
+            raise msgspec.ValidationError(f"Expected text, got `{type(value).__name__}`")
 
 
 def text_in(value: Any) -> str:
@@ -203,7 +203,7 @@ def text_in(value: Any) -> str:
 
 
 def own_fields(call: Mapping[str, Any]) -> str:
-    """The fields by which a provider marks a call as its own, which it needs back, as JSON; "" if there are none."""
+    """The fields of a call that its provider needs back in later requests, as JSON; "" if there are none."""
     found = {field: call[field] for field in _OWN if call.get(field) is not None}
     return json.dumps(found, ensure_ascii=False) if found else ""
 

@@ -38,7 +38,7 @@ NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
 def for_providers(tool: ToolSpec) -> ToolSpec:
     """The tool as providers accept it: keywords that they refuse at the top of a schema move to the description.
 
-    No check is lost, because the input is validated by the whole schema.
+    No check is lost, because the input is validated against the whole schema.
     """
     moved = {key: tool.input_schema[key] for key in NOT_AT_THE_TOP if key in tool.input_schema}
     if not moved:
@@ -57,7 +57,7 @@ def encoded_tools(tools: Iterable[ToolSpec], form: Callable[[ToolSpec], dict[str
 
 
 def is_failed(result: ToolResult) -> bool:
-    """Whether the model learns that the call with this result has failed."""
+    """Whether the model is told that the call with this result failed."""
     match result:
         case ToolSuccess():
             return False
@@ -112,7 +112,7 @@ def results_and_parts(
 
 
 def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
-    """The texts and images of a user turn in their order, without blank texts and without tool results."""
+    """The texts and images of a user turn in their order, without blank texts or tool results."""
     parts: list[str | ImageView] = []
     for block in content:
         if isinstance(block, Image):
@@ -223,7 +223,7 @@ class EncodedPrefix:
 
 
 class PrefixCache:
-    """Keeps one encoded prefix per conversation, so that a request encodes only its new turns. Any thread.
+    """Keeps one encoded prefix per conversation, so that a request encodes only its new turns. Thread-safe.
 
     Beyond `max_bytes` together, the least recently used are dropped.
     """

@@ -57,7 +57,7 @@ class Exchange:
     """One attempt of a request: the socket that a cancel shuts down, and the time limits of the present phase.
 
     It holds a duplicate of the socket: TLS replaces the one that it wraps, but a shutdown of the duplicate acts all the
-    same. Only `abort` is for any thread.
+    same. Only `abort` is thread-safe.
     """
 
     def __init__(self, timeouts: Timeouts, *, fresh: bool) -> None:
@@ -82,7 +82,7 @@ class Exchange:
 
     def _shutdown(self) -> None:
         if self._socket is not None:
-            # This fails if the socket is not connected; then the connecting thread notices `aborted`.
+            # This fails if the socket is not connected, in which case the connecting thread notices `aborted`.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -117,7 +117,7 @@ class Exchange:
         return count
 
     def begin(self, seconds: float, late: str) -> None:
-        """Begin a phase that may take `seconds`; else TransportTimeoutError with the text `late` is raised."""
+        """Begin a phase that may take `seconds`, after which TransportTimeoutError(`late`) is raised."""
         self._deadline, self._late = time.monotonic() + seconds, late
 
     def within(self, sock: socket.socket, event: int, operation: Callable[[], Result]) -> Result:

@@ -97,7 +97,7 @@ class _Arrivals(io.RawIOBase):
         view = memoryview(buffer)
         size = self._exchange.within(self._sock, select.POLLIN, partial(self._sock.recv_into, view))
         if size and isinstance(self._sock, ssl.SSLSocket):
-            with suppress(OSError):  # if it is more than that nothing else has arrived, the next read meets it again
+            with suppress(OSError):  # if it means more than that nothing has arrived yet, the next read meets it again
                 while size < len(view) and (more := self._sock.recv_into(view[size:])):
                     size += more
         self._exchange.overhead += size
@@ -122,7 +122,7 @@ class _Chunks:
         self._line_end = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The content of the chunks, and parts of chunks, that arrived. Raises HTTPException if that is none."""
+        """The content of the chunks, and parts of chunks, that arrived. Raises HTTPException if they are malformed."""
         data, position = self.rest + data, 0
         pieces: list[bytes] = []
         while not self.ended:
@@ -186,7 +186,7 @@ class _Response(http.client.HTTPResponse):
         return [data] if data else []
 
     def settle(self, *, alone: bool = False) -> bool:
-        """Read the body's end if it has arrived; False if anything else came instead, with `alone` also behind it."""
+        """Read the body's end if it has arrived; False if anything else came instead or, with `alone`, after it."""
         self._exchange.begin(math.inf, "")
         self._exchange.idle = 0
         try:
@@ -429,7 +429,7 @@ class Reply:
 
 
 class Transport:
-    """Sends requests to one provider, a connection for each. Any thread.
+    """Sends requests to one provider, a connection for each. Thread-safe.
 
     Raises TransportError for an unusable ca_bundle.
     """
@@ -462,8 +462,8 @@ class Transport:
         """Yield the reply once its headers have arrived, whatever its status.
 
         Redirects, cookies, and the environment's proxies and credentials are ignored. At the end the connection is kept
-        or closed. A cancel shuts the socket, except in name resolution; then any exception may be raised, so
-        check the token. All other failures raise TransportError.
+        or closed. A cancel shuts the socket, except during name resolution; any exception may then be
+        raised, so check the token. All other failures raise TransportError.
         """
         request = self._prepared(method, url, tuple(headers.items())).copy()
         request.prepare_body(body, files=None)

@@ -19,8 +19,8 @@ else:
 # memory ran out.
 CENSUS_SECONDS = 0.05, 0.2, 0.5
 
-# The machine's free memory does not change when a process takes memory from caches, so the tree is inspected so often
-# at least.
+# The machine's free memory does not change when a process takes memory from caches, so the tree is inspected at least
+# this often.
 LOOK_SECONDS = 1.0
 
 # Limits inspections, which are slow for large trees and shared memory, to 1 / LOOKING_SHARE of the time.
@@ -66,7 +66,7 @@ class Groups:
     def fork(self) -> int:
         """Fork init into the call's cgroup of version 2, if any; its pid, 0 in the child.
 
-        Raises OSError without a child.
+        Raises OSError if there is no child.
         """
         if self.born < 0:
             return os.fork()
@@ -272,7 +272,7 @@ def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
     """Set the resource limits that descendants inherit.
 
     `mark`, unless 0, becomes the value of RLIMIT_RTTIME, which is otherwise unused: by it all processes of the call are
-    recognised, also after exec.
+    recognised, even after exec.
     """
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)

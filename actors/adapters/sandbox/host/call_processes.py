@@ -253,7 +253,7 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
     """The service that makes the program's file changes; drops all capabilities.
 
-    None if main failed before it became the program. Raises OSError; then the program is not executed.
+    None if main failed before it became the program. Raises OSError, in which case the program is not executed.
     """
     received = kernel.received_files(channel.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)[1])
     if not received:

@@ -85,7 +85,7 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 
 
 def unshare_mounts(closed: bool, hiding: bool) -> None:
-    """Enter another mount namespace; if `closed`, also network, IPC, host name and cgroup namespaces.
+    """Enter a new mount namespace; if `closed`, also network, IPC, host name and cgroup namespaces.
 
     If `closed`, later mounts outside do not appear inside, because they would be writable. If `hiding` paths, mounts
     inside do not appear outside; else this holds only for those on /proc.

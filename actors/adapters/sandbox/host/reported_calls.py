@@ -58,7 +58,7 @@ class SystemCall:
         fcntl.ioctl(self.listener, ID_VALID, self.id.to_bytes(8, sys.byteorder))
 
     def opened(self, name: str, flags: int) -> int:
-        """Open a file in the caller's directory of /proc. Raises OSError, also if the caller has ended."""
+        """Open a file in the caller's directory of /proc. Raises OSError, including if the caller has ended."""
         file = os.open(f"/proc/{self.thread}/{name}", flags | os.O_CLOEXEC)
         try:
             self.check_valid()
@@ -75,7 +75,7 @@ class SystemCall:
                 raise OSError(errno.EFAULT, "no such address") from None
 
     def text(self, address: int) -> bytes:
-        """A path in the caller's memory. Raises OSError, also for an empty path or one that is too long."""
+        """A path in the caller's memory. Raises OSError, including for an empty path or one that is too long."""
         path, end, _ = self.memory(address, MAX_PATH).partition(b"\0")
         if not end:
             raise OSError(errno.ENAMETOOLONG, "no end")

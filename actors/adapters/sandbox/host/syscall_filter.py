@@ -42,8 +42,8 @@ setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shma
 semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
 
-# In workspace mode the broker carries these out. Hard links, pipes, sockets, devices and extended attributes it makes
-# none.
+# In workspace mode the broker carries these out. It makes no hard links, pipes, sockets, devices or extended
+# attributes.
 REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
@@ -87,8 +87,8 @@ LEASES = (1024, 1040)
 HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
 
 IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
-# Of types other than those of terminals, all files and sockets, only ioctls that read are allowed: others control
-# devices, or change attributes, versions and subvolumes of a file system even through a file opened for reading.
+# Of types other than those of terminals, files and sockets, only ioctls that read are allowed: others control devices,
+# or change attributes, versions and subvolumes of a file system even through a file opened for reading.
 IOCTL_KINDS = (0x5400, 0x8900)
 
 

@@ -115,7 +115,7 @@ class TreeLock:
         for folder in folders:
             try:
                 self.places.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            except OSError:  # what cannot be read is no workspace of another call
+            except OSError:  # what cannot be read is not another call's workspace
                 self.complete = False
             else:
                 self.complete = True
@@ -212,7 +212,7 @@ class WritableTrees:
     def find(self, call: SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False) -> TreeEntry:
         """The directory entry at a path from the caller's `directory`; a last link is followed only if `follow`.
 
-        With `private`, it may also be in the private directory. Raises NotBrokeredError outside of the trees, or
+        With `private`, it may also be in the private directory. Raises NotBrokeredError outside the trees, or
         OSError.
         """
         base = AT_FDCWD if path.startswith(b"/") else call.base(directory)
@@ -275,8 +275,8 @@ class WritableTrees:
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
         """Raise NotBrokeredError if `place` is protected.
 
-        `new`: also if creating it would make its directory a git repository. `above`: also if one of the `denied` paths
-        lies below it.
+        With `new`, also if creating it would make its directory a git repository; with `above`, also if one of the
+        `denied` paths lies below it.
         """
         if not place.root.guarded:
             return
@@ -299,7 +299,7 @@ class WritableTrees:
         return any(folded(part) & self.names.ends for part in parts) and self.has_link()
 
     def has_link(self) -> bool:
-        """Whether the workspace has a link with one of the names `names.inner`, or is too large to know it."""
+        """Whether the workspace has a link with one of the names `names.inner`, or is too large to tell."""
         if self.linked is None:
             found = (
                 folder + b"/" + name

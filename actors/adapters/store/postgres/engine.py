@@ -33,7 +33,7 @@ LOCK_SECONDS = 5  # maximum seconds that a statement waits for a row that anothe
 STATEMENT_SECONDS = 60  # maximum seconds that a statement may take. Sums over all rows of a principal take longest.
 # Maximum seconds between two statements of a transaction; after that the database aborts the transaction.
 #
-# So a server that is stopped within a transaction delays others for less than they wait for a locked row.
+# A server suspended within a transaction thus delays others for less time than they wait for a locked row.
 IDLE_SECONDS = 3
 
 # Default parameters of a connection; the parameters in a database URL override them.
@@ -74,14 +74,14 @@ class Address(NamedTuple):
 
 
 def address_of(url: str) -> Address:
-    """Parse a database URL. Raises StoreUnusableError without the URL, which may have a password."""
+    """Parse a database URL. Raises StoreUnusableError, which omits the URL: it may contain a password."""
     try:
         if not url.startswith(("postgresql://", "postgres://")):
-            raise StoreUnusableError("the database address must begin with postgresql://")
+            raise StoreUnusableError("the database URL must begin with postgresql://")
         found = {name: str(value) for name, value in conninfo_to_dict(url).items()}
     except psycopg.Error:
         raise StoreUnusableError(
-            "the database address cannot be parsed: write postgresql://user:password@host:port/database, "
+            "the database URL cannot be parsed: write postgresql://user:password@host:port/database, "
             "with %XX for reserved characters"
         ) from None
     user = f"{found['user']}@" if "user" in found else ""
@@ -110,8 +110,8 @@ class Database(PostgresqlDatabase):
 class PostgresConnection(Session):
     """A connection in autocommit mode, used by one thread at a time.
 
-    PostgreSQL accepts no NUL in a text, so NUL is stored as two characters U+0001, and U+0001 as U+0001 U+0002, which
-    preserves the order of texts.
+    PostgreSQL accepts no NUL in text, so NUL is stored as two characters U+0001, and U+0001 as U+0001 U+0002, which
+    preserves the order of strings.
     """
 
     dialect = Database(None)
@@ -158,7 +158,7 @@ class PostgresConnection(Session):
 
     @property
     def ended(self) -> bool:
-        """Whether the database has closed this idle connection: data arrives on it that is no TLS session ticket."""
+        """Whether the database has closed this idle connection: data other than a TLS session ticket has arrived."""
         if self._connection.closed or not _is_readable(self._connection.fileno()):
             return self._connection.closed
         if not self._connection.pgconn.ssl_in_use:
@@ -195,7 +195,7 @@ class _TextLoader(TextBinaryLoader):
 def opened(
     address: Address, greet: Callable[[psycopg.Connection[tuple[Any, ...]]], object], **more: Any
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a connection in autocommit mode, and greet. Raises psycopg.Error, and what `greet` raises."""
+    """Open a connection in autocommit mode, and call `greet` with it. Raises psycopg.Error, and what `greet` raises."""
     parameters: dict[str, Any] = address.parameters | more
     connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
     try:
@@ -230,18 +230,18 @@ def reached(address: Address, me: int = 0) -> PostgresConnection:
 
 
 def database_outages() -> OutageLog:
-    """A new object that logs when outages of a database begin and end, for all connections to that database."""
+    """A log of when outages of a database begin and end, for all connections to that database."""
     return OutageLog(_log, "the database responds again")
 
 
 def unfitness(version: int, encoding: str, read_only: bool) -> StoreError | None:
-    """Check the values of FITNESS: a StoreUnusableError, or a DatabaseAwayError for a read-only database."""
+    """The error for unsuitable values of FITNESS (DatabaseAwayError for a read-only database), or None."""
     if version < OLDEST:
         return StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":
         text = f"the database's encoding is {encoding}; create one with CREATE DATABASE … ENCODING 'UTF8'"
         return StoreUnusableError(text)
-    return DatabaseAwayError("the database is read-only (a standby); use the primary's address") if read_only else None
+    return DatabaseAwayError("the database is read-only (a standby); use the primary's URL") if read_only else None
 
 
 def explained(error: BaseException) -> StoreError | None:
@@ -252,7 +252,7 @@ def explained(error: BaseException) -> StoreError | None:
         case psycopg.OperationalError() | psycopg.InterfaceError() | psycopg.InternalError():
             return DatabaseAwayError(f"the database does not respond: {words(error)}")
         case psycopg.errors.InsufficientPrivilege():
-            return DatabaseAwayError(f"the database rejected it: {words(error)}")
+            return DatabaseAwayError(f"the database denied permission: {words(error)}")
         case _ if isinstance(error, (psycopg.Error, *UNREADABLE)):
             return StoreDamagedError(f"stored data cannot be read: {words(error)}")
         case _:
@@ -260,7 +260,7 @@ def explained(error: BaseException) -> StoreError | None:
 
 
 def words(error: BaseException) -> str:
-    """An error's message as one line; PostgreSQL's without the statement, its values and its library's questions."""
+    """An error's message as one line; PostgreSQL's without the statement, its values or the library's questions."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return " ".join(re.sub(r"\n\t.*", "", primary or str(error) or type(error).__name__).split())
 
@@ -306,7 +306,7 @@ class Readers(ReaderPool[PostgresConnection]):
 # --- migrations -----------------------------------------------------------------------------------------------
 
 # Servers may start together, and older versions may still use the database. So a migration only adds
-# what a new version needs; a later migration removes objects that no version uses any more.
+# what a new version needs; a later migration removes objects that are no longer used by any version.
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK = 0x426564726F636B  # the key of the advisory lock that a server holds while it migrates
@@ -359,7 +359,7 @@ class DatabaseReport(NamedTuple):
     version: str
     encoding: str
     unfit: str  # why Bedrock cannot use the database; "" if it can
-    clock_ahead: float  # by how many seconds the database's clock is ahead of this machine's clock, estimated
+    clock_ahead: float  # how many seconds the database's clock is ahead of this machine's, estimated
     schema: str  # the schema that has Bedrock's tables or would get them; "" if there is none
     may_create: bool  # whether the database user may create tables in the schema `schema`
     empty: bool  # whether no migration has been applied, so that the database has no tables of Bedrock yet

@@ -88,9 +88,9 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
 def _refuse_used(session: PostgresConnection, redacted: str) -> None:
     used, alive = session.run(_IN_USE).fetchone()
     if alive:
-        raise MoveError(f"{redacted} is in use by a server: stop it first")
+        raise MoveError(f"{redacted} is in use by a server; stop that server first")
     if used:
-        raise MoveError(f"{redacted} is not empty: name a new database")
+        raise MoveError(f"{redacted} is not empty; name a new database")
 
 
 def _copied(source: Session, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:

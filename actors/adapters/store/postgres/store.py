@@ -109,7 +109,7 @@ class PostgresWriter(Writer):
 
 
 class PostgresStore(SqlStore):
-    """Implements ports.Store on a PostgreSQL database that servers share. Any thread. Open it with `open_postgres`."""
+    """Implements ports.Store on a PostgreSQL database that servers share. Thread-safe. Open it with `open_postgres`."""
 
     _snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     _writer: PostgresWriter

@@ -36,7 +36,7 @@ PART = ".part"  # the suffix of incomplete files
 
 
 class BackupError(Exception):
-    """A backup or restore failed and changed nothing; the text contains the reason."""
+    """A backup or restore failed and changed nothing; the message contains the reason."""
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     if not source.is_file():
         raise BackupError(f"no database in {directory}")
     if target.parent == directory.resolve():
-        raise BackupError(f"{target} is inside the data directory: choose another place")
+        raise BackupError(f"{target} is inside the data directory; choose another place")
     with _explain(f"{source} cannot be copied to {target}"), part_of(target) as part:
         _refuse_if_taken(target, replace=replace)
         with _explain_full_disk(directory), _reading(source, _LIVE) as database:
@@ -146,7 +146,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
         target = directory / FILE
         there = target.exists()
         if there and not replace:
-            raise BackupError(f"{directory} has a database: restore into another directory, or use --force to replace")
+            raise BackupError(f"{directory} has a database; restore into another directory, or use --force to replace")
         with part_of(target) as part:
             shutil.copyfile(backup, part)
             conversations = _checked(part, backup)
@@ -162,7 +162,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
 @contextmanager
 def _explain(what: str) -> Generator[None]:
-    """Within the `with` block, convert system and SQLite errors to BackupError, whose text begins with `what`."""
+    """Within the `with` block, convert system and SQLite errors to BackupError, whose message begins with `what`."""
     try:
         yield
     except OSError as error:

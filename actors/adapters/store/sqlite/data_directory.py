@@ -1,7 +1,7 @@
 """The data directory: its locks, which let only one server at a time use it, and the disk space that it reserves.
 
 A deletion has to be written before it frees any space. On a full disk that write fails, and so do the writes of a
-starting server. Therefore the data directory contains a reserve file of some MiB, also while no server runs. The file
+starting server. Therefore the data directory contains a reserve file of some MiB, even while no server runs. The file
 is removed when a deletion or a start finds no space, and created again once space was freed.
 """
 
@@ -83,7 +83,7 @@ class DataDirectory:
         missed = inode_at(self.path / "lock") != self._lock_file
         if missed and not self._lock_file_missed:
             _log.critical(
-                "the lock file %s was removed or replaced while the server uses it; the directory itself is still "
+                "the lock file %s was removed or replaced while in use; the directory itself is still "
                 "locked, so no second server starts on it",
                 self.path / "lock",
             )
@@ -137,7 +137,7 @@ def refuse_moved(directory: Path) -> None:
     except OSError as error:
         raise StoreUnusableError(f"{directory / MOVED} cannot be read: {error.strerror}") from error
     raise StoreUnusableError(
-        f"the conversations of {directory} were moved to {where}: set database to that address. {_back(directory)}"
+        f"the conversations of {directory} were moved to {where}: set `database` to that URL. {_back(directory)}"
     )
 
 
@@ -223,7 +223,7 @@ class DiskReserve:
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
-        """Call `opening`, on a full disk again without the reserve.
+        """Call `opening`; if the disk is full, remove the reserve file and call it again.
 
         Raises what it raises, or StoreUnusableError with advice.
         """
@@ -283,7 +283,7 @@ class DiskReserve:
         return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
-        """Without a reserve file, return up to GIVE_BACK_PAGES free pages to the file system; False if none."""
+        """If there is no reserve file, return up to GIVE_BACK_PAGES free pages to the file system; False if none."""
         if not self.scarce:
             return False
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()

@@ -66,7 +66,7 @@ class SqliteSession(Session):
 
 
 def contains_folded(text: bytes, folded: str) -> bool:
-    """Whether `text` (UTF-8) contains `folded` if case is ignored; `folded` must be case-folded already."""
+    """Whether `text` (UTF-8) contains `folded`, ignoring case; `folded` must already be case-folded."""
     return folded in text.decode(errors="replace").casefold()
 
 
@@ -85,7 +85,7 @@ def raw(database: SqliteDatabase) -> sqlite3.Connection:
 
 
 def decode_texts(connection: sqlite3.Connection, errors: str) -> None:
-    """From now on, decode invalid UTF-8 in texts by the error handler `errors`."""
+    """From now on, decode invalid UTF-8 with the error handler `errors`."""
     # SQLite's own way is strict, and fast.
     connection.text_factory = str if errors == "strict" else lambda text: text.decode(errors=errors)
 
@@ -222,7 +222,7 @@ class OpenFiles:
         was, self.missing = self.missing, self._find_missing()
         if self.missing and not was:
             _log.critical(
-                "%s was removed or replaced while the server uses it: nothing is read or written until it is back; %s",
+                "%s was removed or replaced while in use: nothing is read or written until it is back; %s",
                 self.missing,
                 _WITHOUT_DATABASE if self.missing == str(self._path) else _WITHOUT_LOG,
             )
@@ -258,7 +258,7 @@ _OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LI
 
 
 def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
-    """The name of the latest migration; "" if the file is no database of Bedrock.
+    """The name of the latest migration; "" if the file is not a Bedrock database.
 
     Raises StoreUnusableError for a newer version or unexpected tables, and what SQLite raises.
     """

@@ -55,7 +55,7 @@ CUT_SECONDS = 0.1
 
 
 class WriteAheadLog:
-    """The write-ahead log of the only writing connection, which it closes. For the thread that holds the write lock."""
+    """The write-ahead log of the only writing connection, which it closes. Call only while holding the write lock."""
 
     def __init__(self, database: peewee.SqliteDatabase, space: DiskReserve) -> None:
         self._database = database
@@ -84,7 +84,7 @@ class WriteAheadLog:
     def cut(self) -> None:
         """Checkpoint and truncate the log; log errors.
 
-        Without space, only turn SQLite's automatic checkpoints off, until a call finds space.
+        If the disk is full, only turn off SQLite's automatic checkpoints, until a later call finds space.
         """
         try:
             connection = raw(self._database)
@@ -96,7 +96,7 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be truncated: %s", error)
 
     def close(self) -> None:
-        """Close the last connection; SQLite then removes the log, or without space keeps it for the next start."""
+        """Close the last connection; SQLite then removes the log, or keeps it if the disk is full."""
         if self._database.is_closed():
             return
         if self._fits():
@@ -232,7 +232,7 @@ class SqliteWriter(Writer):
         self._log.cut()
 
     def _rollback(self) -> None:
-        """Roll back the transaction if one is open. SQLite may have ended it already; then a rollback would raise."""
+        """Roll back the transaction if one is open. SQLite may have ended it already; a rollback would then raise."""
         try:
             connection = raw(self._database)
             if connection.in_transaction:
@@ -244,7 +244,7 @@ class SqliteWriter(Writer):
 
 
 class PeeweeStore(SqlStore):
-    """Implements ports.Store on one SQLite file. Safe to call from any thread. Open a store with `open_store`."""
+    """Implements ports.Store on one SQLite file. Thread-safe. Open a store with `open_store`."""
 
     _writer: SqliteWriter
     sqlite_version = sqlite3.sqlite_version
@@ -326,8 +326,8 @@ def _open_database(directory: DataDirectory, space: DiskReserve) -> tuple[Sqlite
 def _close_database(log: WriteAheadLog, files: OpenFiles) -> None:
     """Close the last connection, unless the database's path now leads to another file.
 
-    SQLite removes the log at the log's path, which may be the new database's: then the connection stays open until the
-    process exits.
+    SQLite removes the log at the log's path, which may be the new database's; in that case the connection stays open
+    until the process exits.
     """
     if files.database_is_there:
         log.close()

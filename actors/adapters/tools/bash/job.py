@@ -37,9 +37,9 @@ OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 
 
 class Job:
-    """A command with its process, output and end. Any thread, but `feed` (the sandbox's) and `attend` (once).
+    """A command with its process, output and end. Thread-safe.
 
-    A thread waits for the process and ends after it.
+    Only the sandbox calls `feed`, and `attend` is called once: its thread waits for the process and ends after it.
     """
 
     def __init__(self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> None:
@@ -125,7 +125,7 @@ class Job:
     def attend(self, process: RunningProcess) -> None:
         """Wait for the end of `process` on a thread; kill it first if the job was.
 
-        Raises RuntimeError without a thread; then the process was killed, and has ended.
+        Raises RuntimeError if no thread can be started; by then the process was killed, and has ended.
         """
         with self._changing:
             self._process = process
@@ -269,7 +269,7 @@ MAX_ENDED = 16
 
 
 class JobRegistry:
-    """Finds jobs by conversation and handle, in memory. Any thread; never blocks."""
+    """Finds jobs by conversation and handle, in memory. Thread-safe; never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the jobs of all conversations; not held while jobs are killed
@@ -349,7 +349,7 @@ def _too_many(live: list[Job]) -> ToolRefusedError:
 
 
 def _not_found(handle: str, known: list[str]) -> ToolRefusedError:
-    has = f"The handles here are {', '.join(known)}" if known else "There are no handles here"
+    has = f"Its handles are {', '.join(known)}" if known else "It has no handles"
     named = on_one_line(handle)
     text = (
         f"This conversation has no job {named!r}. {has}. A handle comes from a `cmd` that was still running when its "

@@ -108,7 +108,7 @@ class Scrollback:
         return LineWindow(text, start, start + text.count(b"\n"), truncated, more=True)
 
     def ends(self) -> tuple[bytes, bytes, int]:
-        """Beginning and end of all output, and the bytes between them; without any, the beginning is all."""
+        """Beginning and end of all output, and the number of bytes between them; if 0, the beginning is everything."""
         missing = self._dropped - len(self._head)
         text = self._head + self._text
         if not missing and len(text) <= 2 * END_BYTES:

@@ -93,8 +93,8 @@ def _check_rm(words: list[str], cwd: str) -> None:
     for operand in operands:
         if _precious(operand, cwd):
             raise _refused(
-                f"`rm -rf {operand}` would delete more than you can have meant. Name the files and directories to "
-                "go, each by its own name, or leave out -f."
+                f"`rm -rf {operand}` would delete more than you probably meant. Name each file and directory to "
+                "delete, or leave out -f."
             )
 
 

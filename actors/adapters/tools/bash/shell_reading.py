@@ -3,7 +3,7 @@
 Only an unambiguous part of the shell's language is supported: words with their quotes, lists, pipelines, comments, and
 redirections to file descriptors and /dev/null. All other text is opaque: substitutions, assignments, redirections to
 files, compound commands, functions, here-documents. A parser that recovers from syntax it does not know, like the one
-of shell_guard, may read a text otherwise than bash does. An approval rule could then allow a command that nobody
+of shell_guard, may read a text differently from bash. An approval rule could then allow a command that nobody
 approved, so the commands that such a parser finds are used only to deny.
 """
 
@@ -65,7 +65,7 @@ def read(text: str) -> tuple[ShellCommand, ...]:
 
 
 def find(text: str) -> tuple[ShellCommand, ...]:
-    """Simple commands, also of scripts in `sh -c`; there may be more. () after PARSE_SECONDS."""
+    """Simple commands, including those in scripts of `sh -c`; there may be more. () after PARSE_SECONDS."""
     try:
         return tuple(_found(text, MAX_DEPTH, time.thread_time() + PARSE_SECONDS))
     except IntricateTextError:
@@ -92,7 +92,7 @@ def _command(words: list[_Word]) -> ShellCommand:
 
 
 def _lists(text: str) -> Iterator[list[_Word]]:
-    """Yield the words of each simple command. Raises OpaqueTextError, also for text that is a syntax error in bash."""
+    """Yield the words of each simple command. Raises OpaqueTextError, including for syntax errors in bash."""
     words: list[_Word] = []
     position, needed = 0, False
     while position < len(text):

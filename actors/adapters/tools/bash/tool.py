@@ -81,7 +81,7 @@ def _check_company(chosen: str, arguments: Mapping[str, Any]) -> None:
     if "lines" in arguments and "since" in arguments:
         raise ToolRefusedError(
             "peek_args_mutually_exclusive",
-            "Give `lines` for the last lines or `since` for all from one on, not both.",
+            "Pass `lines` (the last N lines) or `since` (everything from line N on), not both.",
             conflicting_args=["lines", "since"],
         )
 
@@ -131,9 +131,9 @@ SPEC = ToolSpec(
         "Every `cmd` is a new shell: `cd` and variables do not persist, so chain with `&&`. There is no terminal and "
         "stdin is empty: commands that ask questions get no answer. Output beyond 128 KiB is cut in the middle. The "
         "call returns when the command ends, and background processes (`&`) that it leaves behind are killed then.\n"
-        "A command that still runs after wait_seconds is not killed: it goes on as a job, and the answer names its "
+        "A command that still runs after wait_seconds is not killed: it goes on as a job, and the result names its "
         "handle (b-1, b-2, …). `peek` shows what the job has written, `wait` waits for its end, `kill` stops it: TERM "
-        "asks it to end, KILL ends it and all that it started. To run a server, start it with wait_seconds 0, use it, "
+        "asks it to end, KILL ends it and all it started. To run a server, start it with wait_seconds 0, use it, "
         f"then kill it. At most {MAX_LIVE} jobs run at the same time; they end when the server does.\n"
         "In restricted and workspace mode HOME and TMPDIR are a private directory that is emptied when the command "
         "ends. In restricted mode the command can write nowhere else, in workspace mode also beneath the working "
@@ -163,7 +163,7 @@ SPEC = ToolSpec(
         since={
             "type": "integer",
             "minimum": 0,
-            "description": "With peek, instead of lines: all lines from this number on; they count from 0.",
+            "description": "With peek, instead of lines: all lines from this number on, counted from 0.",
         },
     ),
     traits=ToolTraits("bash", ToolGroup.BASH, writes=True),
@@ -216,7 +216,7 @@ class BashTool:
             job.attend(process)
         except RuntimeError as error:
             context.reaped(job.wait_out().reaped)
-            raise ToolTransientError(f"The command was killed: nothing could watch it ({error}).", begun=True) from None
+            raise ToolTransientError(f"The command was killed: unable to watch it ({error}).", begun=True) from None
         end = job.wait(asked.wait_seconds, context.cancel)
         if end is None and self._goes_on(job, let_go, context):
             return output_text.still_running(

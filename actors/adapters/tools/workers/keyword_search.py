@@ -48,7 +48,7 @@ class Term:
         self.unreadable = 0
 
     def look(self, program: str, root: str) -> None:
-        """Find the term; if it is no regular expression, itself. Raises OSError."""
+        """Find the term, literally if it is not a valid regular expression. Raises OSError."""
         try:
             self._look(program, root, "-e", self.text)
         except InvalidSearchError:

@@ -74,7 +74,7 @@ def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mappi
 
 
 def decoded(content: bytes) -> tuple[str, Ending]:
-    """The text without byte order mark and CR, and what `encoded` restores. Raises PatchRefusedError for no UTF-8."""
+    """The text without byte order mark and CR, and what `encoded` restores. Raises PatchRefusedError unless UTF-8."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -169,9 +169,9 @@ class Work:
     def check(self, patch: dict[str, Any], operation: str, source: str, target: str) -> None:
         if operation != "replace":
             if target:
-                raise PatchRefusedError(f"toClipboard goes with replace only, not with {operation}")
+                raise PatchRefusedError(f"toClipboard works only with replace, not with {operation}")
             if patch.get("oldText"):
-                raise PatchRefusedError(f"oldText goes with replace only, not with {operation}")
+                raise PatchRefusedError(f"oldText works only with replace, not with {operation}")
         elif not patch.get("oldText"):
             raise PatchRefusedError("replace needs a non-empty oldText")
         elif not self.exists:
@@ -206,7 +206,7 @@ class Work:
     def stored_text(self, name: str) -> str:
         if name not in self.clipboards:
             known = ", ".join(map(printable, sorted(self.clipboards)[:20])) or "none"
-            raise PatchRefusedError(f'there is no clipboard "{printable(name)}" (there are: {known})')
+            raise PatchRefusedError(f'there is no clipboard "{printable(name)}" (existing: {known})')
         return self.clipboards[name]
 
     def remark(self, operation: str, match: TextMatch, target: str, label: str) -> None:
@@ -236,7 +236,7 @@ def printable(name: str) -> str:
 
 
 def reindented(text: str, strip: str, add: str) -> str:
-    """Replace the prefix `strip` of every non-empty line by `add`. Raises PatchRefusedError if one begins otherwise."""
+    """Replace the prefix `strip` of every non-empty line by `add`. Raises PatchRefusedError if one lacks it."""
     lines = text.split("\n")
     for number, line in enumerate(lines):
         if line in ("", "\r"):

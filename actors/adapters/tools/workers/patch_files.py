@@ -1,6 +1,6 @@
 """Changes one file atomically, relative to descriptors of its directory, so that renames cannot redirect the write.
 
-The new content is written beside the file and renamed over it: readers, also after a crash, see the old file or the new
+The new content is written beside the file and renamed over it: readers, even after a crash, see the old file or the new
 one. A crash may leave a file `.bedrock-patch-*.tmp`, or an empty new directory. From reading to renaming, the file is
 locked (flock), so that patches of other calls, servers and machines wait for it and nothing of them is lost.
 """
@@ -112,7 +112,7 @@ def _step(passed: list[int], name: str) -> str | None:
 
 
 def link_target(name: str, directory: int) -> str | None:
-    """The target of the symbolic link `name` in `directory`; None if it is no link or does not exist."""
+    """The target of the symbolic link `name` in `directory`; None if it is not a link or does not exist."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as failed:
@@ -156,8 +156,8 @@ class FileLocation(NamedTuple):
 def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], bytes]) -> None:
     """Replace the content of `path` by what `rewrite` makes of the old one (None: a new file).
 
-    Relative paths stay below the current directory. Raises PatchRefusedError, OSError or what `rewrite` raises; then
-    nothing has changed.
+    Relative paths stay below the current directory. Raises PatchRefusedError, OSError or what `rewrite` raises, leaving
+    the file unchanged.
     """
     with located(path) as place:
         check_protected(place, protected)
@@ -232,7 +232,7 @@ class Finder:
         return open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
-        """The target of the link here, whose directory is closed; None, and an open directory, for no link.
+        """The target of the link at `place`, closing its directory; None, leaving that open, if it is not a link.
 
         Raises OSError.
         """
@@ -296,7 +296,7 @@ def passed(place: FileLocation) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def locked(place: FileLocation) -> Generator[int | None]:
-    """Open and lock the file; None if there is none. Raises PatchRefusedError, also after LOCK_SECONDS, or OSError."""
+    """Open and lock the file, within LOCK_SECONDS; None if there is none. Raises PatchRefusedError or OSError."""
     until, flags = time.monotonic() + LOCK_SECONDS, READ
     while not place.missing and (file := opened(place, flags)) is not None:
         try:
@@ -388,9 +388,9 @@ def check_changeable(status: os.stat_result) -> None:
 
 
 def store(place: FileLocation, found: FileVersion | None, content: bytes, file: int | None) -> None:
-    """Write `content` over the file that was read as `found`, or to a new one.
+    """Replace the file that was read as `found`, or create it, with the content `content`.
 
-    Raises PatchRefusedError or OSError; then nothing has changed.
+    Raises PatchRefusedError or OSError, leaving the file unchanged.
     """
     with ExitStack() as entered, ExitStack() as undo:
         directory = place.directory
@@ -418,7 +418,7 @@ def enter_new(parent: int, name: str, entered: ExitStack, undo: ExitStack) -> in
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
         raise PatchRefusedError(
-            f"its directory {name} is a symbolic link that leads nowhere, or was made this moment"
+            f"its directory {name} is a symbolic link that leads nowhere, or was just created"
         ) from None
     undo.callback(quietly, os.rmdir, name, parent)
     directory = os.open(name, LINK, dir_fd=parent)

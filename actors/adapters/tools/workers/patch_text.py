@@ -322,7 +322,7 @@ def equal_edges(olds: list[str], news: list[str]) -> tuple[int, int]:
 
 
 def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text with another indentation of the file, and indent the replacement alike.
+    """Find the text at a different indentation, and indent the replacement to match.
 
     Raises NoMatchError for several.
     """
@@ -354,7 +354,7 @@ def common_margin(text: str) -> str | None:
 
 
 def bare(text: str, margin: str) -> str | None:
-    """`text` without `margin` at the start of its non-blank lines; None if such a line begins otherwise."""
+    """`text` without `margin` at the start of its non-blank lines; None if such a line begins differently."""
     lines = text.split("\n")
     if any(line.strip() and not line.startswith(margin) for line in lines):
         return None

@@ -1,4 +1,4 @@
-"""Reads a file: lines of a text, or the whole file, which should be an image and is not examined here.
+"""Reads a file: lines of text, or the whole file, which should be an image and is not examined here.
 
 The arguments are its path, the number of the first line and the number of lines; or its path and its maximum size in
 bytes. Runs in a separate process, so that it can be killed if the file is huge, the disk slow or the mount hung.

@@ -28,7 +28,7 @@ OPTIONS = (
     "--json --no-config --no-ignore-global --no-ignore-dot --hidden --crlf --glob=!.git --threads=4 "
     "--max-filesize=10M --regex-size-limit=10M"
 ).split()
-# Outside of a repository, .gitignore files count from the searched directory down.
+# Outside a repository, .gitignore files apply from the searched directory down.
 OUTSIDE = ("--no-require-git", "--no-ignore-parent")
 
 
@@ -62,7 +62,7 @@ class Search:
 
     @contextmanager
     def findings(self) -> Generator[Iterator[Finding]]:
-        """Run ripgrep and give what it finds, file by file, until the context ends.
+        """Run ripgrep and yield an iterator over what it finds, file by file.
 
         Raises InvalidSearchError and OSError.
         """
@@ -150,7 +150,7 @@ def is_repository(path: str) -> bool:
 MAX_FILE_BYTES = 10 << 20
 MAX_TEXT = 120 * 1024
 
-SYNTAX = "Patterns are Rust regular expressions, without look-around and backreferences; escape literal characters."
+SYNTAX = "Patterns are Rust regular expressions, without look-around or backreferences; escape literal characters."
 
 
 class UnsearchableError(Exception):

@@ -22,12 +22,12 @@ from actors.ports.cluster import Lease, Node
 
 # How many times a starting node checks whether a living node has its address, and the seconds between two checks.
 #
-# It checks more than once because the database session of an ended process may last a while.
+# It checks more than once because the database session of an ended process may outlive it by a while.
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
 
 
 class Heartbeat:
-    """Joins the cluster, and then renews this node's lease. One thread; only `steady_for` is for any."""
+    """Joins the cluster, and then renews this node's lease. Not thread-safe, except for `steady_for`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Heartbeat:
                 return
             if not left:
                 raise StoreUnusableError(
-                    f"the node {twins[0][0]!r} has the address {address}, too: give each server a different one"
+                    f"the node {twins[0][0]!r} already has the address {address}; give each server a different one"
                 )
             time.sleep(TWIN_SECONDS)
 
@@ -171,7 +171,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | _F_SEAL_F
 
 
 class LeaseClock(Lease):
-    """A lease whose end stands in a file in memory. It counts as expired until it is renewed for the first time."""
+    """A lease whose end is kept in a file in memory. It counts as expired until it is renewed for the first time."""
 
     def __init__(self, seconds: float) -> None:
         """Create the file (needs Linux 5.1). Raises OSError.
@@ -206,7 +206,7 @@ class LeaseClock(Lease):
     def renew(self, sent: int) -> None:
         """Extend the lease for an accepted heartbeat.
 
-        It counts from when that was sent (time.monotonic_ns), because answers take unknown times. One sent before the
+        It counts from when that was sent (time.monotonic_ns), since answers may take any time. One sent before the
         latest accepted one changes nothing.
         """
         with self._lock:

@@ -89,7 +89,7 @@ class PostgresCluster(Cluster):
         self._threads[0].start()
 
     def start(self) -> None:
-        """Begin to watch the other nodes, when this node listens and the callbacks are set.
+        """Begin to watch the other nodes, once this node listens and the callbacks are set.
 
         Raises StoreUnavailableError.
 
@@ -205,7 +205,7 @@ class PostgresCluster(Cluster):
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """The other node that has to serve a workspace; None if this one does, retired only if no other has it.
+        """The other node that must serve a workspace; None if this one must (a retired one as a last resort).
 
         Raises Rejected (WORKSPACE_OFFLINE).
         """
@@ -224,7 +224,7 @@ class PostgresCluster(Cluster):
                 thread.join(4 * self._timing.statement)
 
     def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
-        """Call `step` after each pause that it returned; None means that this node was declared dead, and ends it."""
+        """Call `step` after each pause that it returned, until it returns None: this node was declared dead."""
         while not self._ended.wait(pause):
             try:
                 pause = step()

@@ -18,10 +18,10 @@ _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_t
 
 
 class NodeSession:
-    """Runs SQL statements on one connection, each in its own transaction, one at a time. Any thread."""
+    """Runs SQL statements on one connection, each in its own transaction, one at a time. Thread-safe."""
 
     def __init__(self, url: str, name: str, *, seconds: float, outages: OutageLog | None = None) -> None:
-        """`name` is for the database's lists; `seconds` limits a statement. Raises StoreUnusableError (invalid URL)."""
+        """`name` is shown by the database; `seconds` limits a statement. Raises StoreUnusableError (invalid URL)."""
         self._address = address_of(url)
         self._name = name
         self._seconds = seconds
@@ -37,8 +37,8 @@ class NodeSession:
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement; [] if it returns no rows.
 
-        Raises StoreUnavailableError without an answer, though it may have been executed, or StoreUnusableError if the
-        database is not suitable.
+        Raises StoreUnavailableError if no answer comes (the statement may still have been executed), or
+        StoreUnusableError if the database is not suitable.
         """
         with self._exclusive():
             connection = self._ready()
@@ -61,7 +61,7 @@ class NodeSession:
     def close(self) -> None:
         """Close the connection. Idempotent.
 
-        Waits for a running statement; past its time limit, its thread closes instead.
+        Waits for a running statement; if that exceeds its time limit, the statement's thread closes the connection.
         """
         self._closed = True
         with suppress(StoreUnavailableError), self._exclusive():
@@ -133,7 +133,7 @@ WHERE documents.version = %(version)s RETURNING version
 
 
 class Document:
-    """A document in the database, over its own connection. Any thread.
+    """A document in the database, over its own connection. Thread-safe.
 
     `read` and `update` block, and raise StoreUnavailableError or StoreUnusableError.
     """

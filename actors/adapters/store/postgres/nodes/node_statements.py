@@ -1,4 +1,4 @@
-"""The SQL statements about nodes, and by which they take over conversations, as text: peewee has none of their clauses.
+"""The SQL statements for nodes and for take-overs of conversations, as text: peewee has none of their clauses.
 
 Each is one transaction, with the rows that it locks in a WITH query (`AS MATERIALIZED … FOR UPDATE OF`), so
 that a node that is stopped between two statements holds no lock. Every take-over locks the top-level conversation
@@ -14,7 +14,7 @@ from __future__ import annotations
 from actors.adapters.store.models import UNSETTLED
 from actors.ports.cluster import EVERYTHING
 
-# The condition that this node lives.
+# The condition that this node is alive.
 _LIVES = """
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
             AND mine.expires > clock_timestamp() {more})
@@ -156,7 +156,7 @@ FROM conversations LEFT JOIN nodes AS owner ON owner.incarnation = conversations
 WHERE conversations.id = %(conversation)s
 """
 
-# Finds the innermost of the given directories that is a conversation's workspace, even if no node has it any more.
+# Finds the innermost of the given directories that is a conversation's workspace, even if no node has it now.
 WORKSPACE = """
 SELECT workspace_label FROM conversations WHERE workspace_label = ANY(%(above)s) AND workspace_label <> ''
 ORDER BY length(workspace_label) DESC LIMIT 1

@@ -60,7 +60,7 @@ class NodeMonitor:
         self._living = {me.incarnation: me}
         self._abandoned_at: float | None = None
         self.succeeded = False
-        """Whether no earlier node at this node's address lives, and what such nodes left was taken over."""
+        """Whether every earlier node at this node's address is dead, and what it left was taken over."""
 
     def nodes(self) -> tuple[Node, ...]:
         return tuple(self._living.values())
@@ -182,7 +182,7 @@ class _Signs(NamedTuple):
 
 
 class FailureDetector:
-    """Observes other nodes, and decides which of them are dead. One thread only."""
+    """Observes other nodes, and decides which of them are dead. Not thread-safe."""
 
     def __init__(
         self,
@@ -231,8 +231,8 @@ class FailureDetector:
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
         """Look at a node whose session may have lost its advisory lock.
 
-        Then its port is probed; but not of a draining node, which has closed it, nor without an address or a listener,
-        nor behind a pooler, where sessions keep no locks.
+        Its port is probed once the lock has been missing for a while, unless the node is draining, and so has closed
+        it, has no address or no listener, or is behind a pooler, where sessions keep no locks.
         """
         if row.held or not row.session or row.draining or not row.address:
             return signs._replace(missed=None, refused=None)
@@ -248,7 +248,7 @@ def refuses(address: str, *, seconds: float) -> bool:
     """Whether all addresses of "host:port" refuse connections, which proves that the process is gone.
 
     Nothing else proves anything: the machine may be cut off, and the kernel accepts connections for a stopped process.
-    Blocks for `seconds` per address, and for the look-up.
+    Blocks for `seconds` per address, and for the DNS lookup.
     """
     where = host_and_port(address)
     if where is None or not where[1]:  # no server can listen at port 0; host_and_port refuses ports above 65,535
