@@ -22,7 +22,7 @@ RIGHT_EDGE = 200
 _EFFECTIVE = "ABCDEFGHJKX`fsu"
 _PARAMETERS, _BETWEEN = "[0-?]{0,256}", "[ -/]{0,256}"
 _CONTROL = f"(?:\x1b\\[|\x9b)({_PARAMETERS}){_BETWEEN}"
-_STRING = "\x1b[\\]PX^_][^\a\x0e\x1b\x9c\n]{0,8192}"
+_STRING = "\x1b[\\]PX^_][^\a\x0e\x1b\x9b\x9c\n]{0,8192}"
 _STRING_END = "(?:\a|\x1b\\\\|\x9c)"
 
 _SPECIAL = re.compile("[\a\x0e\x0f]+|\b+|\r+|\x1b|\x9b")

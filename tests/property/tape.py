@@ -36,6 +36,10 @@ class Tape:
         """From 0 to `largest`, below 256."""
         return self._next() % (largest + 1)
 
+    def some(self, options: Sequence[T], most: int) -> list[T]:
+        """Up to so many, each any of them."""
+        return [self.pick(options) for _ in range(self.number(most))]
+
     def _next(self) -> int:
         decision = 0 if self.over else self._decisions[self._at]
         self._at += 1
