@@ -27,6 +27,7 @@ from actors.core.steps.approvals import CallVerdict, evaluate
 from actors.ports import InvalidApprovalRuleError
 from tests.machine.columns import PARENT
 from tests.property.profiles import profile
+from tests.property.tape import Tape, tapes
 
 PROGRAMS = ("git", "rm", "make", "ls", "x")
 """Programs that note their arguments and do nothing else."""
@@ -222,19 +223,32 @@ def test_no_rule_allows_what_another_denies(bash: Bash, text: str) -> None:
 OPERANDS = ("origin", "a.txt", "./evil", "push", "run", "x=y", "@file", "+x", "a b", "", "-", "--", "git", "rm")
 
 
-@st.composite
-def commands(draw: st.DrawFn) -> tuple[str, ...]:
+OPTIONS = tuple(sorted(HARMLESS))
+LONG_OPTIONS = ("--exec=./evil", "--upload-pack", "--config=x", "--quiet", "--verbose", "--oneline")
+
+
+def command_of(tape: Tape) -> tuple[str, ...]:
     """A command of a known or unknown program, with operands, options, and beginnings of options."""
-    program = draw(st.sampled_from(("git", "docker", "npm", "make", "wget", "pytest", "env", "linux32", "./git")))
+    program = tape.pick(("git", "docker", "npm", "make", "wget", "pytest", "env", "linux32", "./git"))
     known = SUBCOMMANDS.get(program, "").split() or ["all"]
-    subcommand = draw(st.sampled_from((*known, "container", "explore", "bisect", "fetch-pack", "-c")))
-    long = st.sampled_from(("--exec=./evil", "--upload-pack", "--config=x", "--quiet", "--verbose", "--oneline"))
-    options = st.one_of(
-        st.sampled_from(sorted(HARMLESS)),
-        st.tuples(long, st.integers(2, 14)).map(lambda pair: pair[0][: pair[1]]),
-        st.text("abcuxqvm-=", min_size=1, max_size=4).map("-{}".format),
-    )
-    return (program, subcommand, *draw(st.lists(st.one_of(st.sampled_from(OPERANDS), options), max_size=5)))
+    subcommand = tape.pick((*known, "container", "explore", "bisect", "fetch-pack", "-c"))
+    return (program, subcommand, *(_word(tape) for _ in range(tape.number(5))))
+
+
+def _word(tape: Tape) -> str:
+    match tape.number(3):
+        case 0:
+            return tape.pick(OPERANDS)
+        case 1:
+            return tape.pick(OPTIONS)
+        case 2:
+            return tape.pick(LONG_OPTIONS)[: 2 + tape.number(12)]
+        case _:
+            return "-" + tape.pick("abcuxqvm-=") + "".join(tape.some("abcuxqvm-=", 3))
+
+
+COMMANDS = tapes(38, 38).map(command_of)
+WRAPPING = tapes(4, 4).map(lambda tape: tape.some(("linux32", "ssh-agent", "env", "A=1", "./x"), 3))
 
 
 @example(("git", "push", "--exe=./evil"), 2)
@@ -246,7 +260,7 @@ def commands(draw: st.DrawFn) -> tuple[str, ...]:
 @example(("wget", "--config=x"), 1)
 @example(("docker", "container", "run", "x"), 2)
 @example(("npm", "explore", "x", "--", "rm"), 3)
-@given(commands(), st.integers(1, 4))
+@given(COMMANDS, st.integers(1, 4))
 @profile(2_000)
 def test_a_prefix_allows_its_own_words_operands_and_harmless_options(command: tuple[str, ...], length: int) -> None:
     prefix = command[:length]
@@ -261,9 +275,7 @@ def test_a_prefix_allows_its_own_words_operands_and_harmless_options(command: tu
         assert runs_no_other(ShellCommand(command))
 
 
-@given(
-    commands(), st.integers(0, 4), st.lists(st.sampled_from(("linux32", "ssh-agent", "env", "A=1", "./x")), max_size=3)
-)
+@given(COMMANDS, st.integers(0, 4), WRAPPING)
 @profile(2_000)
 def test_what_is_denied_stays_denied_whatever_runs_it_and_whatever_else_is_ruled(
     command: tuple[str, ...], length: int, wrappers: list[str]

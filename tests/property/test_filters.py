@@ -157,8 +157,8 @@ DRAWN = given(
     text=FILTERS,
     order=st.builds(Order, st.sampled_from(OrderKey), st.booleans()),
     scope=st.sampled_from([{}, {"parent": "c00"}, {"sub_agents": True}]),
-    limit=st.sampled_from([2, 9, 100]),
-    window=st.sampled_from([3, 11, 2_000]),
+    limit=st.sampled_from([9, 25, 100]),
+    window=st.sampled_from([5, 11, 2_000]),
 )
 
 

@@ -2,22 +2,20 @@
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.adapters.tools.bash.scrollback import LineWindow, Scrollback
 from tests.property.profiles import profile
+from tests.property.tape import tapes
 
 KEPT, LINE, SHOWN = 60, 8, 24
 
-TEXT = st.lists(
-    st.sampled_from(
-        [b"\n", b"a", b"bc", b"\n\n", b"0123456", b"01234567", "é".encode(), "😀".encode(), b"\xff", b"\x80"]
-    ),
-    max_size=40,
-).map(b"".join)
-CUTS = st.lists(st.integers(0, 200), max_size=8)
+PIECES = (b"\n", b"a", b"bc", b"\n\n", b"0123456", b"01234567", "é".encode(), "😀".encode(), b"\xff", b"\x80")
+TEXT = tapes(25, 25).map(lambda tape: b"".join(tape.some(PIECES, 24)))
+CUTS = tapes(9, 9).map(lambda tape: tape.some(range(201), 8))
 LINES = st.integers(1, 40)
 OFFSETS = st.integers(0, 60)
 
@@ -30,6 +28,7 @@ class Naive:
     finished: bool
     kept_lines: int | None = None
 
+    @cached_property
     def lines(self) -> tuple[list[bytes], bytes]:
         """The finished ones, and the open one."""
         *whole, last = self.output.split(b"\n")
@@ -53,9 +52,10 @@ class Naive:
             line = line[cut:]
         return [*pieces, line]
 
+    @cached_property
     def first(self) -> int:
         """The oldest line that is kept."""
-        lines, last = self.lines()
+        lines, last = self.lines
         first = 0
         while first < len(lines) and sum(len(line) + 1 for line in lines[first:]) + len(last) > KEPT:
             if first == len(lines) - 1 and not last:
@@ -64,24 +64,24 @@ class Naive:
         return first if self.kept_lines is None else max(first, len(lines) - self.kept_lines)
 
     def tail(self, count: int) -> LineWindow:
-        lines, last = self.lines()
-        first = start = self.first()
+        lines, last = self.lines
+        first = start = self.first
         start = max(first, len(lines) - (count - 1 if last else count))
         while start < len(lines) and len(self.text(start, len(lines)) + last) > SHOWN:
             start += 1
         return LineWindow(self.text(start, len(lines)) + last, start, len(lines), first > 0, bool(last))
 
     def since(self, line: int) -> LineWindow:
-        lines, last = self.lines()
-        start = end = min(max(line, self.first()), len(lines))
+        lines, last = self.lines
+        start = end = min(max(line, self.first), len(lines))
         if len(self.text(start, len(lines)) + last) <= SHOWN:
-            return LineWindow(self.text(start, len(lines)) + last, start, len(lines), line < self.first(), bool(last))
+            return LineWindow(self.text(start, len(lines)) + last, start, len(lines), line < self.first, bool(last))
         while end < len(lines) and len(self.text(start, end + 1)) <= SHOWN:
             end += 1
-        return LineWindow(self.text(start, end), start, end, line < self.first(), more=True)
+        return LineWindow(self.text(start, end), start, end, line < self.first, more=True)
 
     def text(self, start: int, end: int) -> bytes:
-        return b"".join(line + b"\n" for line in self.lines()[0][start:end])
+        return b"".join(line + b"\n" for line in self.lines[0][start:end])
 
 
 def fed(output: bytes, cuts: list[int], *, finished: bool) -> Scrollback:
@@ -102,7 +102,7 @@ def test_windows_are_those_of_the_naive_model(
     scrollback, naive = fed(output, cuts, finished=finished), Naive(output, finished)
     assert scrollback.tail(lines) == naive.tail(lines)
     assert scrollback.since(offset) == naive.since(offset)
-    assert scrollback.end == len(naive.lines()[0])
+    assert scrollback.end == len(naive.lines[0])
 
 
 @profile(1_000)
@@ -135,4 +135,4 @@ def test_following_with_since_reads_every_kept_line_once(output: bytes, cuts: li
     while windows[-1].more:
         windows.append(scrollback.since(windows[-1].end))
     naive = Naive(output, finished=True)
-    assert b"".join(window.text for window in windows) == naive.text(naive.first(), len(naive.lines()[0]))
+    assert b"".join(window.text for window in windows) == naive.text(naive.first, len(naive.lines[0]))
