@@ -31,6 +31,7 @@ from tests.support.certificates import make_authority, make_certificate
 from tests.support.fake_provider import FakeProvider, calls, dribbles, says, stalls
 from tests.support.patience import PATIENCE, eventually, only
 from tests.support.pictures import png
+from tests.support.processes import children, read
 from tests.support.server_process import ServerProcess, Servers, clean_environment, http_url, provider
 
 pytestmark = pytest.mark.one_server("the gateway stands in front of one server")
@@ -60,13 +61,7 @@ def client_of(server: ServerProcess) -> httpx.Client:
 
 def gateways(server: ServerProcess) -> list[int]:
     """The processes of a server's gateway: its children that run it."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server.pid and b"server.gateway" in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return found
+    return [pid for pid in children(server.pid) if b"server.gateway" in read(pid, "cmdline")]
 
 
 def created(http: httpx.Client, folder: Path, **fields: Any) -> str:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -108,10 +107,7 @@ def test_a_chat_and_its_server_end_when_the_terminal_is_closed(
         assert processes_of(tmp_path / "data")
         terminal.hang_up()
         terminal.ends()
-    deadline = time.monotonic() + SECONDS
-    while left := processes_of(tmp_path / "data"):
-        assert time.monotonic() < deadline, f"still there: {left}"
-        time.sleep(0.05)
+    ended(tmp_path / "data")
 
 
 def ended(data: Path) -> None:

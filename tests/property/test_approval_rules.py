@@ -225,6 +225,7 @@ OPERANDS = ("origin", "a.txt", "./evil", "push", "run", "x=y", "@file", "+x", "a
 
 OPTIONS = tuple(sorted(HARMLESS))
 LONG_OPTIONS = ("--exec=./evil", "--upload-pack", "--config=x", "--quiet", "--verbose", "--oneline")
+LETTERS = "abcuxqvm-="
 
 
 def command_of(tape: Tape) -> tuple[str, ...]:
@@ -236,18 +237,12 @@ def command_of(tape: Tape) -> tuple[str, ...]:
 
 
 def _word(tape: Tape) -> str:
-    match tape.number(3):
-        case 0:
-            return tape.pick(OPERANDS)
-        case 1:
-            return tape.pick(OPTIONS)
-        case 2:
-            return tape.pick(LONG_OPTIONS)[: 2 + tape.number(12)]
-        case _:
-            return "-" + tape.pick("abcuxqvm-=") + "".join(tape.some("abcuxqvm-=", 3))
+    beginning = tape.pick(LONG_OPTIONS)[: 2 + tape.number(12)]
+    letters = "-" + tape.pick(LETTERS) + "".join(tape.some(LETTERS, 3))
+    return tape.pick((tape.pick(OPERANDS), tape.pick(OPTIONS), beginning, letters))
 
 
-COMMANDS = tapes(38, 38).map(command_of)
+COMMANDS = tapes(53, 53).map(command_of)
 WRAPPING = tapes(4, 4).map(lambda tape: tape.some(("linux32", "ssh-agent", "env", "A=1", "./x"), 3))
 
 
