@@ -52,7 +52,6 @@ class Naive:
             line = line[cut:]
         return [*pieces, line]
 
-    @cached_property
     def first(self) -> int:
         """The oldest line that is kept."""
         lines, last = self.lines
@@ -65,7 +64,7 @@ class Naive:
 
     def tail(self, count: int) -> LineWindow:
         lines, last = self.lines
-        first = start = self.first
+        first = start = self.first()
         start = max(first, len(lines) - (count - 1 if last else count))
         while start < len(lines) and len(self.text(start, len(lines)) + last) > SHOWN:
             start += 1
@@ -73,12 +72,12 @@ class Naive:
 
     def since(self, line: int) -> LineWindow:
         lines, last = self.lines
-        start = end = min(max(line, self.first), len(lines))
+        start = end = min(max(line, self.first()), len(lines))
         if len(self.text(start, len(lines)) + last) <= SHOWN:
-            return LineWindow(self.text(start, len(lines)) + last, start, len(lines), line < self.first, bool(last))
+            return LineWindow(self.text(start, len(lines)) + last, start, len(lines), line < self.first(), bool(last))
         while end < len(lines) and len(self.text(start, end + 1)) <= SHOWN:
             end += 1
-        return LineWindow(self.text(start, end), start, end, line < self.first, more=True)
+        return LineWindow(self.text(start, end), start, end, line < self.first(), more=True)
 
     def text(self, start: int, end: int) -> bytes:
         return b"".join(line + b"\n" for line in self.lines[0][start:end])
@@ -135,4 +134,4 @@ def test_following_with_since_reads_every_kept_line_once(output: bytes, cuts: li
     while windows[-1].more:
         windows.append(scrollback.since(windows[-1].end))
     naive = Naive(output, finished=True)
-    assert b"".join(window.text for window in windows) == naive.text(naive.first, len(naive.lines[0]))
+    assert b"".join(window.text for window in windows) == naive.text(naive.first(), len(naive.lines[0]))

@@ -94,6 +94,8 @@ START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: 
 SPEAK_TLS = "A server listens there. If it uses TLS, begin the address with https://."
 TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server does not use TLS."
 AROUND_THE_PROXY = "If the server can be reached without the proxy, add its host to `no_proxy`."
+# What to do, by words of an error that has no reason.
+_NOT_REACHED = {" through the proxy ": AROUND_THE_PROXY, "TLS handshake": TRUST, "Socket closed": SPEAK_TLS}
 
 CHECK_ADDRESS = (
     "No server responds there. Check {source}, and that `bedrock serve` on that machine listens at that address. "
@@ -117,12 +119,9 @@ def way_to_a_server(error: errors.Unavailable, source: str = "") -> str:
 
     `source`: see `address_source`.
     """
-    if not error.reason and " through the proxy " in error.message:
-        return AROUND_THE_PROXY
-    if not error.reason and "TLS handshake" in error.message:
-        return TRUST
-    if not error.reason and error.message.endswith("Socket closed"):
-        return SPEAK_TLS
+    for words, hint in _NOT_REACHED.items():
+        if not error.reason and words in error.message:
+            return hint
     if not error.reason and "is an HTTP port" in error.message:
         return f"Use the gRPC port in {source or 'the address'}. JSON over HTTP and the console are served here."
     # Errors with a reason have their own hint. Of these, only ServerNotRunning may be due to a wrong address.
