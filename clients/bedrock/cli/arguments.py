@@ -43,12 +43,18 @@ def option(names: str, about: str, **how: Any) -> Callable[[F], F]:
     return click.option(*names.split(), help=about, **how)
 
 
+# What a file is not, by the error of its decoder, which says only where.
+_FORMATS = {"JSONDecodeError": "not JSON: ", "TOMLDecodeError": "not TOML: ", "UnicodeDecodeError": "not UTF-8: "}
+
+
 def read_for(option: str, path: str, parse: Callable[[bytes], T]) -> T:
     """Read and parse the file that an option names. Raises BadParameter for its OSError or ValueError."""
     try:
         return parse(read_file(path))
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=option) from None
+        wrong = _FORMATS.get(type(error).__name__, "")
+        text = f"{path}: {wrong}{getattr(error, 'strerror', None) or error}"
+        raise click.BadParameter(text, param_hint=option) from None
 
 
 def text_of(data: bytes) -> str:

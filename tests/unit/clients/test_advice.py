@@ -47,6 +47,12 @@ def test_who_was_too_late_can_look() -> None:
     assert (what_to_do(late, name="mine"), what_to_do(late, in_chat=True)) == ("See `bedrock show mine`.", "")
 
 
+def test_a_conversation_that_has_ended_may_have_a_successor() -> None:
+    ended = errors.Terminal(REFUSAL_TEXTS[Reason.TERMINAL])
+    assert "`bedrock continue mine`" in what_to_do(ended, name="mine")
+    assert "/continue" in what_to_do(ended, in_chat=True)
+
+
 def test_advice_that_the_message_gives_is_not_repeated() -> None:
     error = errors.NotExhausted("the context is not full: send a message instead")
     assert what_to_do(error, in_chat=True) == ""

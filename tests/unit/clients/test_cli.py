@@ -383,7 +383,7 @@ def test_mcp_servers_of_a_file_are_given_to_a_new_conversation(
     assert (files.name, files.stdio) == ("files", v1.McpServer.Stdio(command=["files", "."], environment={"LANG": "C"}))
     assert list(files.read_only_tools) == ["read"]
     assert (web.http.url, dict(web.http.headers)) == ("https://mcp.example.com", {"Authorization": "secret:web"})
-    wrong_files = {"": "no tables", "[[mcp_servers]]\nname = 'a'": "either command", "[[x": "--mcp-servers"}
+    wrong_files = {"": "no tables", "[[mcp_servers]]\nname = 'a'": "either command", "[[x": "not TOML: "}
     for wrong, words in wrong_files.items():
         file.write_text(wrong)
         refused = program("new", "--mcp-servers", str(file))
@@ -463,8 +463,11 @@ def test_an_answer_that_fits_a_schema_is_printed_as_json_alone(
     assert "it loops" in refused.stderr
     schema.write_text("[]")
     assert program("ask", "--output-schema", str(schema), "Count").exit_code == 2
+    schema.write_bytes(b"\xff")
+    assert ": not UTF-8: " in program("ask", "--output-schema", str(schema), "Count").stderr
     schema.write_text("{")
-    assert program("ask", "--output-schema", str(schema), "Count").exit_code == 2
+    refused = program("ask", "--output-schema", str(schema), "Count")
+    assert (refused.exit_code, ": not JSON: " in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
