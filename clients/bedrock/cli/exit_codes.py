@@ -26,6 +26,7 @@ _COMMAND_LINE: dict[type[errors.BedrockError], str] = {
     errors.ApprovalNeeded: "Answer with `bedrock approve NAME` or `bedrock deny NAME`.",
     errors.ModelUnavailable: "Choose one with -m; `bedrock models` lists them.",
     errors.Archived: "`bedrock archive --undo NAME` does that.",
+    errors.ContextExhausted: "`bedrock continue NAME` does that.",
     errors.Terminal: "If its context is used up, `bedrock continue NAME` continues in a new one.",
     errors.NotForkable: "`bedrock cycles NAME` lists its runs.",
     errors.RevisionTooOld: "",
@@ -39,6 +40,7 @@ _CHAT: dict[type[errors.BedrockError], str] = {
     errors.AgentBusy: "Wait until the run ends, or cancel it with Esc; then enter it again.",
     errors.ModelUnavailable: errors.ModelUnavailable.hint,
     errors.AwaitingApproval: "Answer the question, or cancel with Esc; then enter it again.",
+    errors.ContextExhausted: "/continue does that.",
     errors.Terminal: "If its context is used up, /continue continues in a new one.",
 }
 

@@ -47,8 +47,9 @@ def test_who_was_too_late_can_look() -> None:
     assert (what_to_do(late, name="mine"), what_to_do(late, in_chat=True)) == ("See `bedrock show mine`.", "")
 
 
-def test_a_conversation_that_has_ended_may_have_a_successor() -> None:
-    ended = errors.Terminal(REFUSAL_TEXTS[Reason.TERMINAL])
+@pytest.mark.parametrize("kind", [errors.Terminal, errors.ContextExhausted])
+def test_a_conversation_that_has_ended_may_have_a_successor(kind: type[errors.BedrockError]) -> None:
+    ended = kind("it has ended")
     assert "`bedrock continue mine`" in what_to_do(ended, name="mine")
     assert "/continue" in what_to_do(ended, in_chat=True)
 
