@@ -15,12 +15,12 @@ from bedrock.local_server import NotPrivateError, read_believed
 
 log = logging.getLogger(__name__)
 
-# The metadata of a certificate that a client of the HTTP gateway has shown: the gateway's secret, then DER.
+# The metadata key for a certificate presented to the HTTP gateway: the gateway's secret, followed by DER.
 SHOWN_TO_GATEWAY = "bedrock-client-certificate-bin"
 
 
 class CertificateUnusableError(Exception):
-    """A certificate or key cannot be used. The text is one line for the operator."""
+    """A certificate or key cannot be used. The message is one line for the operator."""
 
 
 class _Version(NamedTuple):
@@ -30,13 +30,13 @@ class _Version(NamedTuple):
 
 
 class CertificateFiles:
-    """A certificate with its chain, and its key, in PEM files. Any thread.
+    """A certificate with its chain, and its key, in PEM files. Thread-safe.
 
-    `client_ca` has the authorities that must have signed clients' certificates; None if they need none.
+    `client_ca` contains the authorities that must have signed clients' certificates; None if clients need none.
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
-        """Read the files. Raises CertificateUnusableError if they cannot be read, or do not fit together."""
+        """Read the files. Raises CertificateUnusableError if they cannot be read or do not match."""
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
@@ -59,13 +59,13 @@ class CertificateFiles:
             self._changed()
             connection.context = self._context
 
-        first.sni_callback = renew  # called for each connection, also of a client that names no host
+        first.sni_callback = renew  # called for every connection, even without SNI
         return first
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """The renewed certificate; None if the files are unchanged or unusable. Called by gRPC for each connection.
 
-        A renewal writes two files. Until they fit together, the previous certificate remains, which the log says once.
+        A renewal writes two files. Until they match, the previous certificate stays in use, which is logged once.
         """
         with self._lock:
             try:
@@ -75,7 +75,7 @@ class CertificateFiles:
                 self._versions = versions
                 renewed = self._read()
             except CertificateUnusableError as error:
-                log.warning("%s: the certificate before it is still used", error)
+                log.warning("%s; the previous certificate stays in use", error)
                 return None
         log.info("the certificate %s was renewed", self._certificate)
         return renewed
@@ -97,26 +97,26 @@ class CertificateFiles:
             context.load_cert_chain(self._certificate, self._key, lambda: "")
         except ssl.SSLError:
             raise CertificateUnusableError(
-                f"{self._certificate} and {self._key} are not a certificate and its key"
+                f"{self._certificate} and {self._key} are not a certificate and its private key"
             ) from None
         except OSError as error:
             raise _unreadable(error) from None
         if authorities is not None:
             context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
-            context.options |= ssl.OP_NO_TICKET  # a continuing session would outlive its authority
+            context.options |= ssl.OP_NO_TICKET  # a resumed session would outlive its authority
             context.num_tickets = 0
         self._context = context
         return grpc.ssl_server_certificate_configuration([pair], authorities)
 
 
 def authorities_in(path: Path) -> bytes:
-    """A PEM file of certificates. Raises CertificateUnusableError, also if others may write to it, and OSError."""
+    """The certificates in a PEM file. Raises OSError, and CertificateUnusableError, even if others only may write it."""
     content = _content(path)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):
-        raise CertificateUnusableError(f"{path} holds no certificates") from None
+        raise CertificateUnusableError(f"{path} contains no certificates") from None
     return content
 
 
@@ -140,7 +140,7 @@ def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -
     try:
         of_server.load_cert_chain(certificate, key, lambda: "")
     except ssl.SSLError:
-        raise CertificateUnusableError(f"{certificate} and {key} are not a certificate and its key") from None
+        raise CertificateUnusableError(f"{certificate} and {key} are not a certificate and its private key") from None
     except OSError as error:
         raise _unreadable(error) from None
     of_client.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
@@ -154,5 +154,5 @@ def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
     except ssl.SSLError as error:
-        return error.reason or "the handshake fails"
+        return error.reason or "the handshake failed"
     return ""

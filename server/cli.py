@@ -1,4 +1,4 @@
-"""The commands `bedrock serve`, which `python -m server` runs, too, and `bedrock config check`."""
+"""The commands `bedrock serve`, also run by `python -m server`, and `bedrock config check`."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 @click.command()
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file with settings.")
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
-@click.option("--database", type=str, help="The URL of a PostgreSQL database, or none: SQLite in --data-dir. [none]")
-@click.option("--listen", type=str, help="host:port (0: any free one), unix:/path, or none. [127.0.0.1:7421]")
-@click.option("--http", "http_listen", type=str, help="Serve JSON over HTTP, too: host:port, or none. [none]")
+@click.option("--database", type=str, help="URL of a PostgreSQL database, or none for SQLite in --data-dir. [none]")
+@click.option("--listen", type=str, help="host:port (port 0: any free one), unix:/path, or none. [127.0.0.1:7421]")
+@click.option("--http", "http_listen", type=str, help="host:port to also serve JSON over HTTP at, or none. [none]")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log level on stderr. [info]")
 @click.option("--default-model", type=str, help="The default model of conversations.")
 @click.option("--small-model", type=str, help='The model for side queries such as titles, or "none".')
-@click.option("--titles/--no-titles", default=None, help="Give conversations titles. [on]")
-@click.option("--drain-seconds", type=float, help="How long runs may continue after a signal to stop. [10]")
-@click.option("--idle-seconds", type=float, help="How long an idle conversation keeps its threads. [30]")
+@click.option("--titles/--no-titles", default=None, help="Generate titles for conversations. [on]")
+@click.option("--drain-seconds", type=float, help="Seconds that runs may continue after a stop signal. [10]")
+@click.option("--idle-seconds", type=float, help="Seconds that an idle conversation keeps its threads. [30]")
 @click.option("--max-streams", type=int, help="Maximum number of open streams. [10000]")
-@click.option("--retention-events-days", type=float, help="How long events are kept; messages always are. [no limit]")
-@click.option("--retention-events-min", type=int, help="Latest events of each conversation to always keep. [10000]")
-@click.option("--retention-archived-days", type=float, help="How long archived conversations are kept. [no limit]")
-@click.option("--retention-audit-days", type=float, help="How long the audit trail keeps refused calls. [90]")
+@click.option("--retention-events-days", type=float, help="Days to keep events; messages are always kept. [no limit]")
+@click.option("--retention-events-min", type=int, help="Number of latest events always kept per conversation. [10000]")
+@click.option("--retention-archived-days", type=float, help="Days to keep archived conversations. [no limit]")
+@click.option("--retention-audit-days", type=float, help="Days to keep refused calls in the audit trail. [90]")
 @click.option(
     "--reflection/--no-reflection", default=None, help="Enable gRPC reflection, for tools like grpcurl. [off]"
 )
-@click.option("--tls-certificate", type=str, help="A PEM file; needed to listen beyond this machine.")
-@click.option("--tls-key", type=str, help="The PEM file with its key.")
+@click.option("--tls-certificate", type=str, help="Certificate as PEM; required to listen beyond this machine.")
+@click.option("--tls-key", type=str, help="Private key for --tls-certificate, as PEM.")
 @click.option(
     "--insecure-behind-proxy",
     is_flag=True,
     default=None,
     help="Listen beyond this machine without TLS: only behind a mesh or proxy that encrypts all traffic.",
 )
-@click.option("--metrics-listen", type=str, help="A port for Prometheus, host:port, or none. [none]")
-@click.option("--otlp-endpoint", type=str, help="The URL of a collector for traces and metrics. [none]")
+@click.option("--metrics-listen", type=str, help="Port or host:port for Prometheus metrics, or none. [none]")
+@click.option("--otlp-endpoint", type=str, help="URL of a collector for traces and metrics. [none]")
 @click.option("--otlp-contents", type=str, help="Content attributes to include in spans, comma-separated. [none]")
 @click.option(
     "--sandbox",
@@ -67,18 +67,18 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 @click.option(
     "--workspace-protected",
     type=str,
-    help="Names that tools in workspace mode cannot change, beside .git; comma-separated. "
+    help="Names that tools in workspace mode cannot change, besides .git; comma-separated. "
     "[.envrc,.vscode,.idea,node_modules/.bin,.husky,.githooks,.devcontainer,.zed,.cursor,.claude,.mcp.json]",
 )
 @click.option(
     "--deny-read",
     type=str,
-    help="Files and directories that tools cannot read, comma-separated, or none. [those with keys]",
+    help="Files and directories that tools cannot read, comma-separated, or none. [common places of keys]",
 )
 @click.option(
     "--system-paths",
     type=str,
-    help="Paths that tools of every principal can read, beside its roots; comma-separated. "
+    help="Paths that tools of every principal can read, besides its roots; comma-separated. "
     "[/usr, /lib and what else programs need]",
 )
 @click.option("--cpus", type=str, help="CPUs for the server itself, such as 1 or 0,2-3; tools may use all. [all]")
@@ -86,15 +86,15 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 @click.option(
     "--until-unused",
     is_flag=True,
-    help="Also stop when standard input is closed and then no client is connected and no run is open.",
+    help="Also stop once standard input is closed, no client is connected and no run is open.",
 )
 def serve(file: Path | None, until_eof: bool, until_unused: bool, **options: Any) -> None:
-    """Run the Bedrock server until it receives a signal to stop.
+    """Run the Bedrock server until it receives a stop signal.
 
     Every option can also be set by an environment variable (BEDROCK_DATA_DIR and so on) and in a settings file.
-    Clients of this user on this machine need no address and no token: they find a Unix socket, and the token, in the
-    data directory. Others connect to --listen and must send the token. A first SIGTERM, SIGHUP or Ctrl-C lets runs
-    continue for the drain time, a second SIGTERM or Ctrl-C does not wait for them.
+    This user's clients on this machine need no address or token: they find a Unix socket and the token in the data
+    directory. Others connect to --listen and must send the token. The first SIGTERM, SIGHUP or Ctrl-C lets runs
+    continue for the drain time; a second SIGTERM or Ctrl-C does not wait for them.
     """
     try:
         config = load({name: value for name, value in options.items() if value is not None}, file=file)
@@ -164,7 +164,7 @@ def described(settings: Config) -> Iterator[str]:
     listen = ", ".join(each.target for each in settings.listen_tables)
     for name in SETTINGS:
         if name == "listen" and listen:
-            yield f"# listen is in tables [[listen]]: {listen}"
+            yield f"# listen is set by [[listen]] tables: {listen}"
             continue
         value, origin = _toml(_plain(name, getattr(settings, name))), settings.origins.get(name, "default")
         yield f"{name} = {value}  # {origin}" if value else f"# {name} is not set"
@@ -189,7 +189,7 @@ def _toml(value: Any) -> str:
         case None:
             return ""
         case str():
-            # The escapes of JSON are valid in TOML, but TOML demands that DEL is escaped, too.
+            # JSON's escapes are valid in TOML, but TOML also requires DEL to be escaped.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case tuple():
             return f"[{', '.join(map(_toml, value))}]"

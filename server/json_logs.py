@@ -25,11 +25,11 @@ _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-# How late a line may be written: then one write has the lines of many turns. A server that is killed loses them.
+# How long a line may be delayed, so that one write covers many lines. A server that is killed loses delayed lines.
 LATE_SECONDS = 0.1
-# How many records may wait; the next caller writes them, so that a slow reader of stderr costs no memory.
+# How many records may wait; beyond that, the caller writes them, so that a slow reader of stderr costs no memory.
 MOST_WAITING = 10_000
-# How long a caller waits for a write of another thread: what does not read stderr must not keep the server alive.
+# How long a caller waits for another thread's write: a stderr that nobody reads must not keep the server alive.
 STUCK_SECONDS = 1.0
 
 
@@ -45,7 +45,7 @@ class JsonLines(JsonFormatter):
         super().__init__(["asctime", "levelname", "name", "message"], rename_fields=names)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 -- as logging has it
-        """The classes of the exception: its text may quote a message."""
+        """The classes of the exception, without its text, which may quote a conversation."""
         return describe(ei[1])
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ def _quoted(value: object) -> str:
 
 
 def describe(error: BaseException | None) -> str:
-    """The class names of an exception and of four causes, with the texts of OSErrors: others may quote a message."""
+    """The classes of an exception and up to four causes. Only OSErrors' texts are shown: others may quote a message."""
     texts: list[str] = []
     while error is not None and len(texts) < 5:
         name = type(error).__name__
@@ -91,8 +91,8 @@ def _stack(frames: TracebackType | None) -> list[str]:
 class LateLines(logging.StreamHandler[TextIO]):
     """Formats and writes records on a separate thread, at most LATE_SECONDS after they were logged.
 
-    A warning or error is written before the call returns, with all before it. At the process's end, `logging` closes
-    its handlers, which writes the rest.
+    A warning or error is written before the call returns, with everything before it. When the process exits, `logging`
+    closes its handlers, which writes the rest.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -101,7 +101,7 @@ class LateLines(logging.StreamHandler[TextIO]):
         self._some = threading.Event()
         self._writing = threading.RLock()
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None  # starts with the first record, when the process has its CPUs
+        self._thread: threading.Thread | None = None  # started by the first record, once the process has its CPUs
 
     def emit(self, record: logging.LogRecord) -> None:
         self._records.append(record)
@@ -132,7 +132,7 @@ class LateLines(logging.StreamHandler[TextIO]):
             return
         try:
             lines = [self._line(self._records.popleft()) for _ in range(len(self._records))]
-            with suppress(OSError, ValueError):  # stderr has no reader any more, or is closed
+            with suppress(OSError, ValueError):  # stderr is closed or no longer has a reader
                 self.stream.write("".join(lines))
                 self.stream.flush()
         finally:
@@ -147,10 +147,10 @@ class LateLines(logging.StreamHandler[TextIO]):
 
 
 def set_up(level: str) -> None:
-    """Log to stderr, text to a terminal and JSON otherwise: the server from `level` up, libraries from WARNING up."""
+    """Log to stderr, as text on a terminal and JSON otherwise: the server from `level` up, libraries from WARNING up."""
     output = LateLines(sys.stderr)
     output.setFormatter(TextLines() if sys.stderr.isatty() else JsonLines())
-    logging._srcfile = None  # no line names its caller, so it is not looked for (see logging's HOWTO)
+    logging._srcfile = None  # no line names its caller, so don't look for it (see logging's HOWTO)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
     root.handlers[:] = [output]

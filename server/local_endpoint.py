@@ -39,8 +39,8 @@ _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
 def claim_directory(path: Path) -> None:
     """Create a directory that only this user can enter, or restrict an existing one.
 
-    Raises NotPrivateError if it, or a file in it, is another user's or writable to others; OSError if it cannot be
-    used.
+    Raises NotPrivateError if it or a file in it belongs to another user or is writable by others; OSError if it cannot
+    be used.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     close_to_others(path)
@@ -56,7 +56,7 @@ def close_to_others(directory: Path) -> None:
 def check_closable(directory: Path) -> None:
     """Check that no other user can have written to a directory; change nothing.
 
-    Raises NotPrivateError if it, or a file in it, is another user's or writable to others; OSError without one.
+    Raises NotPrivateError if it or a file in it belongs to another user or is writable by others; OSError if there is none.
     """
     check_owner(directory)
     if directory.stat().st_mode & 0o022:
@@ -67,9 +67,9 @@ def check_closable(directory: Path) -> None:
 def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
     """The path of the Unix socket for a data directory; creates its private directory if necessary.
 
-    The socket is in the data directory, unless its path would be too long or have special characters. Then it is in
-    `bedrock` in XDG_RUNTIME_DIR, or in /tmp. Raises NotPrivateError if that one is another user's, OSError if it cannot
-    be created.
+    The socket is in the data directory, unless its path would be too long or contain special characters; in that case,
+    it is in `bedrock` in XDG_RUNTIME_DIR, or in /tmp. Raises NotPrivateError if that directory belongs to another user,
+    OSError if it cannot be created.
     """
     if _usable(path := data_dir / SOCKET):
         return path
@@ -107,7 +107,7 @@ def published(data_dir: Path, socket: Path, gateway: str = "") -> Generator[None
     if gateway:
         write_private(told, f"{gateway}\n")
     else:
-        told.unlink(missing_ok=True)  # of a server that was killed: by now another program may listen there
+        told.unlink(missing_ok=True)  # left by a killed server; another program may listen there by now
     ended = threading.Event()
 
     def run() -> None:
@@ -166,7 +166,7 @@ class LocalSocket:
         beside = self._socket.with_name(f"{self._socket.name}.spare")
         for spare in (self._data_dir / SPARE, beside):
             with suppress(OSError):
-                spare.unlink(missing_ok=True)  # a server that was killed may have left it
+                spare.unlink(missing_ok=True)  # a killed server may have left it
                 os.link(self._socket, spare, follow_symlinks=False)
                 return spare
         return None
@@ -184,15 +184,15 @@ class LocalSocket:
             if not self._told[path]:
                 cause = error.strerror if isinstance(error, OSError) else error
                 log.critical(
-                    "%s was removed or replaced while the server uses it, and cannot be made again (%s): no new client "
-                    "of this machine reaches the server; restart it",
+                    "%s was removed or replaced while in use, and cannot be restored (%s): new clients on this machine "
+                    "cannot reach the server; restart it",
                     path,
                     cause,
                 )
             self._told[path] = True
         else:
             self._told[path] = False
-            log.warning("%s was removed or replaced while the server was using it; it was restored", path)
+            log.warning("%s was removed or replaced while in use; it has been restored", path)
 
     def _link_back(self) -> None:
         """Create the socket's path again as a link to the same socket. Raises NotPrivateError or OSError."""

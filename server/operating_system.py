@@ -49,7 +49,7 @@ def tune_process() -> None:
 def raise_open_files() -> None:
     """Raise the limit of open files to the machine's, at most `MAX_OPEN_FILES`.
 
-    Usual is 1,024, but a thousand model requests need 2,000 files. Tools keep their limit.
+    The usual limit is 1,024, but a thousand model requests need 2,000 files. Tools keep the usual one.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -74,7 +74,7 @@ def collection_paused() -> Generator[None]:
 
 @contextmanager
 def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None]:
-    """Run this thread, and those that it starts, on `cpus`, None for all; yield those allowed before.
+    """Run this thread, and threads that it starts, on `cpus` (None: all); yield the CPUs allowed before.
 
     Raises ValueError if this process may use none of them.
     """
@@ -83,7 +83,7 @@ def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None
         return
     before = os.sched_getaffinity(0)
     if not cpus & before:
-        raise ValueError(f"this process may use the CPUs {', '.join(map(str, sorted(before)))}")
+        raise ValueError(f"not available: this process may use the CPUs {', '.join(map(str, sorted(before)))}")
     os.sched_setaffinity(0, cpus & before)
     try:
         yield frozenset(before)
@@ -94,8 +94,8 @@ def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None
 def spare_what_stays() -> None:
     """Exclude present objects from garbage collection, and collect more rarely, once the server is ready.
 
-    Traversing them stops all threads for some 20 ms in every full collection. Reference counting frees most later ones
-    before a collection, unless that comes too early.
+    Traversing them would stop all threads for some 20 ms in every full collection. Reference counting frees most later
+    objects before a collection, unless that comes too early.
     """
     gc.collect()
     gc.freeze()
@@ -108,14 +108,14 @@ def _hide_memory() -> None:
 
 
 def _spread_futexes() -> None:
-    """More hash slots for waiting threads: with the kernel's 16, waking thousands is slow. Older kernels refuse."""
+    """Request more hash slots for waiting threads: with the kernel's 16, waking thousands is slow. Older kernels refuse."""
     _libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
 
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
-# Above the lowest resident memory since the last trimming, which takes some milliseconds.
+# Trim at this much above the lowest resident memory since the last trim, which takes some milliseconds.
 RISE_BYTES = 8 << 20
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
@@ -123,7 +123,7 @@ _malloc_trim = getattr(_libc, "malloc_trim", None)
 
 
 class MallocTrimmer:
-    """Trims the heap when this process has grown. A thread looks every LOOK_SECONDS.
+    """Trims the heap when this process has grown. A thread checks every LOOK_SECONDS.
 
     `resident` returns bytes, 0 if unknown; `give_back` makes the C library return memory.
     """
@@ -145,7 +145,7 @@ class MallocTrimmer:
             return False
         self._give_back()
         self._lowest = self._resident()
-        log.debug("resident memory: %d MiB, and %d MiB once it was trimmed", now >> 20, self._lowest >> 20)
+        log.debug("resident memory: %d MiB, %d MiB after trimming", now >> 20, self._lowest >> 20)
         return True
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ def connections(addresses: Iterable[Listen]) -> int:
 
 
 def listener(port: int) -> str:
-    """The process that listens on a TCP port, as "process 17 (nginx)"; "" if it cannot be found out."""
+    """The process that listens on a TCP port, as "process 17 (nginx)"; "" if unknown."""
     wanted = f"{port:04X}"
     links = {f"socket:[{each.inode}]" for each in _sockets() if each.where == wanted and each.kind in _LISTENS}
     found: dict[int, str] = {}
@@ -210,7 +210,7 @@ def listener(port: int) -> str:
 class CannotListenError(Exception):
     """The program cannot listen on an address: one line with the reason and remedy.
 
-    `purpose` is such as " for metrics", except for the first service.
+    `purpose`, such as " for metrics", is empty for the main service.
     """
 
     def __init__(self, where: Listen, why: str, purpose: str = "") -> None:
@@ -219,14 +219,14 @@ class CannotListenError(Exception):
 
 @contextmanager
 def listening(where: Listen, option: str, purpose: str = "", more: str = "") -> Generator[None]:
-    """Convert an OSError to CannotListenError; `option` names the address, `more` is what else can be done."""
+    """Convert an OSError to CannotListenError; `option` sets the address, `more` is a further remedy."""
     try:
         yield
     except OSError as error:
-        why = (error.strerror or "unknown host").partition(" (while ")[0].lower()  # socket.create_server says it again
+        why = (error.strerror or "unknown host").partition(" (while ")[0].lower()  # socket.create_server repeats it
         if error.errno == errno.EADDRINUSE:
             by = f" by {holder}" if (holder := listener(where.port)) else ""
-            why += f"{by}; name another port with {option}, such as {option} {Listen(where.host)} for any free one"
+            why += f"{by}; choose another port with {option}, such as {option} {Listen(where.host)} for any free one"
             why += more
         raise CannotListenError(where, why, purpose) from None
 
@@ -254,7 +254,7 @@ STOPPING = "STOPPING=1"
 
 
 def notify(*lines: str) -> None:
-    """Send lines such as READY to the service manager, if any. Any thread; never blocks; a failure is only logged."""
+    """Send lines such as READY to the service manager, if any. Thread-safe; never blocks; a failure is only logged."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

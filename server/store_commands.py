@@ -51,7 +51,7 @@ def backup(copy: Path, file: Path | None, data_dir: str | None, force: bool) -> 
 @_backup
 @CONFIG
 @DATA_DIR
-@click.option("--force", is_flag=True, help="Replace an existing database; it is kept under another name.")
+@click.option("--force", is_flag=True, help="Replace an existing database; the old one is kept under another name.")
 @click.option("--accept-damage", is_flag=True, help="Also restore damaged conversations; they are listed.")
 def restore(copy: Path, file: Path | None, data_dir: str | None, force: bool, accept_damage: bool) -> None:
     """Restore a backup as the database of a stopped server.
@@ -72,7 +72,7 @@ def restore(copy: Path, file: Path | None, data_dir: str | None, force: bool, ac
     except (BackupError, StoreUnusableError) as error:
         fail(f"nothing was restored: {error}", FAILED)
     except DataDirectoryBusyError as error:
-        fail(f"nothing was restored: {error}: stop the server first", FAILED)
+        fail(f"nothing was restored: {error}; stop the server first", FAILED)
     except KeyboardInterrupt:
         fail("interrupted: nothing was restored", INTERRUPTED)
     print_text(f"restored {_amount(made)} to {made.path}")
@@ -86,20 +86,20 @@ def data_directory(data_dir: str | None, file: Path | None) -> Path:
     """The data directory of `bedrock serve`. Prints an error and exits if it or the settings cannot be used."""
     found = loaded(file, data_dir=data_dir).data_dir
     try:
-        with suppress(FileNotFoundError):  # backup reports a missing directory, and restore creates it
+        with suppress(FileNotFoundError):  # backup reports a missing directory, restore creates it
             close_to_others(found)
     except (NotPrivateError, OSError) as error:
-        fail(f"the data directory cannot be used: {error}", FAILED)
+        fail(f"cannot use the data directory: {error}", FAILED)
     return found
 
 
 def _refuse_elsewhere(data_dir: str | None, file: Path | None) -> None:
-    """Print an error and exit for a PostgreSQL database, which this command cannot copy, unless `data_dir` is given."""
+    """Unless `data_dir` is given, end the program for a PostgreSQL database, which this command cannot copy."""
     database = loaded(file).database
     if database and data_dir is None:
         fail(
-            f"the conversations are in {shown_database(database)}: copy that with PostgreSQL's own programs, such as "
-            "pg_dump and pg_restore. For a database in a data directory, name it: --data-dir",
+            f"the conversations are in {shown_database(database)}; copy them with PostgreSQL's own tools, such as "
+            "pg_dump and pg_restore. For a database in a data directory, pass --data-dir",
             USAGE,
         )
 
@@ -115,19 +115,19 @@ def _counted(conversations: int) -> str:
 @click.command()
 @CONFIG
 @DATA_DIR
-@click.option("--database", type=str, help="The URL of an empty PostgreSQL database. [the setting database]")
+@click.option("--database", type=str, help="URL of an empty PostgreSQL database. [the database setting]")
 def move(file: Path | None, data_dir: str | None, database: str | None) -> None:
     """Copy all conversations from the data directory to PostgreSQL.
 
-    Tokens of principals are copied too. Stop the server first. Every copied row is compared; if one differs, the
-    database stays empty.
+    Principals' tokens are copied, too. Stop the server first. Every copied row is compared; if one differs, the database
+    stays empty.
 
-    The data directory keeps its own token, which stays valid, and its database, which is no longer opened: a file
-    beside it says where the conversations are.
+    The data directory keeps its own token, which stays valid, and its database, which is no longer opened; a file next
+    to it records where the conversations are now.
     """
     found = loaded(file, database=database)
     if not found.database:
-        fail("no target: pass --database postgresql://user@host:port/name, or set database", USAGE)
+        fail("no target database: pass --database postgresql://user@host:port/name, or set `database`", USAGE)
     if importlib.util.find_spec("psycopg") is None:
         fail(str(found.without_extra("database", "postgres")), USAGE)
     with ending_at_once():
@@ -137,9 +137,9 @@ def move(file: Path | None, data_dir: str | None, database: str | None) -> None:
         tokens = PrivateFile(source / PRINCIPALS_TOKENS).read()
         moved = move_to(found.database, source, {} if tokens is None else {PRINCIPALS_TOKENS: tokens})
     except DataDirectoryBusyError as error:
-        fail(f"nothing was moved: {error}: stop the server first", FAILED)
+        fail(f"nothing was moved: {error}; stop the server first", FAILED)
     except (StoreError, TokenUnusableError) as error:
         fail(f"nothing was moved: {error}", FAILED)
     except KeyboardInterrupt:
         fail("interrupted: nothing was moved", INTERRUPTED)
-    print_text(f"moved {_counted(moved.conversations)} to {moved.to}: {moved.rows} rows, each compared")
+    print_text(f"moved {_counted(moved.conversations)} to {moved.to}: {moved.rows} rows, all compared")

@@ -360,7 +360,7 @@ GATEWAY_STOP_SECONDS = 5.0
 
 
 class HttpGateway:
-    """The gateway of a server. Event loop only; `close` ends the process.
+    """The gateway of a server. Use only on the event loop; `close` ends the process.
 
     Its socket is bound here and outlives its process: callers wait for the next one.
     """

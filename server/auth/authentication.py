@@ -1,11 +1,11 @@
 """Finds the principal and the role of a caller by token, client certificate, or the operator's authorizer.
 
-A listener with `client_ca` requests certificates (mutual TLS). They are parsed here: gRPC reports the names in one, but
-not its expiry, and cuts off a name at a zero byte, so that an attacker's certificate could pass for that of another
-host or user. The HTTP gateway passes on those that its own clients have shown.
+A listener with `client_ca` asks clients for certificates (mutual TLS). They are parsed here because gRPC reports a
+certificate's names but not its expiry, and truncates a name at a zero byte, so an attacker's certificate could pass for
+another host's or user's. The HTTP gateway forwards the certificates that its own clients present.
 
-The authorizer is a class that the settings name. It is called on threads, with a time limit; if it fails, the client's
-call is refused.
+The authorizer is a class named in the settings. It runs on threads, with a time limit; if it fails, the client's call
+is refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CertificateDetails(Struct, frozen=True):
 @functools.lru_cache(KNOWN_CERTIFICATES)
 def certificate_details(pem: bytes) -> CertificateDetails | None:
     """The details of a certificate in PEM format; None if it cannot be parsed."""
-    from cryptography import x509  # noqa: PLC0415 -- of the extra `mtls`
+    from cryptography import x509  # noqa: PLC0415 -- from the extra `mtls`
     from cryptography.x509.oid import NameOID  # noqa: PLC0415
 
     kinds: dict[str, Any] = {"dns": x509.DNSName, "email": x509.RFC822Name, "uri": x509.UniformResourceIdentifier}
@@ -76,7 +76,7 @@ def certificate_details(pem: bytes) -> CertificateDetails | None:
 
 
 CERTIFICATE = "x509_pem_cert"
-"""The key under which gRPC reports the certificate of a client, as PEM."""
+"""The key under which gRPC reports a client's certificate, as PEM."""
 
 
 class ClientCertificates:
@@ -86,10 +86,10 @@ class ClientCertificates:
         self._principals, self._now = principals, now
 
     def caller_of(self, by_token: Caller | None, connection: Mapping[str, Iterable[bytes]]) -> Caller | None:
-        """The caller of a connection; None if the call must be refused. `by_token` is the token's.
+        """The caller on a connection; None if the call must be refused. `by_token` is the token's caller.
 
-        A principal's certificate is accepted alone or with a token of the same one, until it expires, even on an open
-        connection. One of no principal, such as a gateway's, does not count.
+        A principal's certificate is accepted alone or with a token of the same principal, until it expires, even on an
+        open connection. A certificate of no known principal, such as a gateway's, is ignored.
         """
         shown = [found for each in connection.get(CERTIFICATE, ()) if (found := certificate_details(each)) is not None]
         known = (self._principals.get(name) for each in shown for name in each.names)
@@ -124,9 +124,10 @@ OWN_USER = Caller(LOCAL, Role.OPERATOR)
 
 
 class Authentication:
-    """Authenticates callers by tokens, certificates, and the operator's authorizer. Event loop only, but `permissions`.
+    """Authenticates callers by tokens, certificates, and the operator's authorizer.
 
-    `tokens` are those of `principals`, `issued` checks those of `issuers`.
+    `tokens` holds the tokens of `principals`; `issued` verifies tokens from `issuers`. Use only on the event loop,
+    except `permissions`.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class Authentication:
         self.looks_further = certificates is not None or authorizer is not None
         """Whether `caller_on` must be called after `caller_of`, for certificates or an authorizer."""
         self.gateway_secret = secrets.token_urlsafe(32)
-        """What only the HTTP gateway of this server knows, to which no header of its clients can become metadata."""
+        """A secret known only to this server's HTTP gateway. No header of the gateway's clients can pass for it."""
         self._now_ms, self._monotonic = now_ms, monotonic
         self._tokens: dict[str, Token] = {}
         self._version: object = None
@@ -184,7 +185,7 @@ class Authentication:
         return self._holder(text)
 
     async def caller_after_refresh(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """The caller with a token that `caller_of` did not know, after fetching tokens and issuers' keys."""
+        """The caller of a token unknown to `caller_of`, after fetching tokens and issuers' keys again."""
         text = bearer(metadata)
         if text is None:
             return None
@@ -201,10 +202,10 @@ class Authentication:
         connection: Mapping[str, Iterable[bytes]],
         address: str,
     ) -> Caller | None:
-        """The caller whom token, certificate and authorizer identify; None if the call must be refused.
+        """The caller identified by token, certificate or authorizer; None if the call must be refused.
 
-        `by_token` is that of `caller_of`, `connection` gRPC's authentication context, and `address` the client's, for
-        the authorizer. Raises AuthorizerUnavailableError.
+        `by_token` comes from `caller_of`, `connection` is gRPC's authentication context, and `address` is the client's,
+        for the authorizer. Raises AuthorizerUnavailableError.
         """
         metadata = tuple(metadata)
         who = by_token
@@ -216,9 +217,9 @@ class Authentication:
         return self._certificates.caller_of(who, connection)
 
     def shown_to_gateway(self, metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, tuple[bytes]]:
-        """What gRPC would report of a certificate shown to the HTTP gateway; {} without one.
+        """What gRPC would report about a certificate presented to the HTTP gateway; {} without one.
 
-        A proxy may reach the Unix socket and pass on what strangers send: only the secret counts.
+        A proxy may connect to the Unix socket and forward what strangers send, so only the secret is trusted.
         """
         secret = self.gateway_secret.encode()
         for key, value in metadata:
@@ -244,7 +245,7 @@ class Authentication:
             return None
         principal = self._principals.get(identity.principal) or self._of_issuer(identity.principal)
         if principal is None:
-            log.warning("the authorizer names a principal that is not in the settings: %r", identity.principal)
+            log.warning("caller refused: the authorizer returned the unknown principal %r", identity.principal)
             return None
         role = identity.role if identity.role is not None and principal.role.includes(identity.role) else principal.role
         ends = identity.expires_at
@@ -267,7 +268,7 @@ class Authentication:
         return token is not None and self._caller(token) == replace(caller, certificate_ends=0.0)
 
     def permissions(self, principal: str) -> Permissions:
-        """A principal's permissions, NO_PERMISSIONS for an unknown one. Implements `PermissionsOf`. Any thread."""
+        """A principal's permissions, NO_PERMISSIONS for an unknown one. Implements `PermissionsOf`. Thread-safe."""
         found = self._principals.get(principal) or self._of_issuer(principal)
         return NO_PERMISSIONS if found is None else found.permissions
 
@@ -296,7 +297,7 @@ class Authentication:
             self._tokens = {token.id: token for token in self._source.read()}
         except TokenUnusableError as error:
             if self._failure != str(error):
-                log.error("tokens of principals are not accepted: %s", error)
+                log.error("cannot read principals' tokens, so all of them are rejected: %s", error)
             self._tokens, self._version, self._failure = {}, None, str(error)  # version None: read again at next check
         else:
             self._version, self._failure = version, ""
@@ -316,7 +317,7 @@ def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        why = f"there is no module {error.name}" if error.name else type(error).__name__
+        why = f"no module named {error.name}" if error.name else type(error).__name__
         raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {why}") from error
     except Exception as error:
         raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {type(error).__name__}") from error
@@ -328,7 +329,7 @@ def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
 
 
 def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
-    """Create the authorizer. Raises ValueError, without the constructor's text, which may contain secrets."""
+    """Create the authorizer. Raises ValueError, without the constructor's message, which may contain secrets."""
     kind = authorizer_class(settings)
     try:
         made = kind(**settings.options)
@@ -346,8 +347,8 @@ def _check_methods(settings: AuthorizerSettings, found: object) -> None:
 
 T = TypeVar("T")
 
-# Of one method at the same time; a call that never returns counts on. `authenticate` and `authorize` are counted apart:
-# strangers cause the former, and must not keep known callers from the latter.
+# Concurrent calls of one method; one that never returns keeps its slot. `authenticate` and `authorize` are counted
+# separately: strangers trigger the former, and must not keep known callers from the latter.
 MAX_CALLS = 16
 MAX_REASON_CHARS = 500
 # Minimum seconds between two log lines about one type of exception, because strangers can cause many exceptions.
@@ -355,7 +356,7 @@ LOG_SECONDS = 10.0
 
 
 class AuthorizerCalls:
-    """Calls the authorizer, each call for at most `seconds`. One event loop only. Raises AuthorizerUnavailableError."""
+    """Calls the authorizer, each for at most `seconds`. Use on one event loop. Raises AuthorizerUnavailableError."""
 
     def __init__(self, authorizer: Authorizer, seconds: float) -> None:
         self._authorizer = authorizer
@@ -373,7 +374,7 @@ class AuthorizerCalls:
         found: Any = await self._ask(question, self._for_strangers)
         if found is None or (isinstance(found, Identity) and _is_sound(found)):
             return found
-        raise self._failed(TypeError("authenticate must return an Identity, or None"))
+        raise self._failed(TypeError("authenticate must return an Identity or None"))
 
     async def refusal(self, principal: str, role: Role, method: str, resource: str) -> str | None:
         question = functools.partial(self._authorizer.authorize, principal, role, method, resource)
@@ -386,7 +387,7 @@ class AuthorizerCalls:
         return shown or "this server's authorizer does not allow that"
 
     async def _ask(self, question: Callable[[], T], free: asyncio.Semaphore) -> T:
-        """Run `question` on a thread, within a limit that includes the wait for `free`.
+        """Run `question` on a thread, within a time limit that includes the wait for `free`.
 
         Raises AuthorizerUnavailableError.
         """
@@ -413,7 +414,7 @@ class AuthorizerCalls:
                 failure = error
             except BaseException as error:  # noqa: BLE001 -- such as SystemExit, which must not end this server
                 failure = RuntimeError(f"it raised {type(error).__name__}")
-            with suppress(RuntimeError):  # the event loop has ended
+            with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(done, result, failure)
 
         try:
@@ -438,7 +439,7 @@ class AuthorizerCalls:
 
 
 def _is_sound(identity: Identity) -> bool:
-    """Whether the attributes have the declared types. No type checker has checked the operator's class."""
+    """Whether the attributes have the declared types; the operator's class may not have been type-checked."""
     principal: Any = identity.principal
     role: Any = identity.role
     ends: Any = identity.expires_at

@@ -1,8 +1,8 @@
 """Authorization: the role that each method requires, the audit of refused calls, and the end of calls that lose rights.
 
 A method without a role is refused to every caller. The first refusal of a caller for a given reason is written to the
-audit trail within a second. Repetitions in the same minute are only counted, and make one more entry at the end of the
-minute. If a principal has too many different refusals in a minute, the surplus is only counted, too.
+audit trail within a second. Repetitions within the same minute are only counted, and add one more entry at the end
+of the minute. If a principal has too many different refusals in a minute, the excess is also only counted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Key = tuple[CommandOrigin, str, str]
 
 
 class Refusals:
-    """Collects refused calls for the audit trail. Event loop only.
+    """Collects refused calls for the audit trail. Use only on the event loop.
 
     `put` writes entries, on another thread, and may raise StoreError; `now_ms` is in milliseconds since 1970.
     """
@@ -86,7 +86,7 @@ class Refusals:
         self._closed = False
 
     def note(self, origin: CommandOrigin, conversation: str, reason: str) -> None:
-        """Record a refused call. `conversation` is the id of an existing conversation; "" if the call is about none."""
+        """Record a refused call. `conversation` is the id of an existing conversation; "" for calls about none."""
         if self._closed:
             return
         if self._window is None:
@@ -103,7 +103,7 @@ class Refusals:
             self._flush_later(FLUSH_SECONDS)
 
     async def close(self) -> None:
-        """Write the refusals that have been collected so far. Refusals that are noted later are dropped."""
+        """Write the refusals that have been collected so far. Later refusals are dropped."""
         self._closed = True
         for timer in (self._window, self._flush):
             if timer is not None:
@@ -156,7 +156,7 @@ class Refusals:
             lost = len(entries) + len(self._waiting) - len(kept)
             self._waiting = kept
             if lost or not isinstance(error, DatabaseAwayError):  # the store itself logs a DatabaseAwayError
-                log.warning("refused calls could not be written to the audit trail yet (%d lost): %s", lost, error)
+                log.warning("cannot write refused calls to the audit trail; retrying (%d lost): %s", lost, error)
 
 
 CHECK_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""The commands `bedrock token`, for tokens of principals, and `bedrock mcp login`, for logins at MCP servers."""
+"""The commands `bedrock token`, for principals' tokens, and `bedrock mcp login`, for logging in to MCP servers."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def token() -> None:
     """Manage the tokens of principals.
 
-    Principals are the people and services that the server's file names in tables [principals.NAME]. Only hashes of
-    tokens are stored: in the data directory, or in the shared database. A running server applies changes within a
+    Principals are the people and services listed in the settings file, in [principals.NAME] tables. Only hashes of
+    tokens are stored, in the data directory or in the shared database. A running server applies changes within a
     second.
     """
 
 
 @token.command()
 @click.argument("principal")
-@click.option("--role", type=click.Choice([role.value for role in Role]), help="Its role. [the role of the principal]")
-@click.option("--expires", metavar="TIME", help="Lifetime: 12h, 90d. [unlimited]")
-@click.option("--note", default="", help="A note on its purpose.")
+@click.option("--role", type=click.Choice([role.value for role in Role]), help="Role of the token. [the principal's]")
+@click.option("--expires", metavar="TIME", help="Lifetime, such as 12h or 90d. [unlimited]")
+@click.option("--note", default="", help="A note about its purpose.")
 @CONFIG
 @DATA_DIR
 def create(  # noqa: PLR0917 -- one for each option
     principal: str, role: str | None, expires: str | None, note: str, file: Path | None, data_dir: str | None
 ) -> None:
-    """Create a token and print it, this once."""
+    """Create a token and print it. It is shown only this once."""
     config = loaded(file, data_dir=data_dir)
     known = config.principals.get(principal)
     if known is None:
-        names = ", ".join(sorted(config.principals)) or "none; name some in tables [principals.NAME]"
-        fail(f"the server's file names no principal {principal!r}; there are: {names}", USAGE)
+        names = ", ".join(sorted(config.principals)) or "none; add [principals.NAME] tables"
+        fail(f"the settings have no principal {principal!r}; known principals: {names}", USAGE)
     chosen = Role(role) if role else known.role
     if not known.role.includes(chosen):
-        fail(f"the principal {principal} has the role {known.role}, so its tokens cannot be given {chosen}", USAGE)
+        fail(f"the principal {principal} has the role {known.role}, so its tokens cannot have the role {chosen}", USAGE)
     now = time.time_ns() // 1_000_000
     ends = _expiry(expires, now)
     made, text = _done(config, lambda tokens: tokens.create(principal, chosen, now, expires_at=ends, note=note))
@@ -98,7 +98,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
         print_text(json.dumps(shown, indent=2))
         return
     for each in tokens:
-        gone = "" if each.principal in config.principals else "; refused: the server's file does not name it"
+        gone = "" if each.principal in config.principals else "; refused: this principal is not in the settings"
         print_text(f"{each.id}  {each.principal}, {_described(each)}{gone}{f'  {each.note}' if each.note else ''}")
     if not tokens:
         print_text("No tokens.", err=True)
@@ -109,7 +109,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
 @CONFIG
 @DATA_DIR
 def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
-    """Replace the secret of a token, and print it. Calls with the old secret are refused, and their streams end."""
+    """Replace a token's secret, and print the new token. Calls with the old one are refused, and their streams end."""
     text = _done(loaded(file, data_dir=data_dir), lambda tokens: tokens.rotate(token_id))
     if text is None:
         fail(f"token {token_id} not found; see `bedrock token list`", USAGE)
@@ -128,12 +128,12 @@ def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
 
 
 def _done(config: Config, work: Callable[[secret_files.PrincipalTokens], T]) -> T:
-    """The result of `work` on the tokens of the settings' database or data directory; prints an error and exits."""
+    """The result of `work` on the tokens in the configured database or data directory; a failure ends the program."""
     try:
         if config.database:
             return _in_database(config, work)
         if not config.data_dir.is_dir():
-            fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
+            fail(f"{config.data_dir} does not exist; start the server once, or set --data-dir", CANNOT_START)
         close_to_others(config.data_dir)
         return work(secret_files.TokenFile(config.data_dir / secret_files.PRINCIPALS_TOKENS))
     except (secret_files.TokenUnusableError, StoreError, NotPrivateError) as error:
@@ -178,15 +178,15 @@ _NAME = click.argument("name")
 
 @click.command()
 @_NAME
-@click.option("--paste", is_flag=True, help="The browser is on another machine: paste its final address.")
+@click.option("--paste", is_flag=True, help="For a browser on another machine: paste the URL it ends up at.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port that the browser is redirected to. [any]")
 @CONFIG
 @DATA_DIR
 def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | None) -> None:
-    """Log in at an MCP server of the settings, in a browser.
+    """Log in to an MCP server in a browser.
 
-    NAME is that of a table [[mcp_servers]] with a url. The tokens are kept in the data directory, readable by this user
-    only; a running server uses them within a second, and renews them.
+    NAME is the name of an [[mcp_servers]] table that has a url. The tokens are kept in the data directory, readable by
+    this user only; a running server picks them up within a second, and renews them.
     """
     config = loaded(file, data_dir=data_dir)
     server = _server(config, name)
@@ -198,12 +198,12 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
     registrations = secret_files.McpRegistrationFile(config.data_dir / secret_files.MCP_REGISTRATIONS)
 
     def show(address: str) -> None:
-        print_text(f"Open this address in a browser, and log in:\n\n  {address}\n", err=True)
+        print_text(f"Open this URL in a browser and log in:\n\n  {address}\n", err=True)
         if not paste:
-            print_text(f"Waiting for the browser on this machine, {SECONDS / 60:.0f} minutes at most …", err=True)
+            print_text(f"Waiting up to {SECONDS / 60:.0f} minutes for the browser on this machine …", err=True)
 
     def pasted() -> str:
-        return str(click.prompt("The address that the browser is redirected to (it need not load)", err=True))
+        return str(click.prompt("Paste the URL your browser is redirected to (the page need not load)", err=True))
 
     def log_in_as(known: McpRegistration | None) -> LoggedIn:
         return asyncio.run(log_in(server, show, paste=pasted if paste else None, port=port, known=known))
@@ -215,16 +215,16 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
         except ClientRefusedError:
             if known is None:
                 raise
-            print_text("The client registered there before was rejected; registering another one.", err=True)
+            print_text("The client registered earlier was rejected; registering a new one.", err=True)
             made = log_in_as(None)
         logins.put(name, made.login)
         if made.registration is not None:
             registrations.put(name, made.registration)
     except (LoginError, McpLoginsError) as error:
-        fail(f"not logged in at {name}: {error}", FAILED)
+        fail(f"not logged in to {name}: {error}", FAILED)
     except (KeyboardInterrupt, click.Abort):
-        fail(f"interrupted: not logged in at {name}", INTERRUPTED)
-    print_text(f"logged in at {name}; `bedrock mcp` shows its tools")
+        fail(f"interrupted: not logged in to {name}", INTERRUPTED)
+    print_text(f"logged in to {name}; `bedrock mcp` shows its tools")
 
 
 @click.command()
@@ -232,9 +232,9 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
 @CONFIG
 @DATA_DIR
 def logout(name: str, file: Path | None, data_dir: str | None) -> None:
-    """Forget the login at an MCP server.
+    """Log out of an MCP server.
 
-    A running server ends its connections within a second. The provider is asked to revoke the tokens, if it offers
+    A running server ends its connections within a second. The provider is asked to revoke the tokens, if it supports
     that.
     """
     logins = _logins(loaded(file, data_dir=data_dir))
@@ -244,14 +244,14 @@ def logout(name: str, file: Path | None, data_dir: str | None) -> None:
     except McpLoginsError as error:
         fail(str(error), FAILED)
     if found is None:
-        fail(f"not logged in at {name}", USAGE)
-    print_text(f"logged out from {name}")
+        fail(f"not logged in to {name}", USAGE)
+    print_text(f"logged out of {name}")
     if importlib.util.find_spec("mcp") is not None:
         from actors.adapters.mcp.login_flow import revoked  # noqa: PLC0415 -- not for --help
 
         if asyncio.run(revoked(found)):
             return
-    print_text("the tokens are removed here, but may still be valid: log out at the provider, too", err=True)
+    print_text("the tokens were removed here but may still be valid; log out at the provider as well", err=True)
 
 
 def _server(config: Config, name: str) -> McpServer:
@@ -265,13 +265,13 @@ def _server(config: Config, name: str) -> McpServer:
         fail(f"the settings have no MCP server {name!r}; servers with a login: {possible}", USAGE)
     if found.login is None:
         why = "it is a program, has credentials in the settings, or has no https URL"
-        fail(f"{name} cannot be logged in to: {why}; servers with a login: {possible}", USAGE)
+        fail(f"cannot log in to {name}: {why}; servers with a login: {possible}", USAGE)
     return found
 
 
 def _logins(config: Config) -> secret_files.McpLoginFile:
     if not config.data_dir.is_dir():
-        fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
+        fail(f"{config.data_dir} does not exist; start the server once, or set --data-dir", CANNOT_START)
     try:
         close_to_others(config.data_dir)
     except NotPrivateError as error:

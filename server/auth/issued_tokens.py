@@ -1,4 +1,4 @@
-"""JSON Web Tokens of issuers: verifies them, and finds the principals that they identify. Use in the event loop only.
+"""Verifies issuers' JSON Web Tokens, and finds the principals that they identify. Use only on the event loop.
 
 The public keys of an issuer (JWKS) are fetched and renewed in the background, and kept during outages.
 """
@@ -41,7 +41,7 @@ class KeysUnusableError(Exception):
 
 
 class IssuerKeys:
-    """The public keys of one issuer. Use in the event loop only."""
+    """The public keys of one issuer. Use only on the event loop."""
 
     def __init__(self, issuer: Issuer, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
@@ -58,7 +58,7 @@ class IssuerKeys:
     def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
         """The key for an id ("": the only one) and algorithm; None if unknown or expired.
 
-        Old keys are read again in the background.
+        Old keys are refreshed in the background.
         """
         now = self._monotonic()
         if now - self._read_at > self._age:
@@ -100,12 +100,12 @@ class IssuerKeys:
 
 
 def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str], jwt.PyJWK]:
-    """The keys of a set by id and algorithm, the allowed ones only. Raises KeysUnusableError if there are none."""
+    """The allowed keys in a key set, by id and algorithm. Raises KeysUnusableError if there are none."""
     try:
         keys = json.loads(content)["keys"]
         found = [key for key in keys if isinstance(key, dict)]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise KeysUnusableError("it is not a key set (an object with a list `keys`)") from None
+        raise KeysUnusableError("it is not a key set (an object with an array `keys`)") from None
     usable: dict[tuple[str, str], jwt.PyJWK] = {}
     for key in found[:MAX_KEYS]:
         for algorithm in algorithms:
@@ -129,7 +129,7 @@ def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
 
 
 async def content_of(issuer: Issuer) -> bytes:
-    """Fetch an issuer's key set, on another thread. Raises KeysUnusableError: too late, too large, or none."""
+    """Fetch an issuer's key set, on another thread. Raises KeysUnusableError if it is late, too large or invalid."""
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             if issuer.table.jwks_file is not None:
@@ -142,7 +142,7 @@ async def content_of(issuer: Issuer) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """The file with a key set. Blocks. Raises KeysUnusableError if it cannot be read or is too large."""
+    """Read a file with a key set. Blocks. Raises KeysUnusableError if it cannot be read or is too large."""
     try:
         content = read_believed(path, named=True, most=MAX_BYTES + 1)
     except NotPrivateError as error:
@@ -159,9 +159,9 @@ def _bounded(content: bytes) -> bytes:
 
 
 def _get(url: str, ca_bundle: Path | None) -> bytes:
-    """Download a URL without redirects and proxies. Blocks.
+    """Download a URL without following redirects or using proxies. Blocks.
 
-    Raises KeysUnusableError for another status than 200 or a large response, and the errors of requests and urllib3.
+    Raises KeysUnusableError if the status is not 200 or the response too large, and errors of requests and urllib3.
     """
     try:
         verify = True if ca_bundle is None else str(authorities_in(ca_bundle) and ca_bundle)
@@ -189,7 +189,7 @@ def _reason(error: BaseException) -> str:
     return getattr(error, "verify_message", "") or getattr(error, "strerror", None) or type(error).__name__
 
 
-# The greatest length of a token. A longer token is refused before it is parsed.
+# Maximum length of a token. A longer one is refused before it is parsed.
 MAX_TOKEN_BYTES = 16 << 10
 # The latest expiry of a token, in seconds since 1970. A token that is valid longer is refused.
 LAST_SECOND = LATEST_MS // 1000
@@ -203,7 +203,7 @@ OPTIONS: Any = {
 
 
 class IssuedTokens:
-    """Authenticates callers by tokens of the issuers in the settings. Use in the event loop only."""
+    """Authenticates callers by tokens of the issuers in the settings. Use only on the event loop."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class IssuedTokens:
         return _caller(issuer, claims, f"{algorithm}:{key_id}")
 
     async def caller_after_refresh(self, text: bytes) -> Caller | None:
-        """Fetch the keys if the one that signed the token is unknown, and return its caller; None if it was known."""
+        """Fetch the keys if the token's signing key is unknown, and return the caller; None if the key was known."""
         found = self._read(text)
         if found is None or found[1].find(*found[2:]) is not None:
             return None
@@ -270,12 +270,12 @@ class IssuedTokens:
 def _unproven(part: bytes) -> dict[str, Any]:
     """Decode header or claims before verification. Raises ValueError or RecursionError.
 
-    PyJWT handles each byte in Python: strangers could keep the event loop busy with long tokens, so only those of known
-    keys get there.
+    PyJWT processes each byte in Python, so strangers could keep the event loop busy with long tokens: it gets only
+    those whose signing key is known.
     """
     found = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     if not isinstance(found, dict):
-        raise ValueError("no object")
+        raise ValueError("not an object")
     return found
 
 

@@ -1,6 +1,6 @@
 """Principals: people and services, named in the operator's settings, whose conversations are kept apart.
 
-Also the tables that name principals: issuers of JSON Web Tokens, client certificates, and quotas.
+Also the settings tables that refer to principals: issuers of JSON Web Tokens, client certificates, and quotas.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Caller(Struct, frozen=True):
     """The name of the issuer of the token; "" if no issuer's token was used."""
     expires_at: float = 0.0
     secret: str = ""
-    """The beginning of the hash of the token's secret, by which a rotation is noticed. Not secret."""
+    """The beginning of the hash of the token's secret, to detect a rotation. Not secret."""
     certificate_ends: float = 0.0
     """When the caller's client certificate expires, in seconds since 1970; 0 without a certificate."""
 
@@ -73,7 +73,7 @@ OWNER = Principal(LOCAL, ALL_PERMISSIONS, Role.OPERATOR)
 
 
 Count = Annotated[int, Meta(ge=0, le=2**53, description="must be a whole number, 0 for no limit")] | UnsetType
-Dollars = Annotated[float, Meta(ge=0, le=2**53, description="must be dollars, 0 for no limit")] | UnsetType
+Dollars = Annotated[float, Meta(ge=0, le=2**53, description="must be an amount in dollars, 0 for no limit")] | UnsetType
 
 
 class Quotas(Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,14 +107,14 @@ class PrincipalTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def principals_from_tables(tables: Mapping[str, PrincipalTable]) -> dict[str, Principal]:
-    """Raises ValueError with a text such as "principals.NAME.roots: why"."""
+    """Raises ValueError with a message such as "principals.NAME.roots: why"."""
     if LOCAL in tables:
         raise ValueError(f"principals.{LOCAL}: this is the server's own user; choose another name")
     return {name: principal_of(f"principals.{name}", name, table) for name, table in tables.items()}
 
 
 def principal_of(where: str, name: str, table: PrincipalTable) -> Principal:
-    """The principal of the table `where`. Raises ValueError with a text such as "WHERE.roots: why"."""
+    """The principal described by the table `where`. Raises ValueError with a message such as "WHERE.roots: why"."""
     permissions = Permissions(
         modes=frozenset(table.modes),
         roots=tuple(_root(f"{where}.roots", root) for root in table.roots),
@@ -125,7 +125,7 @@ def principal_of(where: str, name: str, table: PrincipalTable) -> Principal:
 
 
 def principals_of(where: str, names: Mapping[str, str], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """Replace the names of principals in a table, by claim or certificate. Raises ValueError ("WHERE: why")."""
+    """Resolve the principals named in a table, by claim or certificate. Raises ValueError ("WHERE: why")."""
     for said, name in names.items():
         if name not in principals:
             known = ", ".join(sorted(principals)) or "none"
@@ -137,7 +137,7 @@ def _root(where: str, root: str) -> str:
     """A principal's directory with symbolic links resolved, so that none can be redirected later."""
     real = os.path.realpath(root.replace("\0", ""))
     if not root.startswith("/") or "\0" in root or real == "/":
-        raise ValueError(f"{where}: {root!r} must be an absolute path, and not /")
+        raise ValueError(f"{where}: {root!r} must be an absolute path other than /")
     if f"{real}/".startswith(SYSTEM):
         raise ValueError(f"{where}: {root!r} must not be a system directory that shows all processes")
     return real
@@ -158,10 +158,10 @@ KNOWN_PRINCIPALS = 4_096
 
 
 class Template:
-    """Creates principals for users whom the settings do not name, with the rights of one table. Any thread."""
+    """Creates principals for users whom the settings do not name, with the rights of one table. Thread-safe."""
 
     def __init__(self, issuer: str, table: PrincipalTable) -> None:
-        """Raises ValueError with a text such as "issuers.NAME.template.roots: why"."""
+        """Raises ValueError with a message such as "issuers.NAME.template.roots: why"."""
         self._prefix, self._table = f"{issuer}:", table
         self._where = f"issuers.{issuer}.template"
         self.quotas = table.quotas.limits
@@ -191,7 +191,7 @@ class Texts(tuple[str, ...]):
     def of(cls, value: object) -> Texts:
         found = [value] if isinstance(value, str) else value
         if not (isinstance(found, list) and found and all(isinstance(each, str) and each for each in found)):
-            raise ValueError("required, as a text or a list of texts")
+            raise ValueError("required, as a string or a list of strings")
         return cls(found)
 
 
@@ -216,25 +216,25 @@ class IssuerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         if self.jwks_url and self.jwks_file is not None:
-            raise ValueError(".jwks_url: give either jwks_url or jwks_file")
+            raise ValueError(".jwks_url: set either jwks_url or jwks_file, not both")
         if not self.jwks_url and self.jwks_file is None:
             raise ValueError(".jwks_url: either this or jwks_file is required, for the issuer's keys")
         if self.jwks_url and (fault := _url_fault(self.jwks_url)):
             raise ValueError(f".jwks_url: {fault}")
         for name in self.algorithms:
             if name not in ALGORITHMS:
-                raise ValueError(f".algorithms: {name!r} is none of {', '.join(ALGORITHMS)}")
+                raise ValueError(f".algorithms: {name!r} is not one of {', '.join(ALGORITHMS)}")
         if self.roles != USUAL_ROLES and not self.role_claim:
-            raise ValueError(".role_claim: required, because roles come from the values of a claim")
+            raise ValueError(".role_claim: required with roles, which maps the values of this claim")
         if self.template is None and not self.principals:
-            raise ValueError(f".principals: name a principal for each {self.principal_claim}, or a template for all")
+            raise ValueError(f".principals: map each {self.principal_claim} to a principal, or set a template for all")
 
 
 class Issuer(Struct, frozen=True):
     name: str
     table: IssuerTable
     principals: Mapping[str, Principal]
-    """The principals that the settings name. The keys are values of `principal_claim`."""
+    """The principals named in the settings, keyed by value of `principal_claim`."""
     template: Template | None = None
 
     def principal(self, value: str) -> Principal | None:
@@ -244,7 +244,7 @@ class Issuer(Struct, frozen=True):
 
 
 def issuers_from_tables(tables: Mapping[str, IssuerTable], principals: Mapping[str, Principal]) -> dict[str, Issuer]:
-    """Raises ValueError with a text such as "issuers.NAME.issuer: why"."""
+    """Raises ValueError with a message such as "issuers.NAME.issuer: why"."""
     urls = [each.url for each in tables.values()]
     found: dict[str, Issuer] = {}
     for name, table in tables.items():
@@ -256,10 +256,10 @@ def issuers_from_tables(tables: Mapping[str, IssuerTable], principals: Mapping[s
 
 
 def client_certificates(names: Mapping[str, str], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """The principals by names in certificates. Raises ValueError ("client_certificates: why")."""
+    """The principals, keyed by name in certificates. Raises ValueError ("client_certificates: why")."""
     for name in names:
         if not CERTIFICATE_NAME.fullmatch(name):
-            raise ValueError(f"client_certificates: {name!r} must begin with uri:, dns:, email: or cn:, then a name")
+            raise ValueError(f"client_certificates: {name!r} must be uri:, dns:, email: or cn:, followed by a name")
     return principals_of("client_certificates", names, principals)
 
 
@@ -276,7 +276,7 @@ def _url_fault(text: str) -> str:
     if not host or parts.username or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
         return "must be a URL without a user: https://host/path"
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
-        return "must begin with https://: keys changed in transit would admit anyone"
+        return "must begin with https://, because keys changed in transit would admit anyone"
     return ""
 
 
@@ -285,8 +285,8 @@ def quota_settings(
 ) -> QuotaSettings:
     """Combine the quotas of [quotas], defaults, principals and templates.
 
-    Key by key, a principal's or its template's override the defaults; only [quotas] applies to the server's own user.
-    Without a default for concurrent model requests, each principal may have a share of those of [quotas].
+    Key by key, a principal's or its template's quotas override the defaults; only [quotas] applies to the server's own
+    user. Without a default for concurrent model requests, each principal gets a share of those in [quotas].
     """
     of_all, each = together.limits, defaults.quotas.limits
     if principals or issuers:

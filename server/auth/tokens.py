@@ -1,4 +1,4 @@
-"""Files with secrets in the data directory: the local token, tokens of principals, and logins at MCP servers.
+"""Files with secrets in the data directory: the local token, tokens of principals, and logins to MCP servers.
 
 The holder of the local token has all rights of the user that runs the server. Tokens of principals are kept as hashes.
 The commands `bedrock token` and `bedrock mcp login` change the same files while the server runs.
@@ -35,7 +35,7 @@ class TokenUnusableError(Exception):
 
 
 def read_or_create_token(path: Path) -> str:
-    """The token in a file, which is created if missing, for its owner only. Raises TokenUnusableError."""
+    """Read the token in a file. A missing one is created, readable only by its owner. Raises TokenUnusableError."""
     try:
         return _read(path)
     except FileNotFoundError:
@@ -47,9 +47,9 @@ def read_or_create_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that others have written.
+    """Read the token in a file that somebody else has written.
 
-    Raises TokenUnusableError: missing, empty, or readable to other users.
+    Raises TokenUnusableError if it is missing, empty or readable by other users.
     """
     try:
         return _read(path, named=True)
@@ -64,7 +64,7 @@ def _unreadable(path: Path, error: OSError) -> TokenUnusableError:
 
 
 def open_secret(path: Path, *, named: bool = False) -> int:
-    """Open a file with secrets; an operator's is `named` in the settings.
+    """Open a file with secrets. `named`: the operator named it in the settings.
 
     Raises TokenUnusableError if others can read it or may have written it, and OSError.
     """
@@ -74,7 +74,7 @@ def open_secret(path: Path, *, named: bool = False) -> int:
         raise TokenUnusableError(str(error)) from None
     if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
         os.close(descriptor)
-        raise TokenUnusableError(f"{path} can be read by others: chmod 600 it")
+        raise TokenUnusableError(f"{path} can be read by others; run chmod 600 on it")
     return descriptor
 
 
@@ -115,7 +115,7 @@ class PrivateFile:
         return str(self.path)
 
     def read(self) -> bytes | None:
-        """None if there is no file. Raises TokenUnusableError, also if others can read it or may have written it."""
+        """None if there is no file. Raises TokenUnusableError, even if others only can read it or may have written it."""
         try:
             with os.fdopen(open_secret(self.path), "rb") as file:
                 return file.read(MAX_FILE_BYTES)
@@ -147,7 +147,7 @@ class PrivateFile:
             os.close(held)
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content by `change(content)`, unless that is None, under the lock."""
+        """Replace the content with `change(content)`, unless that is None, under the lock."""
         with self.changing():
             content = change(self.read())
             if content is not None:
@@ -160,7 +160,7 @@ class PrivateFile:
 
 log = logging.getLogger(__name__)
 
-# A revoked token is refused after this and REFRESH_SECONDS of `server.auth.authentication` at the latest.
+# A revoked token is refused within this time plus REFRESH_SECONDS in `server.auth.authentication`.
 FOLLOW_SECONDS = 0.5
 # Minimum seconds between two reads of the tokens, even if many calls with unknown tokens arrive.
 PAUSE_SECONDS = 0.05
@@ -169,9 +169,9 @@ PATIENCE_SECONDS = 2.0
 
 
 class SharedTokens:
-    """Reads the tokens in the database periodically, on a thread. Event loop only.
+    """Reads the tokens in the database periodically, on a thread. Use only on the event loop.
 
-    Without the database the last known ones stay valid; calls that need it fail anyway.
+    While the database is unreachable, the last known ones stay valid; calls that need the database fail anyway.
     """
 
     def __init__(self, tokens: PrincipalTokens) -> None:
@@ -250,7 +250,7 @@ T = TypeVar("T")
 
 PRINCIPALS_TOKENS = "tokens.json"
 """The name under which the list is stored: as a file in the data directory, or as a document in the database."""
-# The prefix of all tokens of principals, by which secret scanners recognise tokens in published files.
+# The prefix of all tokens of principals, so that secret scanners recognise tokens in published files.
 PREFIX = "bedrock"
 SECRET_BYTES = 32
 
@@ -283,7 +283,7 @@ class TokenContent(Protocol):
         ...
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the list by `change(list)`, unless that is None. May call `change` more than once."""
+        """Replace the list with `change(list)`, unless that is None. May call `change` more than once."""
         ...
 
 
@@ -303,7 +303,7 @@ class PrincipalTokens:
             raise TokenUnusableError(str(error)) from None
 
     def create(self, principal: str, role: Role, now: int, *, expires_at: int = 0, note: str = "") -> tuple[Token, str]:
-        """Add a token, and return it with its text. The text contains the secret, and is not stored anywhere."""
+        """Add a token, and return it with its full text, which contains the secret and is stored nowhere."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
 
         def added(tokens: list[Token]) -> Token:
@@ -376,7 +376,7 @@ class TokenFile(PrincipalTokens):
 
 
 def matching(tokens: dict[str, Token], text: bytes) -> Token | None:
-    """The token whose full text, id and secret, is `text`; None for others. Compares in constant time."""
+    """The token whose full text (id and secret) is `text`; None if there is none. Compares in constant time."""
     prefix, _, rest = text.partition(b"_")
     name, _, secret = rest.partition(b"_")
     token = tokens.get(name.decode("ascii", "replace")) if prefix == PREFIX.encode() else None
@@ -411,7 +411,7 @@ class _Table(Generic[Kept]):
         except TokenUnusableError as error:
             raise McpLoginsError(str(error)) from None
         except (ValueError, RecursionError):  # ValueError includes msgspec.DecodeError
-            raise McpLoginsError(f"{self._file.path} has no valid {self._what}: restore or remove it") from None
+            raise McpLoginsError(f"{self._file.path} contains no valid {self._what}; restore or remove it") from None
 
     @contextmanager
     def _changing(self) -> Generator[dict[str, Kept]]:
@@ -433,7 +433,7 @@ class _Table(Generic[Kept]):
 
 
 class McpRegistrationFile(_Table[McpRegistration]):
-    """The OAuth client registrations at MCP servers. A login takes its own out, and stores it again if it succeeds."""
+    """OAuth client registrations with MCP servers. A login removes its own, and stores it again on success."""
 
     _kind, _what = McpRegistration, "registrations"
 
@@ -444,7 +444,7 @@ class McpRegistrationFile(_Table[McpRegistration]):
 
 
 class McpLoginFile(_Table[McpLogin]):
-    """The logins at MCP servers, in a JSON file. Implements `McpLogins` of actors.ports."""
+    """Logins to MCP servers, in a JSON file. Implements `McpLogins` of actors.ports."""
 
     _kind, _what = McpLogin, "logins"
 

@@ -104,7 +104,7 @@ def _others(cluster: Cluster) -> dict[int, Node]:
 
 
 class NodeLists:
-    """Receives the list changes of other nodes, and publishes them in this node's feed. Use in the event loop only."""
+    """Receives the list changes of other nodes, and publishes them in this node's feed. Use only on the event loop."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks, feed: ListFeed) -> None:
         self._cluster, self._peers, self._marks, self._feed = cluster, peers, marks, feed
@@ -216,7 +216,7 @@ def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
 
 
 class Greetings:
-    """Calls every other node of the cluster until that node has answered once. Use in the event loop only."""
+    """Calls every other node of the cluster until that node has answered once. Use only on the event loop."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
         self._cluster, self._peers, self._marks = cluster, peers, marks

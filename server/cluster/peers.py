@@ -184,7 +184,7 @@ class Lane(Enum):
 
 
 class NodeConnections:
-    """The connections to one other node. Use in the event loop only."""
+    """The connections to one other node. Use only on the event loop."""
 
     def __init__(
         self,
@@ -319,7 +319,7 @@ def is_cancelled() -> bool:
 
 
 class Peers:
-    """The connections to all other nodes. Event loop only. A restarted node counts as a new one."""
+    """The connections to all other nodes. Use only on the event loop. A restarted node counts as a new one."""
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None, authorities: bytes | None = None) -> None:
         """`credentials` trust `authorities`, in PEM; None for no TLS."""

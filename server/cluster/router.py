@@ -224,7 +224,7 @@ class NodeAccess:
 
 
 class CallRouter:
-    """Finds the node that serves a call, and keeps the connections to others. Event loop only, but `peer_died`."""
+    """Finds the node that serves a call, and keeps the connections to others. Use only on the event loop, except `peer_died`."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class CallRouter:
         return self.peers.of(node)
 
     def peer_died(self, node: Node) -> None:
-        """End the calls to a node that was declared dead: its connections might never close. Any thread."""
+        """End the calls to a node that was declared dead: its connections might never close. Thread-safe."""
         with suppress(RuntimeError):  # raised if the loop is closed; then the connections are closed, too
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 

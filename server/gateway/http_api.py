@@ -64,7 +64,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 
 class HttpApi:
-    """The ASGI application. Use in the event loop only."""
+    """The ASGI application. Use only on the event loop."""
 
     def __init__(self, upstream: Upstream, new_thread: v1.Conversation | None = None) -> None:
         """Keep the connections, and the conversation that a new thread of AG-UI becomes; None to make none."""

@@ -88,7 +88,7 @@ class Connection:
 
 
 class Upstream:
-    """The connections to the server at gRPC's `target`. Event loop only.
+    """The connections to the server at gRPC's `target`. Use only on the event loop.
 
     `authorities` are PEM for TLS, None for no TLS. By `secret` the server believes this gateway its clients'
     certificates.

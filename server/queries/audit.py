@@ -54,7 +54,7 @@ async def send(
 
 
 class AttachmentDownloads:
-    """Serves the calls about attachments, the images in messages. Use in the event loop only."""
+    """Serves the calls about attachments, the images in messages. Use only on the event loop."""
 
     def __init__(self, store: AttachmentStore, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store

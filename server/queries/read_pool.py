@@ -120,7 +120,7 @@ OWNERS = 10_000
 
 
 class NameResolver:
-    """Finds conversations by their resource names, with a cache of ids and principals. Use in the event loop only."""
+    """Finds conversations by their resource names, with a cache of ids and principals. Use only on the event loop."""
 
     def __init__(self, store: ConversationReader, reads: ReadPool) -> None:
         self._store = store

@@ -47,7 +47,7 @@ def any_model(_conversation_id: str) -> None:
 
 
 class ImageUploads:
-    """Decodes and stores uploaded images, and owns the threads for that. Use in the event loop only."""
+    """Decodes and stores uploaded images, and owns the threads for that. Use only on the event loop."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Conversations(Protocol):
 
 
 class ConversationService(v1.ConversationServiceServicer):
-    """Serves the calls of the ConversationService, and raises what the interceptor converts. Event loop only."""
+    """Serves the calls of the ConversationService, and raises what the interceptor converts. Use only on the event loop."""
 
     def __init__(
         self,

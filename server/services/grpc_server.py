@@ -1,4 +1,4 @@
-"""The gRPC server: its services, its addresses, its health and its shutdown. Use in the event loop only.
+"""The gRPC server: its services, its addresses, its health and its shutdown. Use only on the event loop.
 
 The standard health service, grpc.health.v1, needs no token, so its calls may use only limited resources.
 """

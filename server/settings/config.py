@@ -191,7 +191,7 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """All that the settings file can contain.
 
-    Properties raise ValueError with a text such as "principals.NAME.roots: why".
+    Properties raise ValueError with a message such as "principals.NAME.roots: why".
     """
 
     providers: Annotated[dict[str, dict[str, Any]], Meta(description="must be tables, [providers.NAME]")] = {}

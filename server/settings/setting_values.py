@@ -119,7 +119,7 @@ class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def check_listeners(listeners: tuple[Listener, ...]) -> None:
     """Check the tables [[listen]] against themselves, one another and tokens without TLS.
 
-    Raises ValueError with a text such as "listen[1].address: why".
+    Raises ValueError with a message such as "listen[1].address: why".
     """
     for number, listener in enumerate(listeners, 1):
         where, address, encrypted = f"listen[{number}]", listener.where, listener.certificate is not None

@@ -51,7 +51,7 @@ class WatchSettings:
 
 
 class LastingCall(ABC):
-    """A long call: it sleeps until new data arrives, handles the data, and repeats this. Use in the event loop only."""
+    """A long call: it sleeps until new data arrives, handles the data, and repeats this. Use only on the event loop."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -83,7 +83,7 @@ class LastingCall(ABC):
 
 
 class Stream(LastingCall):
-    """A long call that sends what exists, and after each wake-up what is new. Event loop only."""
+    """A long call that sends what exists, and after each wake-up what is new. Use only on the event loop."""
 
     def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
         super().__init__(streams)
@@ -120,7 +120,7 @@ class Stream(LastingCall):
 
 
 class Streams:
-    """All streams and other long calls of this server. Use in the event loop only."""
+    """All streams and other long calls of this server. Use only on the event loop."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self.settings = settings
@@ -213,7 +213,7 @@ class Wakeups:
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
-        """Schedule a call of `watcher` on the event loop. Any thread; never blocks.
+        """Schedule a call of `watcher` on the event loop. Thread-safe; never blocks.
 
         Two threads may both schedule a batch, which costs one more callback. No stream is missed: `watcher` is queued
         before `_crossing` is read, which is cleared before the queue is read.
@@ -276,7 +276,7 @@ def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
 class Outbox:
     """The frames that wait to be sent on one stream, by `write`, which returns when gRPC has taken one.
 
-    Event loop only.
+    Use only on the event loop.
     """
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:
@@ -360,7 +360,7 @@ def _update(body: bytes) -> bytes:
 
 
 class EventEncoder:
-    """Encodes events as frames, the pieces of a SubscribeResponse. Use in the event loop only, except `stored`."""
+    """Encodes events as frames, the pieces of a SubscribeResponse. Use only on the event loop, except `stored`."""
 
     def __init__(
         self,

@@ -163,7 +163,7 @@ class Sources:
 
 
 class SubscribeStreams(Streams):
-    """Serves Subscribe and WaitRequestCycle, which counts as a stream. Use in the event loop only."""
+    """Serves Subscribe and WaitRequestCycle, which counts as a stream. Use only on the event loop."""
 
     def __init__(self, sources: Sources, settings: WatchSettings) -> None:
         super().__init__(settings)
@@ -307,7 +307,7 @@ class SubscribeStream(Stream):
 
 
 class _RunWait(LastingCall):
-    """One call of WaitRequestCycle. Use in the event loop only, except the functions that the hub calls."""
+    """One call of WaitRequestCycle. Use only on the event loop, except the functions that the hub calls."""
 
     def __init__(
         self, streams: Streams, sources: Sources, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest

@@ -71,7 +71,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class FollowedNodes:
-    """Tells a stream whether changes at other nodes of the cluster may have been missed. Use in the event loop only."""
+    """Tells a stream whether changes at other nodes of the cluster may have been missed. Use only on the event loop."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -107,7 +107,7 @@ class ConversationListStreams:
 
 
 class ConversationListStream(Stream):
-    """One WatchConversations stream. Use in the event loop only, except the functions that the feed calls."""
+    """One WatchConversations stream. Use only on the event loop, except the functions that the feed calls."""
 
     def __init__(
         self,

@@ -243,7 +243,7 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 
 
 def present(conversion: messages.ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """With running jobs, MCP servers' present states, and the tokens of system prompt and tools. Any thread."""
+    """With running jobs, MCP servers' present states, and the tokens of system prompt and tools. Thread-safe."""
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     answer.context_usage.fixed_tokens = conversion.fixed_tokens(record)
@@ -436,7 +436,7 @@ class _Encoded:
 
 
 class EncodedConversations:
-    """Caches the API messages of the conversations that were converted last. Use in the event loop only."""
+    """Caches the API messages of the conversations that were converted last. Use only on the event loop."""
 
     def __init__(self, conversion: messages.ConversionContext) -> None:
         self._conversion = conversion

@@ -312,7 +312,7 @@ def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_el
                 assert logging_in.stderr is not None
                 address = next(line.strip() for line in logging_in.stderr if "/authorize?" in line)
                 assert opened(web.browse(address))[0] == 200
-                assert logging_in.communicate(timeout=PATIENCE)[0].startswith("logged in at web")
+                assert logging_in.communicate(timeout=PATIENCE)[0].startswith("logged in to web")
             eventually(lambda: state() == ("ready", ""), "its connection")
             part = fake_provider.part(calls(("mcp__web__add", {}), ("bash", {"command": "env"})), says("Done."))
             chat = Chat(client, part, tmp_path, mode="unrestricted")
@@ -324,7 +324,7 @@ def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_el
             assert "-secret-" not in shown + server.log_text()
             assert len(web.refresh) == 1
             with run("logout") as logging_out:
-                assert logging_out.communicate(timeout=PATIENCE) == ("logged out from web\n", "")
+                assert logging_out.communicate(timeout=PATIENCE) == ("logged out of web\n", "")
             assert not web.refresh, "the provider has been told"
             eventually(lambda: state()[0] == "needs_login", "the state")
             web.ways.registrations = 2
@@ -335,6 +335,6 @@ def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_el
                 assert web.registered == 1, "the client that was registered before is used again"
                 opened(web.browse(first))
                 opened(web.browse(next(addresses)))
-                assert logging_in.communicate(timeout=PATIENCE)[0].startswith("logged in at web")
+                assert logging_in.communicate(timeout=PATIENCE)[0].startswith("logged in to web")
             assert web.registered == 2
             chat.assert_valid()

@@ -97,7 +97,7 @@ def test_conversations_move_from_the_data_directory_and_go_on(
     with pytest.raises(AssertionError, match="were moved to postgresql"):
         start_server(folder, **provider(fake_provider.url))
     code, text = bedrock(folder, "backup", "copy.db", **nodes.env)
-    assert (code, "copy that with PostgreSQL's own programs, such as pg_dump" in text) == (2, True)
+    assert (code, "copy them with PostgreSQL's own tools, such as pg_dump" in text) == (2, True)
     with nodes.start_alone("alone").client() as client:
         conversation = client.conversation(chat.name)
         assert [message.text.split()[0] for message in conversation.messages()] == ["First.", "Before."]

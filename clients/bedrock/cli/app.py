@@ -74,7 +74,7 @@ ALIASES = {"ls": "list"}
 # Commands that the server's package adds, with their summaries. If that package is not installed, they raise an error
 # that says so.
 SERVERS = {
-    "serve": "Run the Bedrock server until it receives a signal to stop.",
+    "serve": "Run the Bedrock server until it receives a stop signal.",
     "token": "Manage the tokens of principals.",
     "config": "Inspect the settings of the server on this machine.",
     "backup": "Copy the database into FILE.",

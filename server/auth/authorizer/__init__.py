@@ -1,1 +1,1 @@
-"""Pluggable authentication and authorization: a class of the operator's own, which the settings name."""
+"""Pluggable authentication and authorization: the operator names a class of their own in the settings."""

@@ -33,18 +33,18 @@ class Identity(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     allowed: bool
     reason: str = ""
-    """Why the call is refused; the caller reads this text."""
+    """Why the call is refused; sent to the caller."""
 
 
 class Authorizer(Protocol):
     """The interface of an operator's own class that authenticates and authorizes callers.
 
-    Called on several threads, with a time limit. A call whose method raises or takes too long is refused with
-    UNAVAILABLE; the exception is logged. The keyword arguments of the class are [authorizer.options].
+    Called on several threads, with a time limit. If a method raises or takes too long, the call is refused with
+    UNAVAILABLE, and the exception logged. The keyword arguments of the class are [authorizer.options].
     """
 
     def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
-        """The identity of a caller whose token the server does not know; None refuses it.
+        """The identity of a caller whose token the server does not know; None to refuse it.
 
         `metadata` is the call's text metadata, `authorization` included, by lower-case name.
         """
@@ -53,7 +53,7 @@ class Authorizer(Protocol):
     def authorize(self, principal: str, role: Role, method: str, resource: str) -> Decision:
         """Decide about a call that role and permissions allow. Not called for the server's own user.
 
-        `method` is such as `/bedrock.v1.ConversationService/SendMessage`, `resource` such as `conversations/abc`, as
-        the caller wrote it, or "".
+        `method` is a full name such as `/bedrock.v1.ConversationService/SendMessage`; `resource` is a name such as
+        `conversations/abc`, as the caller wrote it, or "".
         """
         ...

@@ -229,7 +229,7 @@ def test_a_logout_from_a_damaged_file_says_so(tmp_path: Path, fake: LoginServer,
 
     stored.put("t", replace(logged_in(fake), url="no url", client_authentication="none at all"))
     done = run()
-    assert (done.exit_code, done.stdout) == (0, "logged out from t\n")
+    assert (done.exit_code, done.stdout) == (0, "logged out of t\n")
     assert "may still be valid" in done.stderr
     file = tmp_path / MCP_LOGINS
     for damage in (b"\xff", b'{"t": "\xff"}', b"[", b'{"t": ' + b"[" * 100_000):

@@ -244,7 +244,7 @@ def test_a_port_that_is_taken_names_who_has_it_and_what_helps(option: str, servi
         code, line = refuses_to_start(tmp_path, *data, option, port)
     assert code == 1
     assert f"cannot listen on {port} for {service}: address already in use by process {os.getpid()} (" in line
-    assert line.endswith(f"; name another port with {option}, such as {option} 127.0.0.1:0 for any free one")
+    assert line.endswith(f"; choose another port with {option}, such as {option} 127.0.0.1:0 for any free one")
 
 
 def test_a_second_server_on_the_same_data_says_one_line(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_second_server_on_the_same_port_says_one_line(start: Callable[..., Ser
     assert code == 1
     holder = f"process {server.process.pid} ({Path(f'/proc/{server.process.pid}/comm').read_text().strip()})"
     assert line == (
-        f"error: cannot listen on {server.address}: address already in use by {holder}; name another port with "
+        f"error: cannot listen on {server.address}: address already in use by {holder}; choose another port with "
         "--listen, such as --listen 127.0.0.1:0 for any free one, or use --listen none for clients on this machine only"
     )
     assert not (tmp_path / "other" / "bedrock.sock").exists()

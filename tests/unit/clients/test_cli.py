@@ -601,7 +601,7 @@ def test_logins_at_mcp_servers_are_commands_of_the_server(
     assert "No such command 'login'" in program("mcp", "login", "w").stderr
     login = EntryPoint("login", "server.auth.credential_commands:login", "bedrock.commands.mcp")
     monkeypatch.setattr(inspect, "entry_points", lambda group, name: (login,) if group == login.group else ())
-    assert "Log in at an MCP server" in program("mcp", "login", "--help").stdout
+    assert "Log in to an MCP server" in program("mcp", "login", "--help").stdout
 
 
 def test_a_conversation_is_shown(program: Program, fake: FakeBedrock) -> None:

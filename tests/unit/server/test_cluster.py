@@ -318,7 +318,7 @@ def test_a_ca_without_certificates_is_refused(tmp_path: Path) -> None:
     token.chmod(0o600)
     ca.write_text("no certificates\n")
     settings = ClusterSettings("10.0.0.1:7421", token, "one", ca)
-    with pytest.raises(CannotStartError, match=rf"cluster\.ca: {ca} holds no certificates"):
+    with pytest.raises(CannotStartError, match=rf"cluster\.ca: {ca} contains no certificates"):
         node_access(settings)
     ca.unlink()
     with pytest.raises(CannotStartError, match=rf"cluster\.ca: {ca} cannot be read"):

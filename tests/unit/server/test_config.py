@@ -172,7 +172,7 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(file: Path) -
         ),
         (
             f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n[client_certificates]\nada = "ada"\n{ADA}',
-            "client_certificates: 'ada' must begin with uri:, dns:, email: or cn:",
+            "client_certificates: 'ada' must be uri:, dns:, email: or cn:, followed by a name",
         ),
     ],
 )
@@ -388,8 +388,8 @@ def test_no_principal_among_several_has_all_model_requests_unless_the_file_says_
         ("[quotas]\nconcurrent_runs = -1", "quotas.concurrent_runs: must be a whole number, 0 for no limit"),
         ("[quotas]\nconcurrent_runs = 1.5", "quotas.concurrent_runs: must be a whole number"),
         ("[quotas]\nstreams = true", "quotas.streams: must be a whole number"),
-        ("[quotas]\ncost_per_day = 'much'", "quotas.cost_per_day: must be dollars"),
-        ("[quotas]\ncost_per_day = inf", "quotas.cost_per_day: must be dollars"),
+        ("[quotas]\ncost_per_day = 'much'", "quotas.cost_per_day: must be an amount in dollars"),
+        ("[quotas]\ncost_per_day = inf", "quotas.cost_per_day: must be an amount in dollars"),
         ("principal_defaults = 3", "principal_defaults: must be a table"),
         ("[principal_defaults]\nmodes = []", "principal_defaults.modes: unknown; known keys: quotas"),
         ("[principals.ada]\nroots = []\nquotas = 3", "principals.ada.quotas: must be a table"),
@@ -463,7 +463,7 @@ def test_nothing_is_created_and_no_key_is_shown(home: Path) -> None:
 
 def test_every_address_is_shown(file: Path) -> None:
     done = check_file(file, '[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "unix:/run/b.sock"\n')
-    assert "# listen is in tables [[listen]]: 127.0.0.1:1, unix:/run/b.sock\n" in done.output
+    assert "# listen is set by [[listen]] tables: 127.0.0.1:1, unix:/run/b.sock\n" in done.output
 
 
 def test_what_principals_read_is_shown(home: Path, file: Path) -> None:
@@ -545,7 +545,7 @@ def test_what_this_machine_cannot_give_is_named(env: dict[str, str], said: str) 
 def test_a_certificate_that_is_none_is_found(home: Path) -> None:
     (home / "c.pem").write_text("no certificate")
     done = check(BEDROCK_TLS_CERTIFICATE=str(home / "c.pem"), BEDROCK_TLS_KEY=str(home / "c.pem"))
-    assert (done.exit_code, "not a certificate and its key" in done.output) == (1, True)
+    assert (done.exit_code, "not a certificate and its private key" in done.output) == (1, True)
 
 
 def test_a_data_directory_that_others_may_write_to_is_found(home: Path) -> None:
