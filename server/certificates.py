@@ -111,7 +111,7 @@ class CertificateFiles:
 
 
 def authorities_in(path: Path) -> bytes:
-    """The certificates in a PEM file. Raises OSError, and CertificateUnusableError, even if others only may write it."""
+    """The certificates in a PEM file. Raises OSError, and CertificateUnusableError, even if others can write to it."""
     content = _content(path)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "ignore"))

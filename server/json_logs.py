@@ -147,7 +147,7 @@ class LateLines(logging.StreamHandler[TextIO]):
 
 
 def set_up(level: str) -> None:
-    """Log to stderr, as text on a terminal and JSON otherwise: the server from `level` up, libraries from WARNING up."""
+    """Log to stderr, as text on a terminal, else as JSON: the server from `level` up, libraries from WARNING up."""
     output = LateLines(sys.stderr)
     output.setFormatter(TextLines() if sys.stderr.isatty() else JsonLines())
     logging._srcfile = None  # no line names its caller, so don't look for it (see logging's HOWTO)

@@ -56,7 +56,8 @@ def close_to_others(directory: Path) -> None:
 def check_closable(directory: Path) -> None:
     """Check that no other user can have written to a directory; change nothing.
 
-    Raises NotPrivateError if it or a file in it belongs to another user or is writable by others; OSError if there is none.
+    Raises NotPrivateError if it or a file in it belongs to another user or is writable by others; OSError if there is
+    none.
     """
     check_owner(directory)
     if directory.stat().st_mode & 0o022:

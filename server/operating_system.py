@@ -108,7 +108,7 @@ def _hide_memory() -> None:
 
 
 def _spread_futexes() -> None:
-    """Request more hash slots for waiting threads: with the kernel's 16, waking thousands is slow. Older kernels refuse."""
+    """Request more hash slots for waiting threads: with the usual 16, waking thousands is slow. Old kernels refuse."""
     _libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
 
 

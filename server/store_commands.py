@@ -119,8 +119,8 @@ def _counted(conversations: int) -> str:
 def move(file: Path | None, data_dir: str | None, database: str | None) -> None:
     """Copy all conversations from the data directory to PostgreSQL.
 
-    Principals' tokens are copied, too. Stop the server first. Every copied row is compared; if one differs, the database
-    stays empty.
+    Principals' tokens are copied, too. Stop the server first. Every copied row is compared; if one differs, the
+    database stays empty.
 
     The data directory keeps its own token, which stays valid, and its database, which is no longer opened; a file next
     to it records where the conversations are now.

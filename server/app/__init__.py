@@ -3,5 +3,5 @@
 A background thread finds out what the sandbox can enforce while the main thread imports modules. Startup goes in this
 order: data directory, store, token, models, sandbox, recovery of conversations, port, ready. At shutdown, the health
 service reports NOT_SERVING, new work is refused, runs get time to finish (the drain time), streams end, tools are
-killed, and the store closes. Everything that was opened is closed in reverse order, also when startup fails half-way.
+killed, and the store closes. Everything that was opened is closed in reverse order, even if startup fails half-way.
 """

@@ -1,6 +1,6 @@
 """Creates the adapters that the settings ask for: store, sandbox, models, tokens, MCP servers, metrics and TLS.
 
-A function raises CannotStartError or ConfigError, whose text is for the operator, if its adapter cannot be used.
+Functions raise CannotStartError or ConfigError, whose message is for the operator, if their adapter cannot be used.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, C
 
 
 def mcp_servers(config: Config, sandbox: ToolHostSandbox, permissions: PermissionsOf) -> McpServers:
-    """The connections to MCP servers: those of the settings, and of clients. Raises ConfigError."""
+    """The connections to MCP servers, from the settings and from clients. Raises ConfigError."""
     servers, rules = mcp_settings(config)
     if not servers and not rules.programs and not rules.origins:
         return NoMcpServers()
@@ -160,8 +160,8 @@ def retention(config: Config) -> Retention:
 def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
     """Run this process on the configured CPUs until `opened` closes.
 
-    Returns those that it was allowed before, which its tools may still use; None without restriction. Raises
-    ConfigError if none is allowed.
+    Returns the CPUs allowed before, which its tools may still use; None without restriction. Raises ConfigError if none
+    of the configured ones is allowed.
     """
     try:
         return opened.enter_context(running_on(config.cpus))
@@ -251,7 +251,7 @@ def _authorizer(config: Config) -> AuthorizerCalls | None:
 
 
 def issued_tokens(config: Config) -> IssuedTokens:
-    """Checks tokens of external issuers. Raises ConfigError: no extra `jwt`, or an unusable key file."""
+    """Checks tokens of external issuers. Raises ConfigError without the extra `jwt`, or for an unusable key file."""
     config.check_extra("issuers", "jwt", "jwt", "cryptography")
     from server.auth.issued_tokens import IssuedTokens, KeysUnusableError, keys_in, read_file  # noqa: PLC0415
 
@@ -273,7 +273,7 @@ def model_catalog(config: Config) -> Catalog:
 
 
 def providers(config: Config) -> tuple[ProviderConfig, ...]:
-    """The configured model providers, then well-known ones whose API key is in the environment. Raises ValueError."""
+    """The configured model providers, then well-known ones with an API key in the environment. Raises ValueError."""
     named = tuple(provider_from_mapping(name, table, config.environ) for name, table in config.providers.items())
     taken = {provider.name for provider in named}
     return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)
@@ -297,8 +297,8 @@ def opened_store(
 ) -> tuple[OpenedStore, Cluster]:
     """Open the store, and join the cluster if any; closing `opened` undoes both.
 
-    `active` returns the conversations with an actor; `written` is called after each transaction with its changes and
-    seconds, None for no metrics. Raises ConfigError, CannotStartError, DataDirectoryBusyError or StoreError.
+    `active` returns the number of conversations with an actor; `written` is called after each transaction with its
+    changes and seconds (None: no metrics). Raises ConfigError, CannotStartError, DataDirectoryBusyError or StoreError.
     """
     if config.database:
         return _shared(config, opened, active, written)
@@ -345,7 +345,7 @@ def check_postgres(config: Config) -> None:
 def own_address(config: Config) -> str:
     """The address under which this server registers.
 
-    Without `[cluster]` it is a placeholder without a listener, by which the next server with this data directory
+    Without `[cluster]` it is a placeholder without a listener, from which the next server with this data directory
     recognises that its predecessor is gone.
     """
     return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address
@@ -368,45 +368,45 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
 
 
 def check_workspaces(settings: ClusterSettings) -> None:
-    """Raise CannotStartError for a missing workspace, perhaps an unmounted volume, or one whose path has a link.
+    """Raise CannotStartError for a workspace that is missing, perhaps unmounted, or whose path contains a link.
 
-    Paths of conversations have no links, so such a path would match none.
+    Conversations' paths contain no links, so such a path would match none of them.
     """
     for workspace in settings.workspaces:
         if not os.path.isdir(workspace):
             raise CannotStartError(
-                f"cluster.workspaces: {workspace} is not a directory on this machine: mount it, or remove it"
+                f"cluster.workspaces: {workspace} is not a directory on this machine; mount it, or remove it"
             )
         if (real := os.path.realpath(workspace)) != workspace:
             raise CannotStartError(f"cluster.workspaces: {workspace} contains a symbolic link; use {real}")
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
-    """Leave the cluster immediately if the server cannot start: others would wait for this node's lease."""
+    """Leave the cluster immediately if the server cannot start, or others would wait for this node's lease."""
     if isinstance(error, CannotStartError | ConfigError):
         with suppress(StoreError):
             cluster.drain()
 
 
 def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
-    """Raise CannotStartError for servers on the database that have no [cluster], or another `lease_seconds`."""
+    """Raise CannotStartError for servers on the database that have no [cluster], or a different `lease_seconds`."""
     others = [each for each in cluster.others() if each.address != cluster.me.address]
     if config.cluster is None and others:
         names = ", ".join(sorted({each.name or each.address for each in others}))
         raise CannotStartError(
-            f"{shown_database(config.database)} is used by another server ({names}): to share it, each needs a table "
-            "[cluster] in its settings"
+            f"{shown_database(config.database)} is used by another server ({names}); to share it, each needs a "
+            "[cluster] table in its settings"
         )
     if alone := [each.address for each in others if each.address.startswith("unix:")]:
         raise CannotStartError(
-            f"{shown_database(config.database)} is used by a server that does not share it ({alone[0]}): give that "
-            "one a table [cluster], too"
+            f"{shown_database(config.database)} is used by a server that does not share it ({alone[0]}); add a "
+            "[cluster] table to its settings, too"
         )
     if config.cluster is not None and (differing := cluster.other_leases(config.cluster.lease_seconds)):
         name, seconds = differing[0]
         raise CannotStartError(
-            f"cluster.lease_seconds is {config.cluster.lease_seconds:g} here, and {seconds:g} at the node {name}: stop "
-            "all, give all the same, and start them"
+            f"cluster.lease_seconds is {config.cluster.lease_seconds:g} here, but {seconds:g} on node {name}; stop "
+            "all nodes, set the same value on each, and start them"
         )
 
 
@@ -417,7 +417,7 @@ def _end_at_once() -> None:
 
 
 def check_listener(config: Config, access: NodeAccess) -> None:
-    """Raise CannotStartError if others, with the same `cluster.ca`, could not call this node; not behind a proxy."""
+    """Raise CannotStartError if others with the same `cluster.ca` could not call this node, unless behind a proxy."""
     assert config.cluster is not None  # noqa: S101 -- only a node of a cluster has a NodeAccess
     address = config.cluster.address
     host, _, port = address.rpartition(":")
@@ -425,18 +425,18 @@ def check_listener(config: Config, access: NodeAccess) -> None:
         if listener.where.path or listener.where.port != int(port):
             continue
         if why := _why_uncalled(listener, access.authorities, host.strip("[]")):
-            raise CannotStartError(f"{why}: other nodes could not call this one at its cluster.address, {address}")
+            raise CannotStartError(f"{why}; other nodes could not call this one at its cluster.address, {address}")
 
 
 def _why_uncalled(listener: Listener, authorities: bytes | None, host: str) -> str:
     certificate, key = listener.certificate, listener.key
     if certificate is None or key is None:
         missing = authorities is not None and not listener.insecure_behind_proxy
-        return "cluster.ca: it is set, but there is no tls_certificate" if missing else ""
+        return "cluster.ca is set, but there is no tls_certificate" if missing else ""
     if authorities is None:
-        return f"cluster.ca: it is not set, but {certificate} is used there"
+        return f"cluster.ca is not set, but {certificate} is used there"
     try:
         why = why_untrusted(certificate, key, authorities, host)
     except CertificateUnusableError as error:
         raise CannotStartError(str(error)) from None
-    return f"cluster.ca: it did not sign {certificate}, or that is for another host ({why})" if why else ""
+    return f"cluster.ca did not sign {certificate}, or the certificate is for another host ({why})" if why else ""

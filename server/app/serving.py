@@ -1,4 +1,4 @@
-"""Runs the server from its start to its graceful shutdown, and beside it the HTTP gateway, a separate process."""
+"""Runs the server from its start to its graceful shutdown, and beside it the HTTP gateway as a separate process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CALM = 0.9
 
 
 async def warn_when_crowded(connections: int, count: Callable[[], int] = machine.open_files) -> None:
-    """Log a warning each time that the open files reach `connections`, those that an address accepts."""
+    """Log a warning whenever as many files are open as an address accepts `connections`."""
     crowded = False
     while True:
         files = count()
@@ -89,13 +89,13 @@ class Deadline:
 
 
 def _give_up(seconds: float) -> None:
-    log.error("stopping took longer than %s s: exiting now; the next start recovers all conversations", seconds)
+    log.error("stopping took longer than %s s; exiting now, and the next start recovers all conversations", seconds)
     os._exit(1)
 
 
-# Then the process exits anyway, and the next start recovers all conversations.
+# After this, the process exits anyway, and the next start recovers all conversations.
 STOP_SECONDS = 15.0
-# How long the line "ready" waits until the conversations of an earlier server are idle.
+# How long the "ready" line waits until an earlier server's conversations are idle.
 WAKING_SECONDS = 30.0
 
 GOES_ON = b"bedrock goes on\n"
@@ -114,9 +114,9 @@ def run(
 ) -> None:
     """Serve until a signal requests the shutdown; call `announce` with a line once the server is ready.
 
-    `report` comes from `probing`, None to find it out now. With `until_eof`, the server also stops when its standard
-    input ends, as the program ends that started it; with `until_unused`, once after that no client is connected and no
-    run open. Raises CannotStartError or ConfigError.
+    `report` comes from `probing`, None to probe now. With `until_eof`, the server also stops when its standard input
+    ends, because the program that started it has ended; with `until_unused`, once no client is connected and no run
+    open after that. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config, report) as wired:
         try:
@@ -132,7 +132,7 @@ def run(
             with asyncio.Runner() as runner:
                 runner.run(_serve(config, wired, announce, deadline, until_eof=until_eof, until_unused=until_unused))
         finally:
-            end_at_once()  # set again: at its end, the event loop has reset the handler of SIGINT to Python's default
+            end_at_once()  # set again, as the event loop has reset SIGINT's handler to Python's default
     log.info("stopped")
 
 
@@ -209,7 +209,7 @@ async def _serve(
 def _gateway(config: Config, wired: Wiring, upstream: Listen) -> HttpGateway | None:
     if not config.http_listen:
         return None
-    token = _local_token(config) if os.isatty(1) else ""  # a link to sign in with does not belong into a journal
+    token = _local_token(config) if os.isatty(1) else ""  # a sign-in link does not belong in a journal
     return HttpGateway(config, config.http_listen, upstream, wired.authentication.gateway_secret, token)
 
 
@@ -250,8 +250,8 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
         return
     for path in exposed:
         log.warning(
-            "%s is in a directory that others also use: if it is replaced while an unrestricted tool runs, that tool "
-            "can read the new one. A directory named bedrock is hidden entirely",
+            "%s is in a shared directory: if it is replaced while an unrestricted tool runs, the tool can read the new "
+            "file. Move it to a directory named bedrock, which is hidden entirely",
             path,
         )
 
@@ -266,7 +266,8 @@ def _connect(wired: Wiring) -> None:
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
     """Listen on the configured addresses and the Unix socket; return the listeners, the socket's first.
 
-    It is bound last, so that no file remains if an address is in use. Raises CannotListenError or CannotStartError.
+    The socket is bound last, so that no file remains if an address is in use. Raises CannotListenError or
+    CannotStartError.
     """
     configured = [
         replace(each, where=endpoint.listen(each.where, server_credentials(each)))
@@ -297,7 +298,7 @@ async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyn
 
 
 def _leave(step: Callable[[], None]) -> None:
-    """Run one step of leaving the cluster; log a failure, after which others take over when this node's lease ends."""
+    """Run one step of leaving the cluster; log a failure; others then take over when this node's lease ends."""
     try:
         step()
     except StoreError as error:
@@ -335,7 +336,7 @@ async def _stop_unused(left: asyncio.Event, used: Callable[[], bool], stop: asyn
 
 
 def _on_eof(stop: asyncio.Event) -> None:
-    """Set `stop` when standard input ends. Raises CannotStartError if it is no pipe, socket or terminal."""
+    """Set `stop` when standard input ends. Raises CannotStartError if it is not a pipe, socket or terminal."""
     loop = asyncio.get_running_loop()
     source = 0
 
@@ -350,11 +351,11 @@ def _on_eof(stop: asyncio.Event) -> None:
         raise CannotStartError("--until-eof and --until-unused need a pipe as standard input") from None
 
 
-# The beginnings of the environment variables that the gateway gets: none with a key of a provider.
+# Prefixes of the environment variables that the gateway gets; none has a provider's key.
 PASSED_ON = ("HOME", "LANG", "LC_", "PATH", "PYTHON", "TMPDIR", "TZ", "VIRTUAL_ENV")
-# The bounds of the pause before a gateway that has ended is started again; each failure doubles the pause.
+# The bounds of the pause before an exited gateway is restarted; each failure doubles the pause.
 LEAST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0
-# A gateway that has run for so long has not failed at its start, so the next pause is the least one.
+# A gateway that has run this long did not fail at its start, so the next pause is the shortest.
 WELL_SECONDS = 30.0
 GATEWAY_STOP_SECONDS = 5.0
 
@@ -362,13 +363,13 @@ GATEWAY_STOP_SECONDS = 5.0
 class HttpGateway:
     """The gateway of a server. Use only on the event loop; `close` ends the process.
 
-    Its socket is bound here and outlives its process: callers wait for the next one.
+    Its socket is bound here and outlives its process: callers wait for the next process.
     """
 
     def __init__(self, config: Config, where: Listen, upstream: Listen, secret: str, token: str = "") -> None:
         """Bind the address. Raises CannotListenError, or ConfigError without the extra `http`.
 
-        `secret`: by which the server recognises the gateway. `token`: for the browser that uses `link`; "" for no link.
+        `secret`: lets the server recognise the gateway. `token`: for the browser that uses `link`; "" for no link.
         """
         config.check_extra("http_listen", "http", "starlette", "uvicorn")
         self._listening = bound(where, "--http", " for HTTP")
@@ -376,7 +377,7 @@ class HttpGateway:
         self.url = f"{'https' if config.encrypted else 'http'}://{where}"
         code = secrets.token_urlsafe(24) if token else ""
         self.link = f"{self.url}/#link={code}" if token else ""
-        """An address that signs a browser in, once within a minute of the start."""
+        """A URL that signs a browser in, once, within a minute of the start."""
         self._secret, self._first_words = secret, f" {code} {token}" if token else ""
         arguments = _arguments(config, where, upstream, self._listening.fileno())
         self._command = (sys.executable, "-m", "server.gateway.command", *arguments)
@@ -385,7 +386,7 @@ class HttpGateway:
         self._running = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """End the process, after the responses that it still sends, and free the address."""
+        """End the process once it has sent its responses, and free the address."""
         self._running.cancel()
         await asyncio.wait({self._running})
         if (process := self._process) is not None:
@@ -403,7 +404,7 @@ class HttpGateway:
         while True:
             began = loop.time()
             try:
-                # The end of the pipe informs the gateway that this process has ended, for whatever reason.
+                # The end of the pipe tells the gateway that this process has ended, for whatever reason.
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command,
                     stdin=asyncio.subprocess.PIPE,
@@ -412,14 +413,14 @@ class HttpGateway:
                     env=self._environment,
                 )
             except OSError as error:  # no process, memory or file descriptor is left
-                log.error("the HTTP gateway cannot be started (%s); retry in %g s", error.strerror, pause)
+                log.error("the HTTP gateway cannot be started (%s); retrying in %g s", error.strerror, pause)
             else:
                 if self._process.stdin is not None:
                     self._process.stdin.write(f"{self._secret}{self._first_words}\n".encode())
                     self._first_words = ""
                 code = await self._process.wait()
                 pause = LEAST_PAUSE_SECONDS if loop.time() - began > WELL_SECONDS else pause
-                log.warning("the HTTP gateway exited (%d); restart in %g s; streams will resume", code, pause)
+                log.warning("the HTTP gateway exited (%d); restarting in %g s; streams will resume", code, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
 

@@ -37,14 +37,14 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 # How many seconds the clocks of the database and of this machine may differ without a warning.
 CLOCK_SECONDS = 5.0
 
-# Pairs of a text in the error of a failed connection, and the advice; the last one fits any error.
+# Pairs of a fragment of a connection error and the advice; the last one fits any error.
 _ADVICE = (
-    ("password", "Put the password into ~/.pgpass of the server's user, or into BEDROCK_DATABASE."),
+    ("password", "Put the password in ~/.pgpass of the server's user, or in BEDROCK_DATABASE."),
     ("no pg_hba", "Allow this user and this machine in pg_hba.conf of the database."),
     ("does not exist", "Create it: createdb NAME, createuser NAME."),
     ("SSL", "Set sslmode in the URL to what the database offers, and sslrootcert to the authority to trust."),
     ("timeout", "Check the address, and that no firewall blocks this machine."),
-    ("too many", "Give it more connections (max_connections): each node takes 19."),
+    ("too many", "Raise its max_connections: each node takes 19 connections."),
     ("", "Check that PostgreSQL runs there and listens on that address (listen_addresses)."),
 )
 
@@ -57,7 +57,7 @@ class DatabaseFinding(NamedTuple):
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Check the database and the disk of `file`, None for the usual one; SQLite has only problems to report."""
+    """Check the database and the disk in the settings `file`, or the default one; SQLite reports only problems."""
     try:
         config = load({}, file=Path(file) if file else None)
         if config.database:
@@ -117,13 +117,15 @@ def _schema(report: DatabaseReport) -> DatabaseFinding:
         return DatabaseFinding(FAIL, "tables", text, "Start that version, or choose another database.")
     if (report.empty or report.missing) and not report.may_create:
         text = f"the user cannot create tables in the schema {report.schema or 'that comes first in its search_path'}"
-        advice = "Run GRANT CREATE ON SCHEMA, or make it the owner of the database; PostgreSQL 15 requires one of them."
+        advice = "Run GRANT CREATE ON SCHEMA, or make the user the owner of the database; PostgreSQL 15 requires this."
         return DatabaseFinding(FAIL, "tables", text, advice)
     if report.empty:
         return DatabaseFinding(OK, "tables", f"none yet: the first start creates them in the schema {report.schema}")
     if report.missing:
         text = f"of an older version, without {', '.join(report.missing)}"
-        return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not downgrade then.")
+        return DatabaseFinding(
+            WARN, "tables", text, "The next start of this version adds them; do not downgrade later."
+        )
     return DatabaseFinding(OK, "tables", f"as this version creates them, in the schema {report.schema}")
 
 
@@ -148,13 +150,13 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
     """Why a server with the settings `here` would not start beside `node`, and a remedy; "" if it would."""
     if here is None:
-        return "A server here would refuse to start: to share a database, each needs a table [cluster]."
+        return "A server here would refuse to start: to share a database, each needs a [cluster] table."
     if node.address.startswith("unix:"):
-        return "A server here would refuse to start: give that one a table [cluster], too."
+        return "A server here would refuse to start: add a [cluster] table to that server's settings, too."
     if node.lease_seconds != here.lease_seconds:
         return (
-            f"cluster.lease_seconds is {here.lease_seconds:g} here, and {node.lease_seconds:g} at {node.name}: stop "
-            "all, give all the same, and start them."
+            f"cluster.lease_seconds is {here.lease_seconds:g} here, but {node.lease_seconds:g} on {node.name}; stop "
+            "all nodes, set the same value on each, and start them."
         )
     return ""
 
@@ -227,13 +229,13 @@ def _note_of(rule: ApprovalRule) -> str:
     toolbox = StandardToolbox()
     ours = {spec.name for sub_agent in (False, True) for spec in toolbox.specs(sub_agent=sub_agent)}
     known = not rule.tool or rule.tool in ours or rule.tool.startswith(MCP_PREFIX)
-    return "" if known else ", which the server does not have: only a client's tool can be meant"
+    return "" if known else ", which is not a tool of the server: only a client's tool can match"
 
 
 def _checked_listeners(config: Config) -> Iterator[str]:
     for listener in config.listeners:
         if adapters.server_credentials(listener) is not None:
-            clients = f"; clients need one by {listener.client_ca}" if listener.client_ca else ""
+            clients = f"; clients need one signed by {listener.client_ca}" if listener.client_ca else ""
             yield f"certificate: {listener.certificate} and its key can be used{clients}"
 
 

@@ -64,7 +64,7 @@ class Wiring:
     """The version of SQLite; "" if the store is in PostgreSQL."""
     cluster: Cluster
     access: NodeAccess | None
-    """What calls among nodes need; None without a cluster."""
+    """What calls between nodes need; None without a cluster."""
     connect: Callable[[], None]
     """Connects to the configured MCP servers once the server is ready: importing the client is slow."""
     exposed: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Wiring:
 def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generator[Wiring]:
     """Open all adapters and connect them; close everything when the `with` block ends.
 
-    `report` comes from `probing`, None to find it out now. Raises CannotStartError or ConfigError.
+    `report` comes from `probing`, None to probe now. Raises CannotStartError or ConfigError.
     """
     with ExitStack() as opened:
         tool_cpus = adapters.pinned(config, opened)

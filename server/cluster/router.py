@@ -224,7 +224,10 @@ class NodeAccess:
 
 
 class CallRouter:
-    """Finds the node that serves a call, and keeps the connections to others. Use only on the event loop, except `peer_died`."""
+    """Finds the node that serves a call, and keeps the connections to other nodes. Use only on the event loop.
+
+    `peer_died` is thread-safe.
+    """
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ DOMAIN = "bedrock.dev"
 MAX_MESSAGE_CHARS = 500
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
-# Only refusals whose cause soon passes by itself: how long a busy agent works is unknown, and clients can wait
-# for its end with a stream.
+# Only refusals whose cause soon passes by itself: how long a busy agent will work is unknown, and clients can wait for
+# it with a stream.
 RETRY_SECONDS: dict[str, int] = {
     Reason.CANCELLING.value: 2,
     Reason.CONTINUATION_IN_PROGRESS.value: 5,
@@ -126,7 +126,7 @@ class UnauthenticatedError(Exception):
 
 
 class AuthorizerUnavailableError(Exception):
-    """The authorizer, a class of the operator, has failed, so that it is unknown whether the call is allowed."""
+    """The operator's authorizer has failed, so it is unknown whether the call is allowed."""
 
     def __init__(self) -> None:
         super().__init__("the authorizer of this server failed; try again later")
@@ -156,7 +156,7 @@ class OwnerLostError(Exception):
 
 
 class ListInterruptedError(Exception):
-    """Changes of the list of conversations may have been missed, because a node joined the cluster or was lost."""
+    """Changes to the list of conversations may have been missed, because a node joined the cluster or was lost."""
 
 
 class ClientDisconnectedError(Exception):
@@ -211,15 +211,15 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
 }
 
 _TEXTS: dict[type[BaseException], str] = {
-    messages.EtagMismatchError: "the conversation has changed since it was read: read it again",
+    messages.EtagMismatchError: "the conversation has changed since it was read; read it again",
     messages.DeadlineExceededError: "the deadline passed before the call was executed; nothing was changed",
     CancelledError: "cancelled",
-    UnauthenticatedError: "a valid token is needed: send it as 'authorization: Bearer <token>'",
+    UnauthenticatedError: "a valid token is required; send it as 'authorization: Bearer <token>'",
     OwnerLostError: (
         "the connection to the conversation's server was lost; the call may have taken effect: "
         "check, or retry with a request_id"
     ),
-    AnswerTimeoutError: "no answer in time; the call may still take effect: repeat it with the same request_id",
+    AnswerTimeoutError: "no answer in time; the call may still take effect; repeat it with the same request_id",
     ListInterruptedError: "the cluster has changed, and list changes may have been missed; watch the list again",
     ClientDisconnectedError: "the connection was lost; resume after the last revision seen",
 }
@@ -251,17 +251,17 @@ def _store_failed(error: ports.StoreError, *, reading: bool) -> Status:
 
 def _exhausted(text: str) -> Status:
     log.warning("a call was refused: %s", text)
-    return _refusal(Reason.SERVER_EXHAUSTED, f"{text}: try again later")
+    return _refusal(Reason.SERVER_EXHAUSTED, f"{text}; try again later")
 
 
 def _internal(error: BaseException) -> Status:
-    """The status of an internal error: the client gets a random number, under which the log has the details."""
+    """The status of an internal error: the client gets a random number with which to find the details in the log."""
     number = secrets.token_hex(4)
     log.error("fault %s", number, exc_info=error)
     return make(_Code.INTERNAL, f"internal error {number}; see the server log", "INTERNAL", {"id": number})
 
 
-# The reasons of refusals for which the status contains the name of the active run.
+# The reasons for refusals whose status names the active run.
 RUN_NAMED = {Reason.AGENT_BUSY, Reason.AWAITING_APPROVAL, Reason.CANCELLING, Reason.RUN_OVER}
 
 

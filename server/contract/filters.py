@@ -21,7 +21,7 @@ _KEYS = {"update_time": store.OrderKey.UPDATED, "create_time": store.OrderKey.CR
 
 
 def order_of(text: str) -> store.Order:
-    """The order of a text such as `title` or `create_time desc`, which the contract has checked; the default for ""."""
+    """The order that a string such as `create_time desc`, already validated, stands for; the default for ""."""
     name, _, direction = text.strip().partition(" ")
     return store.Order(_KEYS[name], direction.strip() == "desc") if name else store.LATEST_FIRST
 
@@ -119,14 +119,14 @@ class _Parser:
             path.append(self._string() or self._name())
         operator = _OPERATOR.match(self._text, self._at)
         if operator is None:
-            self.fail("expected one of = != < <= > >= : after the name of a field")
+            self.fail("expected one of = != < <= > >= : after the field name")
         self._go_to(operator.end())
         return self._meaning(Restriction(tuple(path), at, operator.group(), self._value()))
 
     def _name(self) -> str:
         found = _NAME.match(self._text, self._at)
         if found is None or found.group() in _WORDS:
-            self.fail("expected the name of a field")
+            self.fail("expected a field name")
         self._go_to(found.end())
         return found.group()
 
@@ -136,7 +136,7 @@ class _Parser:
             return Value(text, at, quoted=True)
         found = _VALUE.match(self._text, at)
         if found is None:
-            self.fail("expected a value; write texts in quotes")
+            self.fail("expected a value; put strings in quotes")
         self._go_to(found.end())
         return Value(found.group(), at)
 
@@ -171,7 +171,7 @@ class _Parser:
 
     def _skip(self) -> None:
         space = _SPACE.match(self._text, self._at)
-        assert space is not None  # noqa: S101 -- the pattern matches the empty text
+        assert space is not None  # noqa: S101 -- the pattern matches the empty string
         self._at = space.end()
 
 
@@ -191,14 +191,14 @@ _BUSY = frozenset(_KINDS) - frozenset(map(_kind, INACTIVE))
 
 
 def meaning(restriction: Restriction) -> store.Condition:
-    """Convert a restriction, such as `title:"draft"`. Raises FilterError: field, operator or value."""
+    """Convert a restriction, such as `title:"draft"`. Raises FilterError for an invalid field, operator or value."""
     name, *keys = restriction.path
     if name == "labels":
         return _label(restriction)
     make = FIELDS.get(name)
     if make is None:
         known = ", ".join((*FIELDS, "labels"))
-        raise FilterError(restriction.at, f"unknown field {name[:20]!r}; there are {known}")
+        raise FilterError(restriction.at, f"unknown field {name[:20]!r}; known fields: {known}")
     if keys:
         raise FilterError(restriction.at, f"{name} has no fields")
     return make(restriction)
@@ -210,7 +210,7 @@ def meaning(restriction: Restriction) -> store.Condition:
 def _operator(restriction: Restriction, *allowed: str) -> str:
     if restriction.operator not in allowed:
         name = ".".join(restriction.path)
-        raise FilterError(restriction.at, f"{name[:30]} can be compared with {' '.join(allowed)}")
+        raise FilterError(restriction.at, f"{name[:30]} supports only {' '.join(allowed)}")
     return restriction.operator
 
 
@@ -287,7 +287,7 @@ def _directory(restriction: Restriction) -> store.Condition:
 
 
 def _conversation(field: store.TextField) -> Callable[[Restriction], store.Condition]:
-    """Restrictions on a conversation's name, which must be valid, or else FilterError."""
+    """Restrictions on a conversation's name. An invalid name raises FilterError."""
 
     def make(restriction: Restriction) -> store.Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -306,7 +306,7 @@ def _time(field: store.TimeField) -> Callable[[Restriction], store.Condition]:
         operator = _operator(restriction, "=", "!=", "<", "<=", ">", ">=", ":")
         if operator == ":":
             if not _is_any(restriction.value):
-                raise FilterError(restriction.value.at, "after : a time can only be *, meaning that the field is set")
+                raise FilterError(restriction.value.at, "a time supports only :*, which means that the field is set")
             return store.TimeCompares(field, store.Comparison.FROM, 0)
         comparison = store.Comparison.EQUAL if operator == "!=" else store.Comparison(operator)
         return _wanted(store.TimeCompares(field, comparison, _milliseconds(restriction.value, comparison)), operator)
@@ -317,7 +317,7 @@ def _time(field: store.TimeField) -> Callable[[Restriction], store.Condition]:
 def _milliseconds(value: Value, comparison: store.Comparison) -> int:
     """A filter's time in whole milliseconds since 1970. Raises FilterError.
 
-    A fraction is rounded so that the same stored times match; with `=` none does, and the result is _NEVER.
+    A fraction is rounded so that the same stored times match; none matches `=`, for which the result is _NEVER.
     """
     found = _TIME.fullmatch(value.text)
     try:
@@ -326,7 +326,7 @@ def _milliseconds(value: Value, comparison: store.Comparison) -> int:
         date, clock, fraction, offset = found.groups()
         seconds = (datetime.fromisoformat(f"{date}T{clock}{offset.upper()}") - _EPOCH) // timedelta(seconds=1)
     except ValueError:
-        raise FilterError(value.at, "must be a time as in 2026-01-31T12:00:00Z, with Z or an offset") from None
+        raise FilterError(value.at, "must be a time such as 2026-01-31T12:00:00Z, with Z or an offset") from None
     ms, rest = divmod(int((fraction or "").ljust(9, "0")), _NANOS_PER_MS)
     if rest and comparison is store.Comparison.EQUAL:
         return _NEVER
@@ -335,7 +335,7 @@ def _milliseconds(value: Value, comparison: store.Comparison) -> int:
 
 
 def _label(restriction: Restriction) -> store.Condition:
-    """`labels:key`, `labels.key:*`, `labels.key = "value"` or `labels.key != "value"`; else FilterError."""
+    """`labels:key`, `labels.key:*`, `labels.key = "value"` or `labels.key != "value"`. Raises FilterError otherwise."""
     _, *keys = restriction.path
     operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
     if not keys and operator == ":" and not _is_any(value):

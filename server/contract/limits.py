@@ -13,7 +13,7 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024
 REQUEST_SECONDS = 120.0
 MAX_STREAMS_PER_CONNECTION = 256
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
-# The most bytes that all items of one page of a list have together. A single item may be larger.
+# Maximum total bytes of the items on one page of a list. A single item may be larger.
 PAGE_BYTES = 3 * 1024 * 1024
 ATTACHMENT_PIECE_BYTES = 256 * 1024
 # Maximum bytes of each JSON text of a transition or a replayed step; a larger one is omitted.
@@ -25,9 +25,9 @@ BATCH_BYTES = 256 * 1024
 BATCH_EVENTS = 256
 STORE_PAGE_EVENTS = 256
 
-# The most bytes of UTF-8 in a message's text. A full queue of such messages still fits into a snapshot.
+# Maximum bytes of UTF-8 in a message's text. A full queue of such messages still fits into a snapshot.
 MAX_TEXT_BYTES = 256 * 1024
-# The most bytes of UTF-8 in the output with which a client answers a tool call.
+# Maximum bytes of UTF-8 in the output with which a client answers a tool call.
 MAX_TOOL_OUTPUT_BYTES = 256 * 1024
 MAX_NAME_CHARS = 512
 MAX_REASON_CHARS = 256

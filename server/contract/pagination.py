@@ -22,19 +22,19 @@ _BEYOND = 1 << 63
 
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:
-    """The number of items on a page: `wanted`, limited; 0 for the default. `bounds` is (default, greatest)."""
+    """The number of items on a page: `wanted`, up to the maximum; 0 for the default. `bounds` is (default, maximum)."""
     default, greatest = bounds
     return min(wanted or default, greatest)
 
 
 def token_of(position: msgspec.Struct, *listing: object) -> str:
-    """The token of the page at `position`. `listing` must be the same when it is used, such as the filter."""
+    """The token of the page at `position`. `listing`, such as the filter, must be the same when it is used."""
     body = msgspec.json.encode(position)
     return base64.urlsafe_b64encode(_seal(body, listing) + body).decode()
 
 
 def position_of(token: str, kind: type[Position], *listing: object) -> Position | None:
-    """The position in a token; None for "". Raises MalformedRequestError for another `listing`."""
+    """The position in a token; None for "". Raises MalformedRequestError for a different `listing`."""
     if not token:
         return None
     try:
@@ -50,7 +50,7 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
 
 
 def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
-    """A checksum that binds a token to its listing. No secret: a forged one shows nothing that could not be listed."""
+    """A checksum that binds a token to its listing. Not secret: a forged one reveals only what can be listed anyway."""
     return hashlib.sha256(repr(listing).encode() + body).digest()[:_CHECK]
 
 
@@ -76,9 +76,9 @@ def fill_page(
     kind: type[Position],
     *listing: object,
 ) -> str:
-    """Add a page's items to `into`; the next page's token, "" for none.
+    """Add a page's items to `into`, and return the next page's token, "" for none.
 
-    `entries` yields the items after a position, None for the beginning, with theirs. `listing` must be the same for all
+    `entries` yields the items after a position (None: all), each with its own. `listing` must be the same for all
     pages, or else MalformedRequestError is raised.
     """
     last = position_of(request.page_token, kind, *listing)

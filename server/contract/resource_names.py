@@ -84,7 +84,7 @@ def parse_child(name: str, kind: str) -> tuple[str, str] | None:
 
 
 def parse_approval_rule(name: str) -> tuple[str, str] | None:
-    """The conversation's id or slug, "" for the operator, and the rule's id; None for another name."""
+    """The conversation's id or slug, "" for the operator, and the rule's id; None for any other name."""
     found = _OPERATOR_RULE.fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return ("", found.group(1)) if found else parse_child(name, "approvalRules")
 

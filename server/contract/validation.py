@@ -1,7 +1,7 @@
 """Validates requests by the rules in the contract, which are protovalidate's options of fields and messages.
 
-The rules are read from the descriptors at start; an option that is not supported here ends the start, so that no rule
-is passed over. The few rules that options cannot express are functions. All violations in a request are reported
+The rules are read from the descriptors at startup; an unsupported option makes startup fail, so that no rule is
+ignored. The few rules that options cannot express are functions. All violations in a request are reported
 together. Checks that need the server's state come later.
 """
 
@@ -32,7 +32,7 @@ _IDIOMS = {r"^[^\x00]*$": "not contain a NUL character", r"^[^\x00-\x1f\x7f]*$":
 _CALLS = {*dir(v1.ConversationServiceServicer), *dir(v1.CatalogServiceServicer)}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MATCHES = re.compile(r"(!?)this(?:\.(\w+))?\.matches\('(.*)'\)")
-# The contract's CEL expressions that are more than a pattern, by their ids: the server has no engine for CEL.
+# The contract's CEL expressions that are more than a pattern, by id: the server has no CEL engine.
 _EXPRESSIONS: dict[str, Callable[[Any], object]] = {
     "action.required": lambda this: this.action,
     "content.declined": lambda this: not (this.decline and this.HasField("content")),
@@ -50,7 +50,7 @@ _EXPRESSIONS: dict[str, Callable[[Any], object]] = {
 
 
 class MessageRules(NamedTuple):
-    """The contract's rules for messages of one type: for the whole, and for each field that has rules."""
+    """The contract's rules for messages of one type: for the whole message, and for each field with rules."""
 
     checks: tuple[Check, ...]
     fields: dict[str, FieldRules]
@@ -78,7 +78,7 @@ class FieldRules:
         self.judges = judges and rules.ignore != validate_pb2.IGNORE_ALWAYS
 
     def violations(self, message: Message) -> Iterator[Violation]:
-        """Yield what is wrong with the field of a message. A field that may be empty, and is, is not judged."""
+        """Yield what is wrong with the field in a message. An empty field is not checked if it may be empty."""
         value = getattr(message, self._name)
         absent = not (message.HasField(self._name) if self._tracked else value)
         if (absent and self._tracked and not self._required) or (self._optional and not value):
@@ -89,8 +89,8 @@ class FieldRules:
     def of_the_value(self, value: Any) -> Iterator[Violation]:
         """Yield what is wrong with a value, even if it is empty.
 
-        Elements of lists and settings of conversations are named one by one; what is within other messages is the
-        field's, with the part in the text.
+        Elements of lists and settings of conversations have paths of their own; what is wrong within other messages is
+        reported for the field, with the part named in the text.
         """
         for check in self.checks:
             if found := check(value):
@@ -110,7 +110,7 @@ class FieldRules:
 
 @cache
 def rules_of(kind: Descriptor) -> MessageRules:
-    """The contract's rules for the messages of a type. Raises ValueError for an option that is unknown here."""
+    """The contract's rules for the messages of a type. Raises ValueError for an unsupported option."""
     rules = _rules(kind, MessageOptions, validate_pb2.message)
     choices = (_choice(each) for each in kind.oneofs if _rules(each, OneofOptions, validate_pb2.oneof).required)
     fields = {field.name: judged for field in kind.fields if (judged := FieldRules(field)).judges}
@@ -118,7 +118,7 @@ def rules_of(kind: Descriptor) -> MessageRules:
 
 
 def _rules(of: Any, kind: Any, extension: Any) -> Any:
-    """The rules in options, read once more: the stubs know no option of protovalidate, and keep all unread."""
+    """The rules in options, parsed again: the stubs do not know protovalidate's options, and leave them unparsed."""
     rules = kind.FromString(of.GetOptions().SerializeToString()).Extensions[extension]
     for option, _ in rules.ListFields():
         if option.name not in {"cel", "ignore", "required"} and option.containing_oneof is None:
@@ -127,7 +127,7 @@ def _rules(of: Any, kind: Any, extension: Any) -> Any:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise ValueError(f"the contract has a rule that the server cannot judge: {what}")
+    raise ValueError(f"the contract has a rule that the server does not support: {what}")
 
 
 def _expression(rule: validate_pb2.Rule, kind: Descriptor | None, where: str) -> Check:
@@ -147,7 +147,7 @@ def _choice(oneof: OneofDescriptor) -> Check:
 
 
 def _searcher(pattern: str) -> Callable[[str], object]:
-    """The search for a pattern of RE2, where `$` is the end of the text, not of its last line."""
+    """The search for an RE2 pattern, where `$` matches the end of the text, not of its last line."""
     return re.compile(re.sub(r"\$$", r"\\Z", pattern)).search
 
 
@@ -163,15 +163,15 @@ def _must(holds: Callable[[Any], object], text: str) -> Check:
 
 
 def _pattern(pattern: str, *_: Any) -> Check:
-    """A check by a pattern, with a text for people: what must not be in it, or the form of a resource's name."""
+    """A check by a pattern, described for people: what the value must not contain, or the form of a resource name."""
     search, form = _searcher(pattern), _RESOURCE.sub(r"\1s/{\1}", pattern.strip("^$"))
     if pattern in _IDIOMS:
         return _must(search, _IDIOMS[pattern])
     if not re.fullmatch(r"[\w/{}]+", form):
-        _refuse(f"a pattern without a text, {pattern}; make it a cel rule with a message")
+        _refuse(f"a pattern without a description, {pattern}; make it a cel rule with a message")
     collection = form.split("/")[-2]
     call = f"List{collection[:1].upper()}{collection[1:]}"
-    return _must(search, f"be {form}; {call} names them" if call in _CALLS else f"be {form}")
+    return _must(search, f"be {form}; {call} lists them" if call in _CALLS else f"be {form}")
 
 
 def _number(value: Any) -> Any:
@@ -183,9 +183,9 @@ def _excerpt(value: Any) -> str:
 
 
 def _one_of(_: Any, bounds: Any, enum: EnumDescriptor | None) -> Check:
-    """A check of an enum: proto3 itself takes any number."""
+    """A check of an enum: proto3 itself accepts any number."""
     if enum is None or not bounds.defined_only:
-        _refuse("defined_only and not_in are for enums, both together")
+        _refuse("defined_only and not_in are supported for enums only, and together")
     allowed = {number: value.name for number, value in enum.values_by_number.items() if number not in bounds.not_in}
     return _must(allowed.__contains__, f"be one of {', '.join(name for number, name in allowed.items() if number)}")
 
@@ -208,7 +208,7 @@ def _each(of: Callable[[Any], Iterable[Any]], what: str) -> Maker:
 # Protovalidate's standard rules that the contract uses, by their names.
 _STANDARD: dict[str, Maker] = {
     "pattern": _pattern,
-    "uuid": lambda *_: _must(_UUID.fullmatch, "be a UUID, like 123e4567-e89b-12d3-a456-426614174000"),
+    "uuid": lambda *_: _must(_UUID.fullmatch, "be a UUID, such as 123e4567-e89b-12d3-a456-426614174000"),
     "min_len": lambda n, *_: _must(lambda value: len(value) >= n, f"have at least {n} character{'s' * (n > 1)}"),
     "max_len": lambda n, *_: _must(lambda value: len(value) <= n, f"have at most {n} characters"),
     "max_bytes": lambda n, *_: _must(lambda value: len(value.encode()) <= n, f"have at most {n} bytes in UTF-8"),
@@ -228,7 +228,7 @@ ALL = "*"
 
 
 def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str]) -> list[str]:
-    """The paths that an update sets; without a mask, or with `*`, it may be all `settable`."""
+    """The paths that an update sets; without a mask, those given among `settable`; with `*`, all of them."""
     named = list(request.update_mask.paths)
     if not named:
         given = {field.name for field, _ in request.conversation.ListFields()}
@@ -253,7 +253,7 @@ UPDATABLE = tuple(
 
 for _name in dir(v1):
     if _name.endswith("Request"):
-        rules_of(getattr(v1, _name).DESCRIPTOR)  # so that a rule that cannot be judged ends the start, not a call
+        rules_of(getattr(v1, _name).DESCRIPTOR)  # so that an unsupported rule fails at startup, not in a call
 
 
 def check(request: Message) -> None:
@@ -278,7 +278,7 @@ def _violations(request: Message) -> Iterator[Violation]:
 def _update(request: v1.UpdateConversationRequest) -> Iterator[Violation]:
     """Violations in the fields that an update sets: no option can express what a mask selects.
 
-    Others are ignored, so a client may send a whole conversation to change one field.
+    Other fields are ignored, so a client may send a whole conversation to change one field.
     """
     wanted, whole = request.conversation, rules_of(request.DESCRIPTOR).fields["conversation"]
     yield from ((f"conversation.{path}", text) for path, text in filter(None, (each(wanted) for each in whole.checks)))

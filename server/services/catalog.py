@@ -51,7 +51,7 @@ class CatalogService(v1.CatalogServiceServicer):
         sqlite_version: str,
         ends_when_unused: bool,
     ) -> None:
-        """`shared`: several nodes share a database. `ends_when_unused`: the server stops without clients."""
+        """`shared`: several nodes share a database. `ends_when_unused`: the server stops once it has no clients."""
         report = services.sandbox.report
         self._services = services
         self._models = services.models
@@ -148,7 +148,7 @@ class CatalogService(v1.CatalogServiceServicer):
 
 
 def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
-    """Without a shared database, name and address, a placeholder, are left out."""
+    """Without a shared database, name and address are placeholders, and left out."""
     answering = node.incarnation == me
     return v1.Node(
         incarnation=node.incarnation,
@@ -285,7 +285,7 @@ def _seconds(value: float) -> Duration:
 @cache
 def version() -> str:
     """The version of the installed application; "0" if it is not installed."""
-    from importlib import metadata  # noqa: PLC0415 -- takes 20 ms, for which the start need not wait
+    from importlib import metadata  # noqa: PLC0415 -- takes 20 ms, which startup need not wait for
 
     try:
         return metadata.version("phoenix-bedrock")

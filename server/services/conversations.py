@@ -1,7 +1,7 @@
 """The ConversationService of the gRPC API: stores images, passes commands to the conversation's actor, and reads.
 
-This service does not check commands against the database before it passes them on: the conversation may change in
-between, so only its actor, which handles one command after the other, can check them.
+Commands are not checked against the database before they are passed on: the conversation may change in between, so
+only its actor, which handles one command at a time, can check them.
 
 The images of one message are decoded one after the other, so that principals take turns image by image.
 """
@@ -43,7 +43,7 @@ THREADS = 2
 
 
 def any_model(_conversation_id: str) -> None:
-    """Accept images whatever the model of the conversation is."""
+    """Accept images whatever the conversation's model."""
 
 
 class ImageUploads:
@@ -69,9 +69,10 @@ class ImageUploads:
     ) -> tuple[Image, ...]:
         """Store the images of a message or result, and return references.
 
-        Their bytes in the request are replaced by ids, hashes of the contents, so that a repeated request has the same
-        hash and counts no bytes again. Raises ImageRefusedError (the first invalid image), ConversationNotFoundError,
-        AnswerTimeoutError, QuotaExceededError, Rejected (the model takes none), ImagesUnavailableError or StoreError.
+        Their bytes in the request are replaced by ids (hashes of the contents), so that a repeated request has the same
+        hash, and its bytes are not counted again. Raises ImageRefusedError (the first invalid image),
+        ConversationNotFoundError, AnswerTimeoutError, QuotaExceededError, Rejected (the model takes none),
+        ImagesUnavailableError or StoreError.
         """
         for index, picture in enumerate(pictures := list(request.images)):
             _check(index, picture)
@@ -115,7 +116,7 @@ class ImageUploads:
         image = self._images.stored(conversation_id, data)
         if image is None:
             check_model(conversation_id)
-            self._reserve_bytes(principal, len(data))  # counted now: images are kept even if their message is refused
+            self._reserve_bytes(principal, len(data))  # now, as images are kept even if their message is refused
             image = self._images.ingest(conversation_id, data, cancel, uploaded=True)
         return image
 
@@ -139,7 +140,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Conversations(Protocol):
-    """The conversations of this server, as `Supervisor` has them. No method blocks."""
+    """The conversations of this server; `Supervisor` implements this. No method blocks."""
 
     def create(self, request: requests.CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
         """Create a conversation or a fork, or return the one that an earlier call with the same request id created."""
@@ -155,7 +156,7 @@ class Conversations(Protocol):
 
 
 class ConversationService(v1.ConversationServiceServicer):
-    """Serves the calls of the ConversationService, and raises what the interceptor converts. Use only on the event loop."""
+    """Serves the ConversationService, and raises errors that the interceptor converts. Use only on the event loop."""
 
     def __init__(
         self,
@@ -351,7 +352,7 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> Any:
         """Ask the actor of a conversation.
 
-        A cancel has no deadline in the actor, so it takes effect even after a time-out. Raises
+        A cancel has no deadline in the actor, so it takes effect even after a timeout. Raises
         ConversationNotFoundError, AnswerTimeoutError, or what the actor raises.
         """
         seconds = _seconds(context)
@@ -493,7 +494,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 @contextmanager
 def _within(field: str) -> Generator[None, None, None]:
-    """Turn a refusal in the `with` block into a NestedFieldError about `field`, except the refusal SHUTTING_DOWN."""
+    """Turn a refusal in the `with` block into a NestedFieldError about `field`, except SHUTTING_DOWN."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:

@@ -99,7 +99,7 @@ class Health:
                         told = status
                     await changed.wait()
         except TimeoutError:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watch has reached its time limit: watch again")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watch has reached its time limit; watch again")
 
     async def _service(self, context: Context) -> str:
         """The service name in the request; end the call if the request is invalid or does not arrive in time."""
@@ -114,7 +114,7 @@ class Health:
 
 
 class _Places:
-    """Limits concurrent calls: beyond the maximum, a new one ends the oldest, so strangers block none."""
+    """Limits concurrent calls: beyond the maximum, a new one ends the oldest, so strangers lock nobody out."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -149,7 +149,7 @@ class MethodRegistry:
     """Registers only the urgent methods individually, in place of the server.
 
     grpc.aio has a queue for each registered method and one for all others, and waits on all of them for every call:
-    with all registered, as in generated code, each call would be a quarter slower.
+    if all were registered, as in generated code, each call would be a quarter slower.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
@@ -186,12 +186,12 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 # Options that close connections without a call after a minute; clients reconnect by themselves.
 IDLE = (("grpc.max_connection_idle_ms", 60_000),)
-# A call that is reset immediately counts as open until the server has looked at it, so this limits what a flood of such
-# calls takes. It also refuses some calls of an honest burst, which can be repeated.
+# A call that is reset immediately counts as open until the server has looked at it, so this limits the cost of a flood
+# of such calls. It also refuses some calls of an honest burst, which clients can repeat.
 FOR_STRANGERS = (("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),)
 # Options for addresses that strangers cannot reach: all calls of a burst of any size are accepted.
 FOR_FRIENDS = (("grpc.http.overload_protection", 0),)
-# The connections of one address may use at most one in this number of the files that the process may open.
+# The connections to one address may use at most 1/CONNECTIONS_SHARE of the files that the process may open.
 CONNECTIONS_SHARE = 2
 
 
@@ -216,8 +216,8 @@ class GrpcServer:
         """Create and register the services; nothing is served before `start`.
 
         `behind_proxy`: `x-forwarded-for` is trusted. `reachable`: strangers can reach an address. `access` is for calls
-        among nodes, None for one server. `ends_when_unused`: clients keep connections without a call, because the
-        server stops without them.
+        between nodes, None for a single server. `ends_when_unused`: clients keep idle connections, because the server
+        stops without them.
         """
         watching = watching or WatchSettings()
         store = services.store
@@ -277,7 +277,7 @@ class GrpcServer:
         return NodeLists(router.cluster, router.peers, router.marks, hub.conversation_list).followed
 
     def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
-        """Listen, with TLS if there are `credentials`; port 0 becomes the chosen one. Raises CannotListenError."""
+        """Listen, with TLS if there are `credentials`; return the address with its port. Raises CannotListenError."""
         _probe(where)
         if where.path:
             credentials = grpc.local_server_credentials(grpc.LocalConnectionType.UDS)
@@ -288,7 +288,7 @@ class GrpcServer:
             else:
                 port = self._server.add_secure_port(where, credentials)
         except RuntimeError:
-            raise CannotListenError(where, "gRPC refuses it") from None
+            raise CannotListenError(where, "gRPC rejected the address") from None
         finally:
             os.umask(mask)
         return where if where.path else Listen(where.host, port)
@@ -305,7 +305,7 @@ class GrpcServer:
         self._health.report(serving=False)
 
     async def stop(self) -> None:
-        """End the streams with UNAVAILABLE, then the other calls, then the threads, in a limited time."""
+        """End the streams with UNAVAILABLE, then the other calls, then the threads, within a time limit."""
         if self._greeting is not None:
             self._greeting.cancel()
         self.watchers.shut_down()
@@ -325,9 +325,9 @@ def _options(reachable: bool, ends_when_unused: bool) -> tuple[tuple[str, int], 
 
 
 def max_connections() -> int:
-    """The maximum of connections to each address; further ones are closed at once.
+    """The maximum number of connections to each address; further ones are closed at once.
 
-    So strangers who use up one address block neither others nor running conversations.
+    Strangers who use up one address thus affect neither other addresses nor running conversations.
     """
     return max(1, machine.max_open_files() // CONNECTIONS_SHARE)
 
@@ -401,6 +401,6 @@ def _probe_path(where: Listen) -> None:
         except OSError as error:
             raise CannotListenError(where, (error.strerror or "").lower()) from None
         else:
-            raise CannotListenError(where, "another server does")
+            raise CannotListenError(where, "another server listens there")
     if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
-        raise CannotListenError(where, "its directory is missing or cannot be written")
+        raise CannotListenError(where, "its directory is missing or not writable")

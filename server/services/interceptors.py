@@ -46,7 +46,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 async def read_request(context: Context, seconds: float | None) -> bytes:
-    """Read the request within `seconds`, None: within the call's deadline.
+    """Read the request within `seconds`, or within the call's deadline if None.
 
     Raises RequestTimeoutError, or MalformedRequestError if the client ends the call without one.
     """
@@ -64,7 +64,7 @@ async def read_request(context: Context, seconds: float | None) -> bytes:
 def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *, response_streaming: bool) -> Handler:
     """A handler that calls `behaviour` before the request is read.
 
-    It must not use the iterator of requests, and passes the context to `read_request`.
+    `behaviour` must not use the iterator of requests; it passes the context to `read_request`.
     """
     if response_streaming:
         return grpc.stream_stream_rpc_method_handler(behaviour, None, serialize)
@@ -72,7 +72,7 @@ def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *,
 
 
 def peer_of(context: Context) -> str:
-    """The peer's address, such as `ipv4:192.0.2.1:50000`; over the Unix socket the gateway reports its client's."""
+    """The peer's address, such as `ipv4:192.0.2.1:50000`; over the Unix socket, the gateway reports its client's."""
     return forwarded_peer_of(context) if (peer := context.peer()).startswith("unix:") else peer
 
 
@@ -87,7 +87,7 @@ def forwarded_peer_of(context: Context) -> str:
         address = ipaddress.ip_address(last)
     except ValueError:
         return context.peer()
-    return f"ipv{address.version}:{address}".partition("%")[0]  # without an IPv6 scope, which may be any text
+    return f"ipv{address.version}:{address}".partition("%")[0]  # without an IPv6 scope, which may be any string
 
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self._guarded: dict[str, Handler] = {}
         self._router = router
         self._forwarded: dict[str, Handler] = {}
-        self._strangers = OutageLog(log, "nodes are known by their token again")
+        self._strangers = OutageLog(log, "callers that claim to be nodes have the right token again")
 
     async def intercept_service(
         self,
@@ -186,9 +186,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
-        """The handler of a call that claims to come from a node, refused without the token that all share.
+        """The handler of a call that claims to come from a node; refused without the token that all nodes share.
 
-        That node authenticates the client, counts the call, and ends it with the client's token.
+        The calling node authenticates the client, counts the call, and ends it when the client's token expires.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
@@ -224,7 +224,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             origin = CommandOrigin("", peer=address_of(self._client_of(context)), method=_name_of(method))
             if stranger:
                 self._strangers.failed(
-                    f"{origin.peer} calls as a node, with another token than cluster.token_file has here: refused"
+                    f"refused {origin.peer}, which calls as a node, but not with the token in cluster.token_file"
                 )
             self._refusals.note(origin, "", _reason_in(status))
             await abort(context, status)
@@ -285,8 +285,8 @@ class GuardedMethod:
     ) -> None:
         """`live` ends calls whose token is revoked, `note` records refusals, `client_of` returns the client's address.
 
-        `further` identifies callers by certificates and the authorizer, `route` finds the node that serves a call; None
-        without these.
+        `further` identifies callers by certificates and the authorizer, `route` finds the node that serves a call; both
+        may be None.
         """
         self._method = method
         self._name = _name_of(method)
@@ -333,7 +333,7 @@ class GuardedMethod:
         return response
 
     async def _answer(self, context: Context, call: _Observed) -> Any:
-        """Identify the caller, check role and quotas, only then read, check and execute the request.
+        """Identify the caller, check role and quotas, and only then read, check and execute the request.
 
         Raises the error that refuses or fails the call.
         """
@@ -372,7 +372,7 @@ async def _within_time(aborting: Awaitable[NoReturn]) -> None:
 
 
 async def looked_further(authentication: Authentication, context: Context) -> Caller:
-    """The caller of token, certificate and authorizer, also set as `caller`.
+    """The caller identified by token, certificate or authorizer; also sets `caller`.
 
     Raises UnauthenticatedError or AuthorizerUnavailableError.
     """
@@ -419,7 +419,7 @@ class _Observed:
         self._request_id = getattr(request, "request_id", "")
 
     def origin(self) -> CommandOrigin:
-        """The caller and its address, of a forwarded call as the other node reports them."""
+        """The caller and its address; for a forwarded call, as the other node reports them."""
         if (forwarded := forwarded_origin.get()) is not None:
             return forwarded
         who, address = caller.get(None), address_of(self._peer())
@@ -452,7 +452,7 @@ def _decoded(decode: Callable[[bytes], Message], raw: bytes) -> Message:
     try:
         request = decode(raw)
     except DecodeError:
-        text = "malformed request, or nested too deeply; is the client of another version?"
+        text = "the request is malformed or nested too deeply; the client may be of another version"
         raise errors.MalformedRequestError(("", text)) from None
     return request
 
@@ -470,4 +470,4 @@ async def _call(behaviour: Callable[..., Any], request: Message, context: Contex
 
 
 def _subject(request: Any) -> str:
-    return name_in(request) or "a request about no conversation"
+    return name_in(request) or "a request without a conversation"

@@ -1,6 +1,6 @@
 """The settings of the server, from flags, BEDROCK_* variables, a TOML file and defaults; the first of these wins.
 
-Every type is checked when the tree is read; what contradicts itself is refused by `check_consistency`.
+Every type is checked when the tree is read; `check_consistency` refuses settings that contradict each other.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from server.settings import setting_values
 
 MAX_PATH_CHARS = 1_024
 _Path = Annotated[str, Meta(description="must be an absolute path")]
-ADDRESS = "must be host:port, with the port that others reach"
+ADDRESS = "must be host:port, as other nodes reach it"
 
 
 class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[str, Meta(description=ADDRESS)]
     token_file: Annotated[Path, Meta(description="must be a file with the token that all servers share")]
     """The file with the secret token that all nodes share."""
-    name: Annotated[str, Meta(min_length=1, max_length=100, description="must be a text of 1 to 100 characters")] = (
+    name: Annotated[str, Meta(min_length=1, max_length=100, description="must be a string of 1 to 100 characters")] = (
         field(default_factory=socket.gethostname)
     )
     """The node's name in lists and logs; by default the name of the machine."""
@@ -58,7 +58,7 @@ class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     lease_seconds: Annotated[float, Meta(ge=1, le=60, description="must be between 1 and 60")] = 10.0
     """Seconds without a heartbeat after which other nodes take over a node's conversations; equal on all nodes."""
     workspaces: Annotated[
-        tuple[_Path, ...], Meta(max_length=100, description="must be a list of 100 directories at most")
+        tuple[_Path, ...], Meta(max_length=100, description="must be an array of at most 100 directories")
     ] = ()
     """Directories that this server has, but not every other node; conversations there are served here."""
 
@@ -67,7 +67,7 @@ class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
         if not port or any(each.isspace() for each in host):
             raise ValueError(f".address: {ADDRESS}")
         if not self.name.isprintable():
-            raise ValueError(".name: must be a text of printable characters")
+            raise ValueError(".name: must contain only printable characters")
         force_setattr(self, "workspaces", tuple(map(_workspace, self.workspaces)))
 
 
@@ -75,7 +75,7 @@ def _workspace(path: str) -> str:
     above = directories_above(path) if path.isprintable() and len(path) <= MAX_PATH_CHARS else ()
     if not above or above[0] == "/":
         raise ValueError(
-            f".workspaces: {path!r} must be an absolute path of {MAX_PATH_CHARS} characters at most, beneath the root"
+            f".workspaces: {path!r} must be an absolute path of at most {MAX_PATH_CHARS} characters, other than /"
         )
     return above[0]
 
@@ -92,7 +92,7 @@ class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, Any] = {}
 
 
-RuleText = Annotated[str, Meta(pattern=r"\S", description="must be a text")]
+RuleText = Annotated[str, Meta(pattern=r"\S", description="must be a non-blank string")]
 
 
 class ApprovalRuleTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +110,7 @@ class ApprovalRuleTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings that have one value each, which flags and environment variables can contain, too."""
+    """The settings with a single value, which flags and environment variables can set, too."""
 
     data_dir: Path
     database: setting_values.Database = ""
@@ -136,19 +136,19 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retention_archived_days: setting_values.Days = 0.0
     """How many days archived conversations are kept; 0 for no limit."""
     retention_audit_days: setting_values.Days = 90.0
-    """How many days refused calls and deletions stay in the audit trail, at most 100,000; 0 for no limit of time."""
+    """How many days refused calls and deletions stay in the audit trail, at most 100,000; 0 for no time limit."""
     reflection: bool = False
-    """Whether the server offers gRPC reflection, by which tools like grpcurl list its methods."""
+    """Whether the server offers gRPC reflection, with which tools like grpcurl list its methods."""
     tls_certificate: Path | None = None
     """The PEM file with the certificate and its chain, for the address in `listen`; None for no TLS."""
     tls_key: Path | None = None
     insecure_behind_proxy: bool = False
-    """Whether a proxy encrypts and restricts access, whose header has the client's address."""
+    """Whether a proxy encrypts and restricts access, and passes on the client's address in a header."""
     metrics_listen: setting_values.PortListen | None = None
-    """The address at which Prometheus gets metrics by HTTP; None if no metrics are served."""
+    """The address at which Prometheus gets metrics over HTTP; None for no metrics."""
     otlp_endpoint: setting_values.Url = ""
     otlp_contents: tuple[setting_values.Content, ...] = ()
-    """The names of those span attributes with conversation contents that the operator allows the collector to get."""
+    """The span attributes with conversation contents that may be sent to the collector."""
     sandbox: Annotated[str, settings_checks.one_of(setting_values.SANDBOXES)] = "auto"
     """"A" demands namespaces, "B" only Landlock and seccomp; "auto" is the best that the machine can do."""
     workspace_protected: tuple[setting_values.NamesBelow, ...] = WORKSPACE_PROTECTED
@@ -163,7 +163,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 _HostName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description="must be a host name")]
 _Origin: TypeAlias = Annotated[
-    str, Meta(pattern=r"^https?://[A-Za-z0-9.\-\[\]:]+\Z", description="must be like https://app.example")
+    str, Meta(pattern=r"^https?://[A-Za-z0-9.\-\[\]:]+\Z", description="must be an origin such as https://app.example")
 ]
 
 
@@ -181,29 +181,27 @@ class NewThread(Struct, frozen=True, forbid_unknown_fields=True):
 
 class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     allow_hosts: tuple[_HostName, ...] = ()
-    """The names by which clients reach this machine; its addresses and localhost need not be named."""
+    """Host names by which clients reach this machine; its addresses and localhost need not be listed."""
     allow_origins: tuple[_Origin, ...] = ()
     """The origins of web pages that may call, such as `https://app.example`."""
     new_thread: NewThread | None = None
-    """What becomes of a run of AG-UI in a thread that is not there; None to refuse it."""
+    """How an AG-UI run in a new thread creates its conversation; None to refuse it."""
 
 
 class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """All that the settings file can contain.
+    """Everything that the settings file can contain.
 
     Properties raise ValueError with a message such as "principals.NAME.roots: why".
     """
 
-    providers: Annotated[dict[str, dict[str, Any]], Meta(description="must be tables, [providers.NAME]")] = {}
+    providers: Annotated[dict[str, dict[str, Any]], Meta(description="must be [providers.NAME] tables")] = {}
     """The model providers, by name, as `actors.adapters.llm.provider` reads them."""
-    models: Annotated[dict[str, Any], Meta(description='must be tables, [models."name"]')] = {}
-    mcp_servers: Annotated[tuple[dict[str, Any], ...], Meta(description="must be tables, [[mcp_servers]]")] = ()
+    models: Annotated[dict[str, Any], Meta(description='must be [models."NAME"] tables')] = {}
+    mcp_servers: Annotated[tuple[dict[str, Any], ...], Meta(description="must be [[mcp_servers]] tables")] = ()
     """The MCP servers, as `actors.adapters.mcp.server_settings` reads them."""
     mcp_from_clients: dict[str, Any] = {}
     """Which MCP servers clients may add to a conversation."""
-    approval_rules: Annotated[
-        tuple[ApprovalRuleTable, ...], Meta(description="must be tables, [[approval_rules]]")
-    ] = ()
+    approval_rules: Annotated[tuple[ApprovalRuleTable, ...], Meta(description="must be [[approval_rules]] tables")] = ()
     principal_tables: settings_checks.Named[PrincipalTable] = field(
         name="principals", default_factory=settings_checks.Named
     )
@@ -236,14 +234,14 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, d
 
 
 class Config(Settings, frozen=True, kw_only=True):
-    """The settings of a server, with their origins. Its text shows none of them, since some are secret."""
+    """The settings of a server, with their origins. Its repr shows none of them, because some are secret."""
 
     listen_tables: tuple[setting_values.Listener, ...] = ()
-    """The addresses of the tables [[listen]] in the settings file; they are used if `listen` is None."""
+    """The [[listen]] tables of the settings file; used if `listen` is None."""
     file: Path | None = None
     """The settings file; None if there is none."""
     environ: Mapping[str, str] = {}
-    """The environment variables, in which API keys of well-known providers are looked up."""
+    """The environment variables in which API keys of well-known providers are looked up."""
     origins: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
@@ -258,11 +256,11 @@ class Config(Settings, frozen=True, kw_only=True):
         return self.refusal(f"{setting}: needs the extra `{extra}`: `pip install ./clients '.[{extra}]'` in a checkout")
 
     def check_extra(self, setting: str, extra: str, *modules: str) -> None:
-        """Raise ConfigError if one of the modules is not installed, for which a setting needs an extra."""
+        """Raise ConfigError if one of `modules`, which belong to the extra, is not installed."""
         for module in modules:
             try:
                 found = find_spec(module)
-            except ModuleNotFoundError:  # nor is the package of the module
+            except ModuleNotFoundError:  # the module's package is missing, too
                 found = None
             if found is None:
                 raise self.without_extra(setting, extra)
@@ -317,20 +315,20 @@ def check_consistency(config: Config, tables: tuple[setting_values.Listener, ...
     ("cluster.ca: why").
     """
     if config.certificate_names and not any(each.client_ca for each in tables):
-        raise ValueError("client_certificates: no [[listen]] has a client_ca, so clients are not asked for one")
+        raise ValueError("client_certificates: no [[listen]] has a client_ca, so no client is asked for one")
     _ = config.client_certificates, config.quotas  # these need all other tables of principals
     if config.cluster is not None:
         _check_cluster(config, config.cluster)
     listen, tls = config.listen, config.tls_certificate is not None
     if config.listen_tables and (tls or config.tls_key or config.insecure_behind_proxy):
         raise setting_values.ConfigError(
-            "tls_certificate, tls_key and insecure_behind_proxy are about the one address of `listen`: each table "
-            "[[listen]] has its own certificate, key or insecure_behind_proxy"
+            "tls_certificate, tls_key and insecure_behind_proxy belong to the one address in `listen`; in tables "
+            "[[listen]], set certificate, key or insecure_behind_proxy"
         )
     if tls != (config.tls_key is not None):
-        raise setting_values.ConfigError("tls_certificate and tls_key are needed together")
+        raise setting_values.ConfigError("tls_certificate and tls_key must be set together")
     if config.insecure_behind_proxy and (tls or listen is None or listen.path):
-        raise ValueError("insecure_behind_proxy: only for host:port without TLS")
+        raise ValueError("insecure_behind_proxy: allowed only for host:port without TLS")
     if (http := config.http_listen) and not (http.local or config.encrypted or config.behind_proxy):
         raise ValueError(
             f"http_listen: {setting_values.unencrypted(http)}Set tls_certificate and tls_key, or listen on 127.0.0.1"
@@ -346,13 +344,13 @@ def check_consistency(config: Config, tables: tuple[setting_values.Listener, ...
 def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
     """Raise ValueError if there is no database to share, or if nodes would send their token to others without TLS."""
     if not config.database:
-        raise ValueError("cluster: needs database: only servers that share one form a cluster")
+        raise ValueError("cluster: requires `database`, because only servers that share one form a cluster")
     host, _ = settings_checks.host_and_port(cluster.address) or ("", 0)
     in_mesh = any(each.insecure_behind_proxy for each in config.listeners)
     if cluster.ca is None and not settings_checks.is_loopback(host) and not in_mesh:
         raise ValueError(
-            "cluster.ca: anyone on the network could read the nodes' token: name the authorities that sign the "
-            "nodes' certificates; insecure_behind_proxy is for networks in which a mesh encrypts everything"
+            "cluster.ca: required, or anyone on the network could read the nodes' token; name the authorities that sign "
+            "the nodes' certificates; insecure_behind_proxy is for networks in which a mesh encrypts everything"
         )
 
 
@@ -409,7 +407,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A setting as its type has it; a text, as in a variable, may stand for any value. Raises ValueError."""
+    """A setting as its type has it; a string, as in a variable, may stand for any value. Raises ValueError."""
     word = str(value).lower()
     if word == NO_VALUE.get(name):
         return None
@@ -451,7 +449,7 @@ def settings_file(chosen: Path | None, environ: Mapping[str, str]) -> Path | Non
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:
-    """The settings file; {} for None. Raises ConfigError, also if other users own or can change it."""
+    """Read the settings file; {} for None. Raises ConfigError, including when others own it or can change it."""
     if path is None:
         return {}
     try:

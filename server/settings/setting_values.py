@@ -1,4 +1,4 @@
-"""The types of the settings' values, such as addresses and lists of CPUs, and the error for what cannot be used."""
+"""The types of the settings' values, such as addresses and lists of CPUs, and the error for invalid ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.ports.telemetry import CONTENTS
 
 
 class ConfigError(Exception):
-    """A setting cannot be used. The text names the setting, where it comes from, and what it should be."""
+    """A setting cannot be used. The message names the setting, where it comes from, and what it should be."""
 
 
 MAX_CPUS = 8_192
@@ -33,12 +33,12 @@ class Listen(str):
 
     @classmethod
     def of(cls, value: object) -> Listen:
-        """The address that a text names. Raises ValueError if it is none."""
+        """Parse an address. Raises ValueError if it is invalid."""
         text = str(value)
         if text.startswith("unix:"):
             path = text.removeprefix("unix:").removeprefix("//")
             if not path.startswith("/"):
-                raise ValueError("the path of a Unix socket must be absolute: unix:/run/bedrock.sock")
+                raise ValueError("the path of a Unix socket must be absolute, as in unix:/run/bedrock.sock")
             return cls(path=path)
         if (found := host_and_port(text)) is None:
             raise ValueError("must be host:port, with port 0 for any free one, unix:/path, or none")
@@ -51,11 +51,11 @@ class Listen(str):
 
 
 class PortListen(Listen):
-    """An address for HTTP: host and port, or a port of this machine."""
+    """An HTTP address: host and port, or just a port on this machine."""
 
     @classmethod
     def of(cls, value: object) -> Listen:
-        """The address that a text names. Raises ValueError if it is none."""
+        """Parse an address. Raises ValueError if it is invalid."""
         text = str(value)
         if (found := host_and_port(f"127.0.0.1:{text}" if text.isdecimal() else text)) is None:
             raise ValueError("must be a port, host:port, or none")
@@ -92,14 +92,14 @@ NamesBelow: TypeAlias = Annotated[
     str,
     Meta(
         pattern=r"^(?!\.{0,2}(/|\Z))[^/]+(/(?!\.{0,2}(/|\Z))[^/]+)*\Z",
-        description="must be a name, or several with slashes between them, such as node_modules/.bin",
+        description="must be a name, or several joined by slashes, such as node_modules/.bin",
     ),
 ]
 Content: TypeAlias = Annotated[str, one_of(CONTENTS)]
 
 
 class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An address to listen on, and who can connect there: a table [[listen]]."""
+    """A table [[listen]]: an address to listen on, and who can connect."""
 
     where: Annotated[Listen, Meta(description="host:port, or unix:/path")] = field(name="address")
     certificate: Path | None = None
@@ -117,26 +117,26 @@ class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def check_listeners(listeners: tuple[Listener, ...]) -> None:
-    """Check the tables [[listen]] against themselves, one another and tokens without TLS.
+    """Check that the tables [[listen]] are consistent, and that no token crosses a network without TLS.
 
     Raises ValueError with a message such as "listen[1].address: why".
     """
     for number, listener in enumerate(listeners, 1):
         where, address, encrypted = f"listen[{number}]", listener.where, listener.certificate is not None
         if (address.path or address.port) and address in [each.where for each in listeners[: number - 1]]:
-            raise ValueError(f"{where}.address: another table has the address {address}, too; merge them")
+            raise ValueError(f"{where}.address: another table has the same address, {address}; merge them")
         if encrypted != (listener.key is not None):
-            raise ValueError(f"{where}: certificate and key are needed together")
+            raise ValueError(f"{where}: certificate and key must be set together")
         if address.path and encrypted:
-            raise ValueError(f"{where}.certificate: a Unix socket needs none: only its owner can connect to it")
+            raise ValueError(f"{where}.certificate: a Unix socket needs none, because only its owner can connect")
         if listener.client_ca is not None and not encrypted:
-            raise ValueError(f"{where}.client_ca: needs TLS: certificate and key")
+            raise ValueError(f"{where}.client_ca: requires TLS; set certificate and key")
         if listener.insecure_behind_proxy and (encrypted or address.path):
-            raise ValueError(f"{where}.insecure_behind_proxy: only for host:port without TLS")
+            raise ValueError(f"{where}.insecure_behind_proxy: allowed only for host:port without TLS")
         if not (address.local or encrypted or listener.insecure_behind_proxy):
             raise ValueError(f"{where}.address: {unencrypted(address)}Set certificate and key, or listen on 127.0.0.1")
     if len({each.client_ca for each in listeners} - {None}) > 1:
-        raise ValueError("listen: every client_ca must be the same: names in certificates do not show who signed them")
+        raise ValueError("listen: every client_ca must be the same, as a certificate's names do not show who signed it")
 
 
 def unencrypted(where: Listen) -> str:

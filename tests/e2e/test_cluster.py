@@ -207,7 +207,7 @@ def _refused(client: Client) -> bool:
 def test_a_node_with_another_lease_is_refused_with_both_values_and_leaves(nodes: Nodes, other: ServerProcess) -> None:
     nodes.table["lease_seconds"] = 7
     try:
-        with pytest.raises(AssertionError, match=r"cluster.lease_seconds is 7 here, and 5 at the node other: stop all"):
+        with pytest.raises(AssertionError, match=r"cluster.lease_seconds is 7 here, but 5 on node other; stop all"):
             nodes.start("differs")
     finally:
         nodes.table["lease_seconds"] = LEASE_SECONDS

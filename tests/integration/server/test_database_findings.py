@@ -92,7 +92,7 @@ def test_what_would_keep_a_server_from_starting_is_said_with_what_to_do(url: str
     add_node(url, 1, "one", "10.0.0.1:7421", 20)
     alone = found()["nodes"]
     assert (alone.level, alone.text) == ("fail", "one at 10.0.0.1:7421 (lease of 20 s)")
-    assert "needs a table [cluster]" in alone.advice
+    assert "needs a [cluster] table" in alone.advice
     assert found(clustered(tmp_path, 20))["nodes"].level == "ok"
     differs = found(clustered(tmp_path, 5))["nodes"]
     assert (differs.level, "is 5 here, and 20 at one: stop all" in differs.advice) == ("fail", True)

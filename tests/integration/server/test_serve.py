@@ -338,7 +338,7 @@ def test_a_second_server_does_not_take_a_socket_over(start: Callable[..., Server
     server.conversation()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "other"), "--listen", f"unix:{path}")
     assert code == 1
-    assert line == f"error: cannot listen on unix:{path}: another server does"
+    assert line == f"error: cannot listen on unix:{path}: another server listens there"
 
 
 def test_what_is_no_socket_is_not_listened_on(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_a_node_that_others_can_call_starts(tmp_path: Path, pems: Path, ca: str,
     ("ca", "certificate", "told"),
     [
         ("ours", "", "there is no tls_certificate"),
-        ("", "node", "cluster.ca: it is not set, but "),
+        ("", "node", "cluster.ca is not set, but "),
         ("others", "node", "unable to get local issuer certificate"),
         ("ours", "far", "IP address mismatch"),
     ],
@@ -235,12 +235,12 @@ def test_everything_can_be_given() -> None:
         ({"token_file": ""}, r"cluster\.token_file: must be a path"),
         ({"token_file": "~nobody-here/x"}, r"cluster\.token_file: user not found: '~nobody-here'"),
         ({"ca": 1}, r"cluster\.ca: must be a path"),
-        ({"name": ""}, r"cluster\.name: must be a text"),
-        ({"name": "a\nb"}, r"cluster\.name: must be a text"),
+        ({"name": ""}, r"cluster\.name: must "),
+        ({"name": "a\nb"}, r"cluster\.name: must "),
         ({"lease_seconds": 0.5}, r"cluster\.lease_seconds: must be between 1 and 60"),
-        ({"workspaces": "/mnt"}, r"cluster\.workspaces: must be a list of 100 directories at most"),
+        ({"workspaces": "/mnt"}, r"cluster\.workspaces: must be an array of at most 100 directories"),
         ({"workspaces": ["/mnt", "team-a"]}, r"cluster\.workspaces: 'team-a' must be an absolute path"),
-        ({"workspaces": ["/"]}, r"cluster\.workspaces: '/' must be .* beneath the root"),
+        ({"workspaces": ["/"]}, r"cluster\.workspaces: '/' must be .*, other than /"),
         ({"workspaces": ["*"]}, r"cluster\.workspaces: '\*' must be an absolute path"),
         ({"workspaces": ["/a\nb"]}, r"cluster\.workspaces: '/a\\nb' must be an absolute path"),
         ({"workspaces": ["/a", 1]}, r"cluster\.workspaces\[2\]: must be an absolute path"),
@@ -260,7 +260,7 @@ def test_what_is_needed_is_named(key: str) -> None:
 
 def test_only_servers_that_share_a_database_have_the_table(tmp_path: Path) -> None:
     table = '[cluster]\naddress = "127.0.0.1:1"\ntoken_file = "t"\n'
-    with pytest.raises(ConfigError, match="cluster: needs database"):
+    with pytest.raises(ConfigError, match="cluster: requires `database`"):
         loaded(tmp_path, table)
     assert loaded(tmp_path, table, BEDROCK_DATABASE="postgresql://db/bedrock").cluster is not None
 
@@ -278,7 +278,7 @@ def test_the_token_of_the_nodes_goes_over_no_network_in_the_clear(tmp_path: Path
     text = f'database = "postgresql://db/bedrock"\n[cluster]\naddress = "{address}"\ntoken_file = "t"\n'
     assert loaded(tmp_path, text + more).cluster is not None
     if more:
-        with pytest.raises(ConfigError, match=r"bedrock\.toml: cluster\.ca: anyone on the network could read"):
+        with pytest.raises(ConfigError, match=r"bedrock\.toml: cluster\.ca: required, or anyone on the network"):
             loaded(tmp_path, text)
 
 
@@ -330,7 +330,7 @@ def test_a_workspace_must_be_there_by_its_real_path(tmp_path: Path) -> None:
     there.mkdir()
     link.symlink_to(there)
     for named, refusal in (
-        (missing, "is not a directory on this machine: mount it"),
+        (missing, "is not a directory on this machine; mount it"),
         (link, f"contains a symbolic link; use {there}"),
     ):
         with pytest.raises(CannotStartError, match=f"{named} {refusal}"):

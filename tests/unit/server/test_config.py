@@ -102,7 +102,7 @@ def test_a_network_that_encrypts_may_be_listened_on_without_tls() -> None:
     assert config(listen="127.0.0.1:1", insecure_behind_proxy="yes").insecure_behind_proxy
     with_tls = {"listen": "0.0.0.0:1", "tls_certificate": "/c.pem", "tls_key": "/k.pem"}
     for useless in ({"listen": "none"}, {"listen": "unix:/s"}, with_tls):
-        with pytest.raises(ConfigError, match="--insecure-behind-proxy: only for host:port without TLS"):
+        with pytest.raises(ConfigError, match="--insecure-behind-proxy: allowed only for host:port without TLS"):
             load({"insecure_behind_proxy": "yes", **useless}, {"HOME": "/home/ada"})
 
 
@@ -151,20 +151,20 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(file: Path) -
         ("[[listen]]", "listen[1].address: required"),
         ('[[listen]]\naddress = "7421"', "listen[1].address: must be host:port"),
         ('[[listen]]\naddress = "0.0.0.0:1"', "listen[1].address: refusing to listen on 0.0.0.0:1 without TLS"),
-        ('[[listen]]\naddress = "127.0.0.1:1"\nkey = "/k"', "listen[1]: certificate and key are needed together"),
-        ('[[listen]]\naddress = "127.0.0.1:1"\nclient_ca = "/ca"', "listen[1].client_ca: needs TLS"),
+        ('[[listen]]\naddress = "127.0.0.1:1"\nkey = "/k"', "listen[1]: certificate and key must be set together"),
+        ('[[listen]]\naddress = "127.0.0.1:1"\nclient_ca = "/ca"', "listen[1].client_ca: requires TLS"),
         (f'[[listen]]\naddress = "unix:/s"\n{PAIR}', "listen[1].certificate: a Unix socket needs none"),
         (
             '[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "127.0.0.1:1"',
-            "listen[2].address: another table has the address 127.0.0.1:1, too",
+            "listen[2].address: another table has the same address, 127.0.0.1:1",
         ),
-        ('[[listen]]\naddress = "unix:/s"\ninsecure_behind_proxy = true', "only for host:port without TLS"),
+        ('[[listen]]\naddress = "unix:/s"\ninsecure_behind_proxy = true', "allowed only for host:port without TLS"),
         (
             f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n'
             f'[[listen]]\naddress = "[::]:2"\nclient_ca = "/b"\n{PAIR}',
             "listen: every client_ca must be the same",
         ),
-        (f'tls_certificate = "/c"\ntls_key = "/k"\n[[listen]]\naddress = "[::]:1"\n{PAIR}', "each table [[listen]]"),
+        (f'tls_certificate = "/c"\ntls_key = "/k"\n[[listen]]\naddress = "[::]:1"\n{PAIR}', "in tables [[listen]]"),
         (f'[client_certificates]\n"dns:a" = "ada"\n{ADA}', "client_certificates: no [[listen]] has a client_ca"),
         (
             f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n[client_certificates]\n"dns:a" = "eve"\n{ADA}',
@@ -206,7 +206,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
 def test_what_the_file_says_about_models_is_passed_on(file: Path) -> None:
     found = of_file(file, '[models."my-finetune"]\nwindow = 4096\nprice = { input = 1, output = 2 }\n')
     assert found.models == {"my-finetune": {"window": 4096, "price": {"input": 1, "output": 2}}}
-    with pytest.raises(ConfigError, match="models: must be tables"):
+    with pytest.raises(ConfigError, match="models: must be .* tables"):
         of_file(file, "models = 5\n")
 
 
@@ -597,7 +597,7 @@ def test_approval_rules_are_told_and_their_mistakes_found(file: Path) -> None:
     tools = ("bash", "mcp__a__b", "bsh")
     done = check_file(file, "".join(f'[[approval_rules]]\naction = "deny"\ntool = "{tool}"\n' for tool in tools))
     told = [line.partition(": ")[2] for line in done.output.splitlines() if " rule " in line]
-    odd = "deny the tool bsh, which the server does not have: only a client's tool can be meant"
+    odd = "deny the tool bsh, which is not a tool of the server: only a client's tool can match"
     assert told == ["deny the tool bash", "deny the tool mcp__a__b", odd]
     wrong = check_file(file, '[[approval_rules]]\naction = "allow"\ncommand_prefix = "sudo make"\n')
     assert wrong.exit_code == 2

@@ -43,8 +43,8 @@ def test_rules_are_read_in_their_order(tmp_path: Path) -> None:
         ('action = "deny"', "must have an action and exactly one of tool, command"),
         ('action = "deny"\ntool = "a"\npath = "/b"', "exactly one of"),
         ('action = "deny"\nwhere = "a"', r"approval_rules\[1\].where: unknown; known keys: action, tool"),
-        ('action = "deny"\ntool = 5', r"approval_rules\[1\].tool: must be a text"),
-        ('action = "deny"\ncommand = " "', r"approval_rules\[1\].command: must be a text"),
+        ('action = "deny"\ntool = 5', r"approval_rules\[1\].tool: must be a non-blank string"),
+        ('action = "deny"\ncommand = " "', r"approval_rules\[1\].command: must be a non-blank string"),
         ('action = "allow"\ncommand_prefix = "bash"', r"approval_rules\[1\].command_prefix: must not begin with bash"),
         ('action = "deny"\npath = "src"', r"approval_rules\[1\].path: must be an absolute directory"),
     ],
@@ -56,5 +56,5 @@ def test_a_rule_that_cannot_be_used_is_named(tmp_path: Path, table: str, said: s
 
 
 def test_what_is_no_list_of_tables_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"approval_rules: must be tables, \[\[approval_rules\]\]"):
+    with pytest.raises(ConfigError, match=r"approval_rules: must be \[\[approval_rules\]\] tables"):
         load({}, {}, written(tmp_path, 'approval_rules = "none"\n'))
