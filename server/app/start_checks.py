@@ -123,9 +123,7 @@ def _schema(report: DatabaseReport) -> DatabaseFinding:
         return DatabaseFinding(OK, "tables", f"none yet: the first start creates them in the schema {report.schema}")
     if report.missing:
         text = f"of an older version, without {', '.join(report.missing)}"
-        return DatabaseFinding(
-            WARN, "tables", text, "The next start of this version adds them; do not downgrade later."
-        )
+        return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not downgrade then.")
     return DatabaseFinding(OK, "tables", f"as this version creates them, in the schema {report.schema}")
 
 

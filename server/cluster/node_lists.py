@@ -5,7 +5,7 @@ only the changes of its own conversations, never changes that it has received, a
 the receivers need not read the database. If changes may have been missed (because a node joined, was lost or could not
 be reached), the clients' streams end, and the clients begin again with the whole list, as after any broken connection.
 
-Each node calls every new node once, so that wrong settings, such as different tokens, are logged early.
+Each node calls every new node once, so that misconfiguration, such as different tokens, is logged early.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from server.streams.watch_conversations import FollowedNodes
 log = logging.getLogger(__name__)
 
 WATCH_LIST = "/bedrock.nodes.v1.Nodes/WatchList"
-# How many seconds a client's new stream waits for the lists of other nodes, before it begins without some of them.
+# How many seconds a client's new stream waits for other nodes' lists before it begins without the missing ones.
 READY_SECONDS = 2.0
 # Seconds between two checks for new nodes, and between two attempts to connect to a node.
 LOOK_SECONDS = 1.0
@@ -56,7 +56,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[NodeChange, ...])
 
 
 class NodeListStream(Stream):
-    """Sends this node's list changes to another node; an empty message first, after which no change is missed."""
+    """Sends this node's list changes to another node; first an empty message, after which no change is missed."""
 
     def __init__(
         self, streams: Streams, feed: ListFeed, wakeups: Wakeups, write: Callable[[bytes], Awaitable[None]]
@@ -201,7 +201,7 @@ class NodeLists:
 
 # The first call to another node: its incarnation, which distinguishes a restarted node from its predecessor.
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
-# A node is listed before it begins to listen, so it may leave greetings unanswered for so long without a warning.
+# A node is listed before it begins to listen, so it may leave greetings unanswered this long without a warning.
 NEW_SECONDS = 5.0
 ANSWER_SECONDS = 2.0
 

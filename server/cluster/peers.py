@@ -1,12 +1,12 @@
-"""Connections to other nodes of the cluster, and the metadata with which a node proves itself and names the caller.
+"""Connections to other nodes of the cluster, and the metadata that proves a node's identity and names the caller.
 
-There are several connections to each node, because one connection carries a limited number of calls at a time. Long
+There are several connections to each node, because one connection carries a limited number of concurrent calls. Long
 streams and urgent calls have their own connections, so that other calls cannot make them wait. A connection is
 opened when needed, kept open, and closed when its node is declared dead.
 
 The token that all nodes share proves that a node has sent the call. The node that a client called has authenticated the
 caller, and checked the role, the quotas and the operator's rules; it does not pass on the caller's own token. The node
-that receives the call believes the metadata about the caller only if the token is right.
+that receives the call believes the metadata about the caller only if the token is valid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 TOKEN, ORIGIN = "bedrock-node-token", "bedrock-origin-bin"
 # Every response of a node has this trailer, with the address of the node that served the call.
 OWNER = "bedrock-owner"
-# The trailer with which a node refuses a forwarded call, without any effect, as it does not own the conversation.
+# The trailer with which a node refuses a forwarded call, without any effect, because it does not own the conversation.
 NOT_OWNER = "bedrock-not-owner"
 MAX_ORIGIN_BYTES = 4_096
 MIN_TOKEN_CHARS = 32
@@ -53,7 +53,7 @@ class NodeMarks:
         self._token = token
 
     def on(self, origin: CommandOrigin) -> Metadata:
-        """The metadata of a call to another node: the token, the caller `origin` and any trace context."""
+        """The metadata of a call to another node: the token, the caller (`origin`) and any trace context."""
         marks = ((TOKEN, self._token), (ORIGIN, _encode(origin)))
         traced = trace_parent.get()
         return (*marks, ("traceparent", traced)) if traced else marks
@@ -84,12 +84,12 @@ class NodeMarks:
 
 LOOK_SECONDS = 2.0
 
-_SILENT = "no response: check that its cluster.address is reachable from other machines and that no firewall blocks it"
+_SILENT = "no response; check that its cluster.address is reachable from other machines and that no firewall blocks it"
 _CLOSED = "connection refused: the node has stopped, or does not listen on its cluster.address"
-_UNKNOWN = "the name of its cluster.address is not known on this machine"
-_NEEDS_TLS = "it uses TLS: set cluster.ca here, with the authorities that sign the nodes' certificates"
-_HAS_NO_TLS = "it does not use TLS: set tls_certificate and tls_key there, or cluster.ca at no node"
-_NO_NODE = "not a node, or out of connections"
+_UNKNOWN = "the host name in its cluster.address cannot be resolved on this machine"
+_NEEDS_TLS = "it uses TLS; set cluster.ca here to the authorities that sign the nodes' certificates"
+_HAS_NO_TLS = "it does not use TLS; set tls_certificate and tls_key there, or remove cluster.ca on all nodes"
+_NO_NODE = "it is not a node, or has no connections left"
 _UNTRUSTED = "its certificate is not signed by cluster.ca here, or is for another host"
 _PASSED = "it was reached shortly afterwards"
 
@@ -97,7 +97,7 @@ _PASSED = "it was reached shortly afterwards"
 class Obstacle(NamedTuple):
     text: str
     for_good: bool = False
-    """Whether the node certainly stays unreachable until somebody changes a setting."""
+    """Whether the node is certain to stay unreachable until somebody changes a setting."""
 
 
 async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
@@ -116,7 +116,7 @@ async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
     except (socket.gaierror, UnicodeError):
         return Obstacle(_UNKNOWN)
     except OSError as error:
-        return Obstacle(f"{(error.strerror or 'it cannot be reached').lower()}: check its cluster.address")
+        return Obstacle(f"{(error.strerror or 'it cannot be reached').lower()}; check its cluster.address")
     try:
         await _tried(host, int(port), _context(authorities))
     except ssl.SSLCertVerificationError as error:
@@ -153,7 +153,7 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 2.0
 # How many seconds a node that is not declared dead may be unreachable before calls to it are no longer repeated.
 HOPELESS_SECONDS = 20.0
-# Less than a server admits per connection, so that no stream has to wait until another one ends.
+# Fewer than a server admits per connection, so that no stream has to wait until another one ends.
 LASTING_CALLS = limits.MAX_STREAMS_PER_CONNECTION * 3 // 4
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -276,7 +276,7 @@ class NodeConnections:
     def refuses(self) -> None:
         """Record that the node refuses this node's token; log the first refusal until a call is accepted."""
         self._refused.failed(
-            f"{self._called} rejects this node's token: cluster.token_file must contain the same token on both nodes"
+            f"{self._called} rejects this node's token; cluster.token_file must contain the same token on both nodes"
         )
 
     def accepts(self) -> None:
@@ -286,7 +286,7 @@ class NodeConnections:
 
     def misled(self) -> None:
         """Record that another node answers at this address; log it once until the expected one does."""
-        self._misled.failed(f"{self._called} did not respond: its cluster.address leads to another node")
+        self._misled.failed(f"{self._called} did not respond; another node responds at its cluster.address")
 
     def _open(self) -> grpc.aio.Channel:
         if self._credentials is None:

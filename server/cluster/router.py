@@ -105,7 +105,7 @@ async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Me
     """Forward a unary call; the response and its trailing metadata.
 
     Raises PassedStatusError (not OK), NotOwnerError (nothing was changed), PeerLostError (no answer) or
-    AnswerTimeoutError (the deadline).
+    AnswerTimeoutError (deadline exceeded).
     """
     async with peer.channel(call.lane) as channel:
         method: Any = channel.unary_unary(call.method)
@@ -121,14 +121,14 @@ async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Me
 
 
 def raise_unless_cut(peer: NodeConnections) -> NoReturn:
-    """Re-raise the current CancelledError, or PeerLostError if the node was declared dead. In `except` blocks only."""
+    """Re-raise the CancelledError being handled, or raise PeerLostError if the node was declared dead."""
     if peer.cut and not is_cancelled():
         raise PeerLostError(sent=True) from None
     raise  # noqa: PLE0704 -- called in the handler of the exception
 
 
 def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
-    """Raise the exception of `forward` for a failed call; a trailer with an address shows that a node has answered."""
+    """Raise the exception of `forward` for a failed call; a trailer with an address shows that a node answered."""
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
     if NOT_OWNER in names:
@@ -146,8 +146,8 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
 class ForwardedStream(Stream):
     """Forwards a stream from the conversation's owner.
 
-    The next message is read once the client has the previous one. Limits, slow readers and shutdown are as for all
-    streams.
+    The next message is read once the client has the previous one. Limits, slow readers and shutdown are handled as in
+    all streams.
     """
 
     def __init__(
@@ -202,11 +202,11 @@ Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 # Methods whose calls may be repeated without a request id, even if the first attempt was executed.
 REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
-# How many seconds a call waits until its conversation is owned by a node that can be reached; then it fails.
+# How many seconds a call waits for its conversation to be owned by a reachable node before it fails.
 SEARCH_SECONDS = 5.0
 # A leaving node releases its conversations only after their runs have ended.
 LEAVING_SECONDS = 60.0
-# The second attempt follows without a pause; then each pause is twice as long as the one before.
+# The second attempt follows without a pause; from then on, each pause is twice as long as the one before.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 THREADS = 4
 
@@ -269,7 +269,7 @@ class CallRouter:
 
     @property
     def some_leave(self) -> bool:
-        """Whether any node of the cluster, this one included, is about to stop, and releases its conversations."""
+        """Whether any node of the cluster, including this one, is about to stop and is releasing its conversations."""
         return any(node.draining for node in self.cluster.nodes())
 
     def peer(self, node: Node) -> NodeConnections:
@@ -279,13 +279,13 @@ class CallRouter:
 
     def peer_died(self, node: Node) -> None:
         """End the calls to a node that was declared dead: its connections might never close. Thread-safe."""
-        with suppress(RuntimeError):  # raised if the loop is closed; then the connections are closed, too
+        with suppress(RuntimeError):  # raised if the loop is closed, in which case the connections are closed, too
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
         """The other node that serves calls about a conversation or directory; None: this one.
 
-        None also if the store does not answer, so that what is active here can be cancelled. Raises Rejected
+        Also None if the store does not answer, so that what is active here can be cancelled. Raises Rejected
         (WORKSPACE_OFFLINE).
         """
         find: Callable[[str], Node | None] = self._find.get(place, self.cluster.owner_of)
@@ -322,7 +322,7 @@ class ForwardedMethod:
         return await served_here(self._router, self._behaviour, request, context, claims=self._claims)
 
     def trailers(self, error: Exception) -> Trailers:
-        """Trailers that send the caller back to look for the owner, if this node is not it or shuts down."""
+        """Trailers that send the caller back to look for the owner, if this node is not it, or is shutting down."""
         leaves = isinstance(error, Rejected) and error.reason is Reason.SHUTTING_DOWN
         if leaves or isinstance(error, NotOwnerError):
             return ((NOT_OWNER, "1"),)
@@ -330,7 +330,7 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call here; with `claims` or images this node becomes the owner.
+    """Serve a call here; with `claims` or images, this node becomes the owner.
 
     Raises NotOwnerError, and the method's errors.
     """
@@ -353,7 +353,7 @@ def _has_id(request: Any) -> bool:
     return hasattr(request, "request_id") and bool(request.request_id)
 
 
-# The outcome that telemetry gets for an attempt to forward a call, by the error raised; "ended" for other errors.
+# The outcome reported to telemetry for an attempt to forward a call, by the error raised; "ended" for other errors.
 OUTCOMES = {
     PassedStatusError: "refused",
     NotOwnerError: "moved",
@@ -413,7 +413,7 @@ class RoutedMethod:
         try:
             subject = await self._subject(request)
         except ConversationNotFoundError:
-            return await self._behaviour(request, context)  # raises the error that the conversation does not exist
+            return await self._behaviour(request, context)  # raises the error for a missing conversation
         loop = asyncio.get_running_loop()
         until: float | None = None
         pause = 0.0
@@ -430,7 +430,7 @@ class RoutedMethod:
                     raise OwnerLostError from None
                 if lost.hopeless:
                     raise NotOwnerError("its owner is alive, but cannot be reached") from None
-            if self._router.streams.closing:  # otherwise the shutdown would cancel the call during the pause below
+            if self._router.streams.closing:  # otherwise shutdown would cancel the call during the pause below
                 raise Rejected(Reason.SHUTTING_DOWN)
             if until is None:  # set after the first failure, because a stream may have run for minutes before it failed
                 left = context.time_remaining()
@@ -444,7 +444,7 @@ class RoutedMethod:
             request = self._decode(raw)  # the method may have changed the request
 
     def _moves_on(self, refused: Rejected) -> bool:
-        """Whether another node will soon serve a call refused at shutdown; not streams, which clients resume."""
+        """Whether another node will soon serve a call refused at shutdown; not for streams, which clients resume."""
         stops = refused.reason is Reason.SHUTTING_DOWN and self._lane is not Lane.LASTING
         cluster = self._router.cluster
         me = cluster.me.incarnation

@@ -20,22 +20,22 @@ from server.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
 
 # The server would have to trust this process, so it believes certificates only from a gateway that it has started.
-NOT_PASSED_ON = "--client-ca: the server does not see the certificates of clients: every call needs a token, too"
+NOT_PASSED_ON = "--client-ca: the server does not see the certificates of clients: every call also needs a token"
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 
 
 @click.command()
-@click.option("--listen", default="127.0.0.1:7422", help="host:port to serve HTTP at. [127.0.0.1:7422]")
+@click.option("--listen", default="127.0.0.1:7422", help="host:port to serve HTTP on. [127.0.0.1:7422]")
 @click.option("--upstream", default="", help="The server: host:port, https://host:port or unix:/path. [the local one]")
-@click.option("--upstream-ca", type=FILE, help="A PEM file with the authorities that sign the server's certificate.")
+@click.option("--upstream-ca", type=FILE, help="PEM file with the authorities that sign the server's certificate.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the local server keeps its files.")
-@click.option("--allow-host", "hosts", multiple=True, help="A name by which clients reach the gateway.")
-@click.option("--allow-origin", "origins", multiple=True, help="An allowed origin of web pages (CORS).")
-@click.option("--tls-certificate", "certificate", type=FILE, help="A PEM file; needed to listen beyond this machine.")
-@click.option("--tls-key", "key", type=FILE, help="The PEM file with its key.")
-@click.option("--client-ca", type=FILE, help="A PEM file: clients need a certificate that one of these has signed.")
+@click.option("--allow-host", "hosts", multiple=True, help="Host name to accept in the Host header (repeatable).")
+@click.option("--allow-origin", "origins", multiple=True, help="Origin of web pages that may call (CORS; repeatable).")
+@click.option("--tls-certificate", "certificate", type=FILE, help="Certificate as PEM; required beyond this machine.")
+@click.option("--tls-key", "key", type=FILE, help="Private key for --tls-certificate, as PEM.")
+@click.option("--client-ca", type=FILE, help="PEM file with authorities; clients need a certificate signed by one.")
 @click.option("--insecure-behind-proxy", "behind_proxy", is_flag=True, help="Listen beyond this machine without TLS.")
-@click.option("--new-thread", default="", help="Template, as JSON, of the conversation for a new AG-UI thread.")
+@click.option("--new-thread", default="", help="Template, as JSON, for the conversation of a new AG-UI thread.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Log level on stderr. [info]")
 @click.option("--fd", type=int, hidden=True, help="A listening socket to use.")
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
@@ -53,7 +53,7 @@ def gateway(
     """Serve the API of a server as JSON over HTTP.
 
     Events are server-sent events. `bedrock serve --http` runs this beside the server. Callers send the token as
-    `Authorization: Bearer TOKEN`, also on this machine.
+    `Authorization: Bearer TOKEN`, even on this machine.
     """
     try:
         where = _checked(listen, options)
@@ -70,7 +70,7 @@ def gateway(
     from server.gateway.http_server import Gateway, serve  # noqa: PLC0415
 
     json_logs.set_up(log_level)
-    # The server writes them at once.
+    # The server writes them in one piece.
     secret, *link = (os.read(0, 4096).decode().split() if fd is not None else []) or [""]
     links = Links()
     if link:
@@ -104,16 +104,16 @@ def _checked(listen: str, options: Mapping[str, Any]) -> Listen:
     except ValueError:
         raise ConfigError("--listen: must be host:port, or a port") from None
     if (options["certificate"] is None) != (options["key"] is None):
-        raise ConfigError("--tls-certificate and --tls-key are needed together")
+        raise ConfigError("--tls-certificate and --tls-key must be set together")
     if options["client_ca"] and not options["certificate"]:
-        raise ConfigError("--client-ca needs --tls-certificate and --tls-key")
+        raise ConfigError("--client-ca requires --tls-certificate and --tls-key")
     if not (where.local or options["certificate"] or options["behind_proxy"]):
         raise ConfigError(f"{unencrypted(where)}Set --tls-certificate and --tls-key, or listen on 127.0.0.1")
     return where
 
 
 def _target(upstream: str) -> tuple[bool, str]:
-    """Whether the server is called with TLS, and its address as gRPC takes it. Raises ConfigError."""
+    """Whether the server is called with TLS, and its address as gRPC expects it. Raises ConfigError."""
     if upstream.startswith("unix:"):
         return False, upstream
     scheme, _, address = upstream.rpartition("://")
@@ -130,9 +130,9 @@ def _conversation(text: str) -> v1.Conversation:
     try:
         found = Parse(text, v1.Conversation())
     except ParseError as error:
-        raise ConfigError(f"--new-thread: is not a conversation as JSON: {error}") from None
+        raise ConfigError(f"--new-thread: must be a conversation as JSON ({error})") from None
     if not (found.working_directory and found.mode):
-        raise ConfigError("--new-thread: needs workingDirectory and mode")
+        raise ConfigError("--new-thread: must have workingDirectory and mode")
     return found
 
 
@@ -141,7 +141,7 @@ def _local(data_dir: Path | None) -> str:
     try:
         return ((data_dir or data_directory()) / ADDRESS_FILE).read_text().strip()
     except (OSError, ValueError):
-        raise ConfigError("no server is running on this machine: set one with --upstream") from None
+        raise ConfigError("no server is running on this machine; set one with --upstream") from None
 
 
 if __name__ == "__main__":

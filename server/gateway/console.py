@@ -1,6 +1,6 @@
 """Serves the console, a web page, and signs browsers in: a token is exchanged for a cookie that pages cannot read.
 
-Sessions are in this process' memory and end with it. A call with a session's cookie is forwarded with its token.
+Sessions are in this process's memory and end with it. A call with a session's cookie is forwarded with its token.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from server.gateway.json_responses import JSON, HttpError, encoded, error_respon
 from server.gateway.upstream import SESSION, BrowserSession
 
 _INSTALLED = Path(__file__).with_name("page")
-# The files of the page: next to this module in a wheel, in their source directory in a checkout.
+# The page's files: next to this module in a wheel, in their source directory in a checkout.
 PAGE = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "clients" / "console"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -64,13 +64,13 @@ class Links:
         return code
 
     def redeem(self, code: str) -> str:
-        """The token of a link, which is used up then; "" if it is used up or unknown."""
+        """Use up a link, and return its token; "" if it is already used up or unknown."""
         token, until = self._tokens.pop(code, ("", 0.0))
         return token if self._clock() < until else ""
 
 
 def _make_room(kept: dict[str, Any], most: int, ours: Iterator[str]) -> Any:
-    """Forget the oldest of `ours`, or the oldest of all, if `most` are kept, and return it."""
+    """If `most` are kept, forget and return the oldest of `ours`, or else the oldest of all."""
     return kept.pop(next(ours, next(iter(kept)))) if len(kept) >= most else None
 
 
@@ -145,7 +145,7 @@ class Console:
             raise HttpError(404, "file not found", grpc.StatusCode.NOT_FOUND) from None
 
     async def _sign_in(self, http: Request) -> Response:
-        """A response with the cookie of a new session, if the token or the link is right."""
+        """A response with the cookie of a new session, if the token or the link is valid."""
         _check_origin(http.scope, http)
         try:
             given = msgspec.convert(decoded(await body_of(http, MAX_BODY_BYTES, BODY_SECONDS)), SignIn)
@@ -154,9 +154,9 @@ class Console:
         token = self._links.redeem(given.link) if given.link else given.token.strip()
         if not token:
             text = "This link has been used or has expired. Run `bedrock console` for a new one."
-            raise HttpError(401, text if given.link else "token: is missing", grpc.StatusCode.UNAUTHENTICATED)
+            raise HttpError(401, text if given.link else "token: is required", grpc.StatusCode.UNAUTHENTICATED)
         if not (token.isascii() and token.isprintable()):
-            raise HttpError(401, "token: has characters that are invalid in a token", grpc.StatusCode.UNAUTHENTICATED)
+            raise HttpError(401, "token: contains characters that no token has", grpc.StatusCode.UNAUTHENTICATED)
         await self._known(Request(_authorized(http.scope, token)))
         _end(self._sessions.pop(_cookie(http), None))
         ours = (each for each, session in self._sessions.items() if session.token == token)
@@ -180,7 +180,7 @@ class Console:
 
 def _end(session: BrowserSession | None) -> None:
     if session is not None:
-        session.end(HttpError(401, "the session has ended: sign in again", grpc.StatusCode.UNAUTHENTICATED))
+        session.end(HttpError(401, "the session has ended; sign in again", grpc.StatusCode.UNAUTHENTICATED))
 
 
 def _authorized(scope: Scope, token: str) -> Scope:
@@ -196,12 +196,12 @@ def _check_origin(scope: Scope, http: Request) -> None:
 
 
 def _schemes(scope: Scope) -> set[str]:
-    """The schemes that a page of this origin can have: behind a proxy that encrypts, this process sees http."""
+    """The schemes that a page of this origin can have: behind a TLS proxy, this process sees http."""
     return {scope["scheme"], "https"}
 
 
 def _foreign() -> HttpError:
-    text = "pages of other origins cannot use the console's session: send the token in Authorization"
+    text = "pages of other origins cannot use the console's session; send the token in Authorization"
     return HttpError(403, text, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -220,7 +220,7 @@ def _secure(http: Request) -> bool:
 
 
 def _cookie(http: Request) -> str:
-    # Python's own parser stops at the first cookie of another program on this machine that it does not understand.
+    # Python's own parser stops at the first cookie that it does not understand, set by any program on this machine.
     found, name = cookie_parser(http.headers.get("cookie", "")), _name(http)
     return next((found[each] for each in (f"__Host-{name}", name) if each in found), "")
 

@@ -1,7 +1,7 @@
 """Sends the responses of streaming calls: as server-sent events, as lines of JSON, or as the bytes of one file.
 
 An event's id is its revision, so a client that reconnects with the last id it has seen misses nothing. Several
-streams can share a connection, since browsers allow six to a server; one that ends or fails leaves the others.
+streams can share a connection, since browsers allow six to a server; one that ends or fails does not affect the others.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from server.gateway.upstream import Upstream
 
 Item = TypeVar("Item")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
-# The longest time without data: then a comment is sent, so that proxies keep the connection open.
+# The longest time without data; after it, a comment is sent, so that proxies keep the connection open.
 COMMENT_SECONDS = 15.0
-COMMENT = b":\n"  # no blank line, which some clients take for an empty event
+COMMENT = b":\n"  # no blank line, which some clients would take for an empty event
 EMPTY = b"{}"
 # The number and maximum size of responses that are converted once for all watchers of the same stream.
 REMEMBERED, REMEMBERED_BYTES = 256, 16 * 1024
@@ -51,7 +51,7 @@ class Sent:
     data: bytes
     """JSON on one line."""
     id: int = 0
-    """The revision to resume after for a client that has seen the event; 0 for the previous one."""
+    """The revision after which a client that has seen the event resumes; 0: as for the previous event."""
     ours: bool = False
     """Whether the event is not part of the contract, so that a JSON line must name its kind."""
 
@@ -82,7 +82,7 @@ def resumed(request: Message, http: Request) -> None:
 def last_event(text: str) -> int:
     """The revision in the header Last-Event-ID. Raises MalformedRequestError."""
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise MalformedRequestError((LAST_EVENT, "must be the id of an event, which is a number"))
+        raise MalformedRequestError((LAST_EVENT, "must be the id of an event, a number"))
     return int(text)
 
 
@@ -113,7 +113,7 @@ def sent(message: Any) -> Sent:
     field = message.DESCRIPTOR.fields_by_name.get(chosen)
     revision = getattr(message, "revision", 0)
     if chosen == "caught_up" and isinstance(message, v1.Event):
-        revision = message.caught_up.head_revision  # all up to it was sent, or is in the snapshot
+        revision = message.caught_up.head_revision  # everything up to it was sent, or is in the snapshot
     return Sent(field.json_name if field else "message", encoded(as_json(message)), revision)
 
 
@@ -122,8 +122,8 @@ async def of_one_message(
 ) -> AsyncGenerator[Sent]:
     """Yield the response of SendMessage, and all events until its run has stopped.
 
-    The client has seen the events up to `seen`. A follow-up waits for its run; the events end if the message leaves the
-    queue without one.
+    The client has seen the events up to `seen`. For a follow-up, this waits for its run; the events end if the message
+    leaves the queue without one.
     """
     yield Sent("response", encoded(as_json(response)), ours=True)
     ours, run = response.message.name, response.run
@@ -140,7 +140,7 @@ async def of_one_message(
                 left = event.queue_changed.message.name == ours and event.queue_changed.fate in _OVER
                 stopped = event.HasField("run_stopped") and event.run_stopped.request_cycle == run
                 over = over or stopped or (left and not run)
-            if over:  # with the state after the end, which the same commit has published
+            if over:  # after the final state, which the same commit has published
                 return
 
 
@@ -161,7 +161,7 @@ async def start_response(
 ) -> Response:
     """The response of a stream once its first event is there; an earlier error is an HTTP status.
 
-    It ends with `end`, or with an error's event, which it also has once `stopping` is set.
+    It ends with `end`, or with an error event, also sent once `stopping` is set.
     """
     write: Callable[[Sent], bytes] = as_line if kind == LINES else as_event
     first = await first_of(stream)
@@ -196,8 +196,8 @@ async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
 
 
 async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:
-    """Yield the events of a stream, and None whenever none has come for some time. Raises HttpError at a stop."""
-    # One task reads all: a task for each event would cost more than the event.
+    """Yield the events of a stream, and None whenever it was silent for a while. Raises HttpError at a stop."""
+    # One task reads all events: a task for each would cost more than the event.
     arrived: asyncio.Queue[Sent | None] = asyncio.Queue(1)
 
     async def read() -> None:
@@ -220,14 +220,14 @@ async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) 
                 yield None
                 continue
             if stopping.is_set():
-                raise HttpError(503, "the gateway is stopping: resume", grpc.StatusCode.UNAVAILABLE)
+                raise HttpError(503, "the gateway is stopping; resume the stream", grpc.StatusCode.UNAVAILABLE)
             if event is not None:
                 yield event
         reading.result()
     finally:
         stop.cancel()
         reading.cancel()
-        while not reading.done():  # `stream` cannot be closed before, even if this task is cancelled again
+        while not reading.done():  # until then, `stream` cannot be closed, even if this task is cancelled again
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({reading})
 
@@ -254,7 +254,7 @@ def is_bytes(route: Route) -> bool:
 
 
 async def file_response(route: Route, name: str, responses: AsyncGenerator[Any]) -> Response:
-    """The response with a file once its first piece is there. `name` is that of the resource."""
+    """The response with a file once its first piece is there. `name` is the resource's."""
     first: Any = await first_of(responses) or route.response()
     of = name.rpartition("/")[2]
     if route.name == EXPORT:
@@ -272,7 +272,7 @@ def _response(content: AsyncGenerator[bytes], kind: str, disposition: str) -> Re
 
 
 async def _lines(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
-    """Yield the lines of an export. One that fails ends with a line about the error, as it cannot be resumed."""
+    """Yield the lines of an export. If it fails, the last line is the error, because an export cannot be resumed."""
     async with aclosing(rest):
         yield on_one_line(first.line.encode()) + b"\n"
         try:
@@ -315,9 +315,9 @@ def requests(body: bytes, subscribe: Route, watch: Route) -> list[tuple[bytes, R
     try:
         given = msgspec.convert(decoded(body), Followed)
     except msgspec.MsgspecError as error:
-        raise MalformedRequestError(("", f"the body must have subscriptions, or watch: {error}")) from None
+        raise MalformedRequestError(("", f"the body must contain subscriptions or watch ({error})")) from None
     if not given.subscriptions and given.watch is None:
-        raise MalformedRequestError(("subscriptions", "is required, or watch"))
+        raise MalformedRequestError(("subscriptions", "required unless watch is set"))
     if len(given.subscriptions) > MAX_FOLLOWED:
         raise MalformedRequestError(("subscriptions", f"must be at most {MAX_FOLLOWED}"))
     return list(_requests(given, subscribe, watch))
@@ -364,7 +364,7 @@ async def _pump(head: bytes, stream: AsyncGenerator[Sent], waiting: asyncio.Queu
         async with aclosing(stream) as found:
             async for each in found:
                 await waiting.put(_wrapped(head, each))
-    except Exception as error:  # noqa: BLE001 -- told of this stream, while the others go on
+    except Exception as error:  # noqa: BLE001 -- reported for this stream, while the others continue
         await waiting.put(_wrapped(head, Sent("error", encoded(as_error(error)[1]["error"]), ours=True)))
     else:
         await waiting.put(_wrapped(head, Sent("end", EMPTY, ours=True)))

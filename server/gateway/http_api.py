@@ -45,20 +45,20 @@ from server.gateway.upstream import Upstream
 OPENAPI = Path(__file__).with_name("openapi.json")
 log = logging.getLogger(__name__)
 
-# Maximum size of a body: a request of the contract's maximum size whose bytes are Base64, and its JSON.
+# Maximum size of a body: JSON of a request of the contract's maximum size, with its bytes in Base64.
 MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
-# The bytes and seconds of a body that are read before the server validates the token.
+# How many bytes of a body are read, and for how many seconds, before the server validates the token.
 STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
 # The time limit for that validation; after it, the call is refused.
 CHECK_SECONDS = 5.0
-# The errors of that check after which the caller is still a stranger, as after those that are not the server's own.
+# After these errors of that check, and after those that are not the server's own, the caller is still a stranger.
 UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 # How long calls may go on once the gateway stops.
 GRACE_SECONDS = 1.0
 AG_UI = "/ag-ui/v1/run"
 NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
 IDEMPOTENCY = "idempotency-key"
-# A string as structured headers have it (RFC 8941), which the header Idempotency-Key is.
+# A string in a structured header (RFC 8941), such as Idempotency-Key.
 _QUOTED = re.compile(r'"([^"\\]*)"')
 NO_STORE = {"Cache-Control": "no-store"}
 
@@ -67,7 +67,7 @@ class HttpApi:
     """The ASGI application. Use only on the event loop."""
 
     def __init__(self, upstream: Upstream, new_thread: v1.Conversation | None = None) -> None:
-        """Keep the connections, and the conversation that a new thread of AG-UI becomes; None to make none."""
+        """Keep the connections, and the template for conversations of new AG-UI threads; None to create none."""
         self._upstream, self._new_thread = upstream, new_thread
         self.stopping = asyncio.Event()
         """Set when the gateway stops, which ends all streams of events."""
@@ -89,7 +89,7 @@ class HttpApi:
         except (HttpError, MalformedRequestError, StatusError, grpc.aio.AioRpcError) as error:
             response = error_response(error)
         except Exception as error:
-            log.exception("a request of HTTP failed")
+            log.exception("an HTTP request failed")
             response = error_response(error)
         if response is not None:
             await response(scope, receive, send)
@@ -128,15 +128,15 @@ class HttpApi:
         """Read the body. Raises HttpError if it is too large, too slow, or not plain JSON, and AioRpcError."""
         headers = http.headers
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise HttpError(415, "a body must not be compressed: leave out Content-Encoding")
+            raise HttpError(415, "the body must not be compressed; leave out Content-Encoding")
         body = await body_of(http, MAX_BODY_BYTES, limits.REQUEST_SECONDS, lambda: self._check_stranger(http))
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if body and kind != JSON:
-            raise HttpError(415, f"a body must be JSON, with Content-Type: {JSON}")
+            raise HttpError(415, f"the body must be JSON, with Content-Type: {JSON}")
         return body
 
     async def check_token(self, http: Request) -> None:
-        """Raise AioRpcError if the server does not know the caller, by a call that every caller may make."""
+        """Raise AioRpcError if the server does not know the caller; asks with a call that every caller may make."""
         await self._upstream.unary(self._quotas, self._quotas.request(), http)
 
     async def _check_stranger(self, http: Request) -> None:
@@ -148,11 +148,11 @@ class HttpApi:
             if error.code() in UNCHECKED or rpc_status.from_call(cast("grpc.Call", error)) is None:
                 raise
         except TimeoutError:
-            text = "the server cannot be reached: try again later"
+            text = "the server cannot be reached; try again later"
             raise HttpError(503, text, grpc.StatusCode.UNAVAILABLE) from None
 
     async def _while_connected(self, http: Request, answering: Awaitable[Response]) -> Response | None:
-        """Wait for a response. If the client disconnects before, the call is cancelled, and None returned.
+        """Wait for a response. If the client disconnects first, the call is cancelled, and None returned.
 
         Raises HttpError if the gateway stops.
         """
@@ -163,14 +163,14 @@ class HttpApi:
         try:
             await asyncio.wait((answer, gone, stop), return_when=asyncio.FIRST_COMPLETED)
             if stop.done() and not (answer.done() or gone.done()):
-                raise HttpError(503, "the gateway is stopping: try again", grpc.StatusCode.UNAVAILABLE)
+                raise HttpError(503, "the gateway is stopping; try again", grpc.StatusCode.UNAVAILABLE)
             return answer.result() if answer.done() else None
         finally:
             answer.cancel()
             gone.cancel()
 
     async def _stop(self) -> None:
-        """Wait until the gateway has been stopping for a while, in which most calls end."""
+        """Wait until the gateway has been stopping for long enough for most calls to end."""
         await self.stopping.wait()
         await asyncio.sleep(GRACE_SECONDS)
 
@@ -210,9 +210,9 @@ def _no_route(http: Request, error: NoRouteError) -> HttpError:
 async def body_of(
     http: Request, most_bytes: int, seconds: float, check_stranger: Callable[[], Awaitable[None]] | None = None
 ) -> bytes:
-    """Read a body. Raises HttpError (larger or slower), ClientDisconnect, or as `check_stranger`.
+    """Read a body. Raises HttpError (too large or slow), ClientDisconnect, or what `check_stranger` raises.
 
-    That is called once, if the body is large or slow; None if strangers may send it.
+    `check_stranger` is called once, if the body is large or slow; None if strangers may send it.
     """
     announced, too_large = http.headers.get("content-length", "0"), f"the body is larger than {most_bytes} bytes"
     if announced.isdecimal() and int(announced) > most_bytes:
@@ -248,5 +248,5 @@ def _identify(request: Any, http: Request) -> None:
     quoted = _QUOTED.fullmatch(given.strip())
     key = quoted[1] if quoted else given.strip()
     if request.request_id not in {"", key}:
-        raise MalformedRequestError(("requestId", "is not the one in Idempotency-Key"))
+        raise MalformedRequestError(("requestId", "must equal the header Idempotency-Key"))
     request.request_id = key

@@ -1,6 +1,6 @@
 """Runs the gateway as a process: one event loop with uvicorn in front and a gRPC client behind.
 
-Requests of web pages that the gateway does not know are refused, and connections that keep it waiting are closed.
+Requests from unknown web pages are refused, and connections that keep the gateway waiting are closed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 60
 STOP_SECONDS = 2
-# Connections may use at most one in this number of the files that the process may open.
+# Connections may use at most 1/CONNECTIONS_SHARE of the files that the process may open.
 CONNECTIONS_SHARE = 2
 HEADERS = [("X-Content-Type-Options", "nosniff")]
 SANDBOX = (b"content-security-policy", b"default-src 'none'; sandbox")
@@ -59,11 +59,11 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     tls: CertificateFiles | None = None
     behind_proxy: bool = False
     new_thread: v1.Conversation | None = None
-    """The conversation that a new thread of AG-UI becomes; None if threads are created by other calls only."""
+    """The template for the conversation of a new AG-UI thread; None if only other calls create conversations."""
 
 
 def guarded(settings: Gateway, api: HttpApi, links: Links | None = None) -> ASGIApp:
-    """The API with what guards it. `links` are those that a browser can sign in with at its start."""
+    """The API with its guards. `links` let a browser sign in at the start."""
     app: ASGIApp = api
     if settings.origins:
         app = CORSMiddleware(
@@ -125,7 +125,7 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
         lifespan="off",
         interface="asgi3",
         log_config=None,
-        log_level="error",  # it warns of each malformed request: strangers could fill the log
+        log_level="error",  # it warns about each malformed request, so strangers could fill the log
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -145,7 +145,7 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
 
 
 def _read_stdin(server: _Server, links: Links) -> None:
-    """Add the link, a code and a token, that standard input brings; stop at its end."""
+    """Add the link (a code and a token) that arrives on standard input; stop when it ends."""
     loop = asyncio.get_running_loop()
 
     def readable() -> None:
@@ -161,20 +161,20 @@ def _read_stdin(server: _Server, links: Links) -> None:
 # Seconds within which the head of a request must arrive completely, or the rest of a body that was refused.
 HEAD_SECONDS = 10.0
 MAX_HEAD_BYTES = 32 * 1024
-# Headers that would be ambiguous if a request had them twice.
+# Headers that would be ambiguous if repeated.
 SINGLE = (
     b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"idempotency-key",
     b"last-event-id", b"origin", b"traceparent", b"x-server-timeout",
 )  # fmt: skip
-# Seconds after which the connection of a client is closed that reads nothing, as the server does.
+# Seconds after which a client that reads nothing is disconnected, as the server does.
 STALL_SECONDS = 60.0
 
 
 class Guard:
     """An ASGI application in front of another, which checks Host and Origin.
 
-    A page whose name resolves to this machine (DNS rebinding) is recognised by its name in Host: names must be allowed,
-    addresses are none that a page could take. `origins` are those of pages that may call, besides the gateway's own.
+    A page whose name resolves to this machine (DNS rebinding) is recognised by that name in Host: names must be
+    allowed, while no page can take an address. `origins` are those of pages that may call, besides the gateway's own.
     `behind_proxy`: the last address in X-Forwarded-For is the client's.
     """
 
@@ -204,14 +204,14 @@ class Guard:
         if not hosts:
             return HttpError(400, "a request must have exactly one Host header")
         if {b"content-length", b"transfer-encoding"} <= set(names):
-            text = "Content-Length and Transfer-Encoding exclude each other"
+            text = "Content-Length and Transfer-Encoding are mutually exclusive"
             return HttpError(400, text, headers={"Connection": "close"})
         if not self._known(hosts[0]):
-            return _forbidden(f"{hosts[0]!r} is not an allowed host: add it to allow_hosts in [http]")
+            return _forbidden(f"{hosts[0]!r} is not an allowed host; add it to allow_hosts in [http]")
         origin = _last(headers, b"origin")
         if origin and origin not in self._origins and origin.partition("://")[2].lower() != hosts[0]:
             return _forbidden(
-                f"pages of {origin!r} are not allowed to call this server: add the origin to allow_origins in [http]"
+                f"pages from {origin!r} may not call this server; add the origin to allow_origins in [http]"
             )
         return None
 
@@ -265,10 +265,10 @@ class GuardedConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Process the received bytes, and wait for the rest of a request head."""
         super().data_received(data)
-        if self.flow.read_paused and not self.cycle.more_body:  # by what follows a request that is being answered
+        if self.flow.read_paused and not self.cycle.more_body:  # because of data after a request that is being answered
             if len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
                 self.transport.abort()
-            self.flow.resume_reading()  # or the end of the connection would not be seen
+            self.flow.resume_reading()  # otherwise the end of the connection would go unseen
         begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
         if not (begun or self._unread()):
             self._stop_waiting()
@@ -281,13 +281,13 @@ class GuardedConnection(H11Protocol):
         hint = found.error_status_hint if isinstance(found, h11.RemoteProtocolError) else 400
         refusal = error_response(_too_long() if hint == 431 else HttpError(400, msg))
         head = h11.Response(status_code=refusal.status_code, headers=[*refusal.raw_headers, (b"connection", b"close")])
-        with suppress(h11.LocalProtocolError):  # a response has begun: cut it off
+        with suppress(h11.LocalProtocolError):  # a response has begun; cut it off
             for event in (head, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        """Wait a while for the rest of a body that was answered before it had arrived: then its sender has read it."""
+        """Wait a while for the rest of a body that was answered early, so that its sender reads the answer."""
         super().on_response_complete()
         if self._silence is None and self._unread():
             self._wait_for_head()

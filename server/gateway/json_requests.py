@@ -1,7 +1,7 @@
 """Converts JSON, the path and the query of an HTTP request to a request of the contract.
 
-protobuf's `json_format` converts. It says of some errors what its own code stumbled over, and takes Base64 that is
-none, so the JSON is first compared with the fields of the message.
+protobuf's `json_format` converts. Some of its errors only describe its own internals, and it accepts invalid Base64, so
+the JSON is first checked against the fields of the message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 _PATH = re.compile(r"(?:`[^`]*`|[^,`])+")
 _DECIMAL = re.compile(r"-?[0-9]{1,20}")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|NaN|-?Infinity")
-# Of these, protobuf also takes underscores, digits of other scripts, and times that no clock shows.
+# protobuf itself also accepts underscores, digits of other scripts, and times that no clock shows.
 _FORMS = {
     "google.protobuf.Duration": re.compile(r"-?[0-9]+(\.[0-9]{1,9})?s"),
     "google.protobuf.Timestamp": re.compile(r"[0-9T:.-]+(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"),
@@ -47,12 +47,12 @@ TOO_DEEP = "the JSON in the body is nested too deeply"
 def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
     """The request for a route; `name` is in the path. Raises MalformedRequestError, which names the field."""
     if body and not route.body:
-        _refuse("", f"{route.verb} takes no body: the fields are parameters in the URL")
+        _refuse("", f"{route.verb} takes no body; put the fields into the query string")
     return request_of(route, name, query, decoded(body) if body else {})
 
 
 def request_of(route: Route, name: str, query: str, body: Any) -> Message:
-    """As `request_from`, of a body that is decoded."""
+    """Like `request_from`, for a decoded body."""
     given = _body(route, body)
     for key, value in _query(query):
         _place(route, given, key, value)
@@ -61,7 +61,7 @@ def request_of(route: Route, name: str, query: str, body: Any) -> Message:
     _check(route.method.input_type, given, "")
     try:
         request = ParseDict(given, route.request())
-        # The server's parser counts a level of a Struct as three, and must not get JSON that it cannot read.
+        # The server's parser counts one level of a Struct as three, and must not get JSON that it cannot read.
         type(request).FromString(request.SerializeToString())
     except (RecursionError, DecodeError):
         _refuse("", TOO_DEEP)
@@ -84,7 +84,7 @@ def _body_key(route: Route) -> str:
 
 
 def decoded(body: bytes) -> Any:
-    """The JSON in a body. Raises MalformedRequestError if it is none, has a key twice, or half of a surrogate pair."""
+    """The JSON in a body. Raises MalformedRequestError if it is invalid, repeats a key, or has a lone surrogate."""
     try:
         return json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
     except UnicodeDecodeError:
@@ -101,12 +101,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if not all(map(_is_text, (key, *_texts(value)))):
             _refuse(key, "contains a lone surrogate")
     if len(found) < len(pairs):
-        _refuse(Counter(key for key, _ in pairs).most_common(1)[0][0], "is given twice")
+        _refuse(Counter(key for key, _ in pairs).most_common(1)[0][0], "must not be given twice")
     return found
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """A string, or those in a list; those in objects have been checked."""
+    """A string, or the strings in an array; those in objects have been checked."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -121,14 +121,14 @@ def _query(query: str) -> Iterable[tuple[str, str]]:
     try:
         return parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=100)
     except UnicodeDecodeError:
-        _refuse("", "the query of the URL is not UTF-8")
+        _refuse("", "the query string is not UTF-8")
     except ValueError:
-        _refuse("", "the query of the URL has too many parameters")
+        _refuse("", "the query string has too many parameters")
 
 
 def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
     if route.body == ALL:
-        _refuse(path, "belongs in the body, not in the URL")
+        _refuse(path, "must be in the body, not in the query string")
     kind, place = route.method.input_type, given
     *outer, last = path.split(".")
     for part in outer:
@@ -141,11 +141,11 @@ def _place(route: Route, given: dict[str, Any], path: str, text: str) -> None:
         _refuse(path, _unknown(kind))
     value = _parameter(field, path, text)
     if not isinstance(place, dict):
-        _refuse(path, "is given twice")
+        _refuse(path, "must not be given twice")
     if field.is_repeated:
         place.setdefault(field.json_name, []).append(value)
     elif field.json_name in place:
-        _refuse(path, "is given twice")
+        _refuse(path, "must not be given twice")
     else:
         place[field.json_name] = value
 
@@ -156,7 +156,7 @@ def _parameter(field: FieldDescriptor, path: str, text: str) -> Any:
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM and _DECIMAL.fullmatch(text):
         return int(text)
     if field.message_type is not None and field.message_type.full_name.startswith(_OURS):
-        _refuse(path, "is a message: name one of its fields, such as a.b")
+        _refuse(path, "must name a field of this message, such as a.b")
     return text
 
 
@@ -170,7 +170,7 @@ def _set_name(route: Route, given: dict[str, Any], name: str) -> None:
     if place.get(last) is None:
         place[last] = name
     elif place[last] != name:
-        _refuse(route.field, f"is {name} in the path of the URL")
+        _refuse(route.field, f"must be {name}, as in the URL's path")
 
 
 def _check(kind: Descriptor, given: dict[str, Any], path: str) -> None:
@@ -184,7 +184,7 @@ def _check(kind: Descriptor, given: dict[str, Any], path: str) -> None:
             continue
         choice = field.containing_oneof.name if field.containing_oneof else field.name
         if (other := seen.setdefault(choice, key)) != key:
-            _refuse(where, f"excludes {other}")
+            _refuse(where, f"must not be set together with {other}")
         for place, each in _elements(field, value, where):
             _check_value(field, each, place)
 
@@ -267,18 +267,18 @@ def _path(kind: Descriptor | None, path: str) -> str:
 
 
 def _field(kind: Descriptor, name: str) -> FieldDescriptor | None:
-    if "\0" in name:  # where protobuf's look-up ends
+    if "\0" in name:  # where protobuf's lookup ends
         return None
     return kind.fields_by_name.get(name) or kind.fields_by_camelcase_name.get(name)
 
 
 def _unknown(kind: Descriptor) -> str:
     known = [field.json_name for field in kind.fields if OUTPUT_ONLY not in field.GetOptions().Extensions[_BEHAVIOR]]
-    return f"unknown field; known are {', '.join(known) or 'none'}"
+    return f"unknown field; known fields: {', '.join(known) or 'none'}"
 
 
 def _refuse(field: str, text: str) -> NoReturn:
-    # Keys of JSON can hold half of a surrogate pair ("\\ud800"), which no response can.
+    # JSON keys can contain a lone surrogate ("\\ud800"), which no response can.
     raise MalformedRequestError((_sendable(field), _sendable(text)))
 
 

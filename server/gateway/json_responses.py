@@ -20,7 +20,7 @@ from starlette.responses import Response
 from server.contract.errors import make, status_of
 
 JSON = "application/json"
-# The HTTP status of a cancelled call, which no client is left to see.
+# The HTTP status of a cancelled call, which no client sees any more.
 CLIENT_CLOSED_REQUEST = 499
 # The HTTP status of each gRPC status, as google/rpc/code.proto has them.
 HTTP_STATUS = {
@@ -49,12 +49,12 @@ _NAMES = {
     if isinstance(kind, type) and issubclass(kind, Message)
     for field in kind.DESCRIPTOR.fields
 }
-# The line breaks that JSON does not escape: some clients of event streams split lines at them.
+# Line breaks that JSON does not escape, at which some clients of event streams split lines.
 _BREAKS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 class HttpError(Exception):
-    """A refusal at the HTTP level: `status` is its HTTP status, and `code` the gRPC status of its text."""
+    """A refusal at the HTTP level: `status` is the HTTP status, and `code` the gRPC status."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ def as_json(message: Message) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON as bytes on one line, whatever counts as a line break."""
+    """JSON as bytes on one line, by any definition of a line break."""
     return on_one_line(msgspec.json.encode(value))
 
 
@@ -93,7 +93,7 @@ def on_one_line(text: bytes) -> bytes:
 
 
 _UNANSWERED = {
-    grpc.StatusCode.UNAVAILABLE: "the server cannot be reached: try again later",
+    grpc.StatusCode.UNAVAILABLE: "the server cannot be reached; try again later",
     grpc.StatusCode.DEADLINE_EXCEEDED: "the call's deadline has passed",
     grpc.StatusCode.UNIMPLEMENTED: "the server does not have this call",
 }
@@ -115,7 +115,7 @@ def status_for(error: Exception) -> Status:
 
 
 def _as_sent(status: Status) -> Status:
-    """The status of the server with the names that fields have in JSON."""
+    """The server's status, with fields under their JSON names."""
     for detail in status.details:
         if detail.Unpack(wrong := details.BadRequest()):
             for each in wrong.field_violations:
@@ -133,7 +133,7 @@ def _in_json(text: str) -> str:
 
 
 def as_error(error: Exception, status: Status | None = None) -> tuple[int, dict[str, Any]]:
-    """The HTTP status of an error, and its JSON. `status` is that of `status_for`, if it was asked already."""
+    """The HTTP status of an error, and its JSON. `status` is the result of `status_for`, if known."""
     status = status or status_for(error)
     code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
     number = error.status if isinstance(error, HttpError) else HTTP_STATUS[code]

@@ -1,6 +1,6 @@
 """Finds the call of the contract for an HTTP request, by the `google.api.http` options.
 
-Paths are matched as they were sent, before percent escapes are decoded, so that an escaped slash or colon is never a
+Paths are matched as they were sent, before percent escapes are decoded, so that an escaped slash or colon is never
 part of the syntax. The rules are those of google/api/http.proto.
 """
 
@@ -30,7 +30,7 @@ ALL = "*"
 
 
 class NoRouteError(Exception):
-    def __init__(self, allowed: Iterable[str] = (), text: str = "there is nothing at this path") -> None:
+    def __init__(self, allowed: Iterable[str] = (), text: str = "nothing is served at this path") -> None:
         super().__init__(text)
         self.allowed = sorted(allowed)
 
@@ -97,12 +97,12 @@ class Routes:
         """The route of a method and path, and the value of its field.
 
         A colon begins a custom verb if there is such a verb, or letters follow it where verbs are; elsewhere, or
-        escaped, it belongs to an id. Raises NoRouteError, or MalformedRequestError for escapes that are no text.
+        escaped, it belongs to an id. Raises NoRouteError, or MalformedRequestError for invalid escapes.
         """
         before, _, custom = path.rpartition(":")
         if not before or custom not in self._by_verb:
             if custom.isascii() and custom.isalpha() and (verbs := self._verbs(before)):
-                raise NoRouteError((), f"unknown verb {custom}; this path has {', '.join(verbs)}")
+                raise NoRouteError((), f"unknown verb {custom}; verbs of this path: {', '.join(verbs)}")
             before, custom = path, ""
         found = [(route, match) for route in self._by_verb[custom] if (match := route.pattern.fullmatch(before))]
         for route, match in found:

@@ -1,4 +1,4 @@
-"""The gateway's gRPC connections to the server, and the calls that it makes on them for requests of HTTP."""
+"""The gateway's gRPC connections to the server, and the calls that it makes on them for HTTP requests."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ OPTIONS = (
     ("grpc.primary_user_agent", "bedrock-gateway"),
 )
 PASSED_ON = ("authorization", "traceparent")
-# The longest value of theirs: gRPC refuses more than 8 KiB of metadata itself, at random.
+# Maximum length of a value: gRPC itself refuses more than 8 KiB of metadata, at random.
 MAX_VALUE_CHARS = 7 * 1024
 TIMEOUT = "x-server-timeout"
-# The key in the ASGI scope's state of the certificate that a client has shown, in DER, which TLS has verified.
+# The key in the ASGI scope's state for the client's certificate in DER, which TLS has verified.
 CERTIFICATE = "certificate"
 # The longest deadline; gRPC treats one thousands of years ahead as past.
 MOST_SECONDS = 86_400.0
 
 
-# The key in the ASGI scope's state of the session that a request belongs to.
+# The key in the ASGI scope's state for the session that a request belongs to.
 SESSION = "session"
 
 
@@ -54,7 +54,7 @@ class BrowserSession:
 
     token: str
     ended: Exception | None = None
-    """What its calls raise then."""
+    """What its calls raise once it has ended."""
     calls: set[Any] = field(default_factory=set)
 
     def end(self, error: Exception) -> None:
@@ -64,7 +64,7 @@ class BrowserSession:
 
     @contextmanager
     def lasting(self, call: Any) -> Generator[Any]:
-        """Cancel a call at the end of the block or of the session, which raises `ended`."""
+        """Cancel a call at the end of the block, or at the end of the session, in which case `ended` is raised."""
         self.calls.add(call)
         try:
             if self.ended:
@@ -90,7 +90,7 @@ class Connection:
 class Upstream:
     """The connections to the server at gRPC's `target`. Use only on the event loop.
 
-    `authorities` are PEM for TLS, None for no TLS. By `secret` the server believes this gateway its clients'
+    `authorities` are PEM for TLS, None for no TLS. `secret` makes the server trust this gateway about its clients'
     certificates.
     """
 
@@ -107,7 +107,7 @@ class Upstream:
         self._connections: dict[Connection, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
-        for connection, closing in tuple(self._connections.items()):  # others can be removed meanwhile
+        for connection, closing in tuple(self._connections.items()):  # others may be removed meanwhile
             closing.cancel()
             await connection.channel.close()
 
@@ -118,7 +118,7 @@ class Upstream:
     async def stream(
         self, route: Route, request: Message, http: Request, *, encoded: bool = False
     ) -> AsyncGenerator[Any]:
-        """Yield the responses, each read once the one before is done with; bytes if `encoded`. Raises AioRpcError."""
+        """Yield the responses, each read once the previous one is handled; bytes if `encoded`. Raises AioRpcError."""
         async with self._call("unary_stream", route, request, http, encoded=encoded) as call:
             while (response := await call.read()) is not grpc.aio.EOF:
                 yield response
@@ -131,7 +131,7 @@ class Upstream:
     async def _call(
         self, kind: str, route: Route, request: Message, http: Request, *, encoded: bool = False
     ) -> AsyncGenerator[Any]:
-        """A call on a connection with room for it, a new one if there is none. It ends with the block."""
+        """A call on a connection with room for it, or on a new one. It ends with the block."""
         lent = next((each for each in self._connections if each.calls < CALLS_PER_CONNECTION), None)
         if lent is None:
             channel = (
@@ -181,7 +181,7 @@ class Upstream:
 
 
 def _timeout(http: Request) -> float | None:
-    """The deadline of a call in seconds, by the header X-Server-Timeout; None for none."""
+    """The deadline of a call in seconds, from the header X-Server-Timeout; None for none."""
     if (text := http.headers.get(TIMEOUT)) is None:
         return None
     try:

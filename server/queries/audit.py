@@ -1,7 +1,7 @@
-"""Serves what is read of stored logs (exports, Verify, Replay, transitions, audit entries), and downloads.
+"""Serves reads of stored logs (exports, Verify, Replay, transitions, audit entries), and downloads.
 
 A download is sent at the speed of its client: a slow client delays no other, and is disconnected after a time limit. An
-export has one page at a time in memory.
+export keeps one page at a time in memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def send(
         async with asyncio.timeout(stall_seconds):
             await write(response)
     except TimeoutError:
-        raise SlowReaderError("the client read nothing for too long; call again") from None
+        raise SlowReaderError("the client read nothing for too long; repeat the call") from None
 
 
 class AttachmentDownloads:
@@ -150,7 +150,7 @@ def _messages(store: StoreReader, conversion: ConversionContext, record: Convers
 
 
 def _events(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the lines of the events, but those pruned meanwhile."""
+    """Yield the lines of the events, except those pruned meanwhile."""
     after = 0
     while after < record.revision:
         try:
@@ -224,7 +224,7 @@ def _decision(decision: CallDecision) -> v1.AuditEntry.Decision:
 
 
 def _value(kind: Any, prefix: str, name: str) -> Any:
-    """The value with this name, in lower case; UNSPECIFIED for one that a later version has written."""
+    """The value with this lower-case name; UNSPECIFIED for one that a later version has written."""
     return dict(kind.items()).get(f"{prefix}_{name.upper()}", 0)
 
 
@@ -264,7 +264,7 @@ class AuditReader(StoreReader, AuditStore, Protocol):
 class StoredAudits:
     """Serves the calls about a log and the audit trail.
 
-    `replay` is for the event loop; the others block, maybe for minutes, on `ReadPool.long`.
+    Call `replay` on the event loop; the others block, possibly for minutes, and run on `ReadPool.long`.
     """
 
     def __init__(self, store: AuditReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
@@ -398,7 +398,7 @@ class _Run:
         if self._step >= self._record.step:
             return []
         broken, self._step = self._step + 1, self._record.step
-        return [v1.ReplayConversationResponse(step=broken, difference="the step cannot be read: the replay ends here")]
+        return [v1.ReplayConversationResponse(step=broken, difference="the step cannot be read; the replay ends here")]
 
     def _response_of(self, step: ReplayedStep) -> v1.ReplayConversationResponse:
         self._step, self._revision = step.step, step.revision

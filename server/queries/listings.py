@@ -1,4 +1,4 @@
-"""Serves the calls that list or get parts of conversations, and what waits in them: approvals, questions, messages.
+"""Serves the calls that list or get parts of conversations, and what waits in them: approvals, questions and messages.
 
 Everything here blocks, and runs on threads of `ReadPool`. Approvals and questions are part of a conversation's state,
 so only conversations in the two states that can have them are read. A steer is a message for the agent's present run;
@@ -37,9 +37,9 @@ from server.wire.messages import ConversionContext, Waiting, queued, waiting, wa
 def selection_of(
     store: ConversationReader, principal: str, text: str, order_by: str, *, parent: str | None = None
 ) -> conditions.Selection:
-    """The selection for a valid filter and order; with `parent`, of its sub-agents only.
+    """The selection for a valid filter and order; with `parent`, only among its sub-agents.
 
-    Paths and names are resolved now: a path may have a link, a name a slug.
+    Paths and names are resolved now: a path may contain a link, a name a slug.
     """
     where = conditions.rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)
@@ -77,7 +77,7 @@ def _parent(condition: conditions.Condition) -> str:
 
 
 class NotBrowsableError(MalformedRequestError):
-    """The path cannot be listed. The text says why."""
+    """The path cannot be listed. The message says why."""
 
     reason = Reason.WORKING_DIRECTORY_INVALID.value
 
@@ -90,7 +90,7 @@ def browse_directory(
 ) -> v1.BrowseDirectoryResponse:
     """List a directory; "" is the home directory, or the first of `within`, beneath which all must be.
 
-    Raises MalformedRequestError, also for a page token.
+    Raises MalformedRequestError, including for a page token.
     """
     try:
         listing = workspace.list_directory(request.path, within)
@@ -109,7 +109,7 @@ def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
 
 # How many rows are read at a time. If a page reaches its limit of bytes, the rows read beyond it are wasted.
 CHUNK = 100
-# The most reads for one page: enough for the largest page, but limited for filters that match few conversations.
+# Maximum reads for one page: enough for the largest page, but limited for filters that match few conversations.
 READS = 20
 
 
@@ -162,7 +162,7 @@ class Listings:
         return answer
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """A page of messages, and the revision before they were read, after which a subscriber misses nothing.
+        """A page of messages, and the revision before they were read, from which a subscriber misses nothing.
 
         Raises ConversationNotFoundError or MalformedRequestError (page token).
         """
@@ -387,7 +387,7 @@ class _Place(Struct):
 
 
 def _after(entries: Sequence[Waiting], last: _Place, *, descending: bool = False) -> Sequence[Waiting]:
-    """The messages after `last`, or if that one has left, those accepted at its time or later (or earlier)."""
+    """The messages after `last`; if that one has left, those accepted at its time or later (`descending`: earlier)."""
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
             return entries[index + 1 :]
@@ -399,7 +399,7 @@ def _after(entries: Sequence[Waiting], last: _Place, *, descending: bool = False
 def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
     """A page of the queue. Raises ConversationNotFoundError or MalformedRequestError (page token).
 
-    A message that leaves the queue between two pages is on one, maybe both.
+    A message that leaves the queue between two pages is on one of them, possibly on both.
     """
     record = store.load(conversation_id)
     if record is None:

@@ -128,7 +128,7 @@ class NameResolver:
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """Raises ConversationNotFoundError, also for another principal's conversation."""
+        """Raises ConversationNotFoundError, including for another principal's conversation."""
         record = await self._reads(self._find, names.parse_conversation(name) or "", caller.get().principal)
         if record is None or record.principal != caller.get().principal:
             raise ConversationNotFoundError(name)
@@ -137,7 +137,7 @@ class NameResolver:
         return record
 
     async def identify(self, name: str) -> str:
-        """The id of a conversation of the caller, perhaps cached: its actor notices a deletion.
+        """The id of a conversation of the caller, possibly cached: its actor notices a deletion.
 
         Raises ConversationNotFoundError.
         """
@@ -165,7 +165,7 @@ class NameResolver:
     def _find(self, key: str, principal: str) -> ConversationRecord | None:
         """The record with the id or, for `principal`, the slug `key`. Blocks.
 
-        That with the id may be another's. No slug has the form of an id.
+        The record with the id may be another principal's. No slug has the form of an id.
         """
         found = self._store.load(key)
         if found is not None or has_form_of_id(key):

@@ -1,6 +1,6 @@
 """Serves the calls about request cycles: the work from a user's message to the end of the answer.
 
-They are made from messages and the outcomes of runs, which are never pruned (removed as too old). A client chooses a
+They are built from messages and the outcomes of runs, which are never pruned. A client chooses a
 view: steps (what users see), rounds (requests to the model), both, or events. Everything here blocks, and runs on
 threads of `ReadPool`. For a page, only the messages of the page's runs are read.
 """
@@ -179,12 +179,12 @@ _STEPS = (
 _ROUNDS = (v1.ListRequestCyclesRequest.VIEW_ROUNDS, v1.ListRequestCyclesRequest.VIEW_FULL)
 _EVENTS = (v1.ListRequestCyclesRequest.VIEW_EVENTS,)
 
-# Tried one after the other until the cycle fits into a response.
+# Limits in characters, tried in turn until the cycle fits into a response.
 SHORTENED = (16_384, 1_024, 64)
 
 
 def fit(cycle: v1.RequestCycle, limit_bytes: int) -> v1.RequestCycle:
-    """Cut the texts of a cycle, in place, until it fits into a response. ListMessages has the full ones."""
+    """Cut a cycle's texts in place until it fits into a response. ListMessages has the full ones."""
     for characters in SHORTENED:
         if cycle.ByteSize() <= limit_bytes:
             break

@@ -349,8 +349,8 @@ def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
     in_mesh = any(each.insecure_behind_proxy for each in config.listeners)
     if cluster.ca is None and not settings_checks.is_loopback(host) and not in_mesh:
         raise ValueError(
-            "cluster.ca: required, or anyone on the network could read the nodes' token; name the authorities that sign "
-            "the nodes' certificates; insecure_behind_proxy is for networks in which a mesh encrypts everything"
+            "cluster.ca: required, or anyone on the network could read the nodes' token; name the authorities that "
+            "sign the nodes' certificates; insecure_behind_proxy is for networks in which a mesh encrypts everything"
         )
 
 

@@ -8,7 +8,7 @@ the field's tag and the event's length: a *frame*. Frames are encoded once for a
 concatenated into responses. Events that were committed together are sent in one response, unless they do not fit.
 
 One callback on the event loop wakes all streams that wait. Sending costs the loop some 70 microseconds per stream,
-regardless of size, so a batch that has woken many streams is followed by a pause in which events accumulate. Text that
+whatever the size, so a batch that has woken many streams is followed by a pause in which events accumulate. Text that
 a model is streaming is less urgent, and has its own batches with longer pauses.
 """
 
@@ -57,7 +57,7 @@ class LastingCall(ABC):
         self._streams = streams
         self._woken = asyncio.Event()
         self.wake = self._woken.set
-        """Wakes the call, so that it handles what is new."""
+        """Wakes the call to handle what is new."""
 
     @abstractmethod
     async def _open(self) -> None:
@@ -69,11 +69,11 @@ class LastingCall(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Unregister the call from the events that wake the call. May be called more than once."""
+        """Unregister the call from the events that wake it. May be called more than once."""
 
     @abstractmethod
     def look_after(self, now: float, next_time: float) -> None:
-        """Look for a due heartbeat and a stalled client, about every second, in seconds of the loop's clock."""
+        """Check for a due heartbeat and a stalled client, about every second. Times are seconds of the loop's clock."""
 
     async def run(self) -> None:
         """Serve the call to its end. Raises what `_open` and `_go_on` raise."""
@@ -83,7 +83,7 @@ class LastingCall(ABC):
 
 
 class Stream(LastingCall):
-    """A long call that sends what exists, and after each wake-up what is new. Use only on the event loop."""
+    """A long call that sends what exists, and what is new after each wake-up. Use only on the event loop."""
 
     def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
         super().__init__(streams)
@@ -135,7 +135,7 @@ class Streams:
     async def attend(self, begin: Callable[[], LastingCall]) -> None:
         """Serve the call that `begin` creates to its end.
 
-        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), or what it raises.
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), or what the call raises.
         """
         if self.closing:
             raise Rejected(Reason.SHUTTING_DOWN)
@@ -153,7 +153,7 @@ class Streams:
                 self._empty.set()
 
     def shut_down(self) -> None:
-        """Make every stream send what it has, and then end with the refusal SHUTTING_DOWN."""
+        """Make every stream send what it has, and end with the refusal SHUTTING_DOWN."""
         self.closing = True
         for stream in tuple(self._streams):
             stream.wake()
@@ -166,7 +166,7 @@ class Streams:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
         except TimeoutError:
-            log.warning("%d streams were not ended in time", len(self._streams))
+            log.warning("%d streams were still open at the shutdown timeout", len(self._streams))
 
     def _keep_rounds(self) -> None:
         if self._rounds is None and self._streams:
@@ -184,7 +184,7 @@ class Streams:
 
 # After a batch, the pause is this number of seconds per stream woken for events: four times what sending takes.
 EVENTS_PAUSE_SECONDS = 0.000_3
-# So one stream gets text immediately, and fifty or more get it twenty times a second.
+# So a single stream gets text immediately, and fifty or more get it twenty times a second.
 TEXT_PAUSE_SECONDS = 0.001
 # The longest pause, in seconds, after a batch of streams that were woken for text.
 TEXT_LONGEST_SECONDS = 0.05
@@ -216,7 +216,7 @@ class Wakeups:
         """Schedule a call of `watcher` on the event loop. Thread-safe; never blocks.
 
         Two threads may both schedule a batch, which costs one more callback. No stream is missed: `watcher` is queued
-        before `_crossing` is read, which is cleared before the queue is read.
+        before `_crossing` is read, and `_crossing` is cleared before the queue is read.
         """
         self._waiting.append(watcher)
         if self._crossing:
@@ -232,7 +232,7 @@ class Wakeups:
             self._arrive()
 
     def _arrive(self) -> None:
-        """Wake the streams queued now; with those queued meanwhile, a batch would never end under steady load."""
+        """Wake the streams queued now, but none queued meanwhile: under steady load, the batch would never end."""
         self._rouse(len(self._waiting), 0)
 
     def _rouse(self, left: int, woken: int) -> None:
@@ -253,7 +253,7 @@ class Wakeups:
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Group frames by commit: events of one have the same time. Two commits in one millisecond do no harm."""
+    """Group frames by commit: events of one have the same time. Grouping two commits in one millisecond is harmless."""
     group: list[bytes] = []
     at = events[0].at if events else 0
     for stored, encoded in zip(events, frames, strict=True):
@@ -274,7 +274,7 @@ def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
 
 
 class Outbox:
-    """The frames that wait to be sent on one stream, by `write`, which returns when gRPC has taken one.
+    """The frames waiting to be sent on one stream by `write`, which returns once gRPC has taken a response.
 
     Use only on the event loop.
     """
@@ -289,7 +289,7 @@ class Outbox:
         """When gRPC took the last response, in seconds of the event loop's clock."""
 
     async def add_events(self, events: Sequence[StoredEvent], frames: Sequence[bytes]) -> None:
-        """Queue encoded events, those of one commit in one response if they fit. Send each response that is full."""
+        """Queue encoded events, those of one commit in one response if they fit. Sends each response that is full."""
         if self._fits(len(frames), sum(map(len, frames))):
             self._queue(frames)
             return

@@ -39,7 +39,7 @@ QUESTION = str(states.AwaitingToolApproval.__struct_config__.tag)
 class SettledTracker:
     """Follows a conversation's events; true if it has settled. Only valid between commits.
 
-    Settled means waiting for a person's answer, or idle, failed or ended without a queued follow-up.
+    Settled means waiting for a person's answer, or idle, failed or ended with no follow-up queued.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
@@ -100,7 +100,7 @@ class InitialSnapshot:
 def open_stream(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
 ) -> InitialSnapshot:
-    """Read the snapshot of a stream. Blocks; on a thread of `ReadPool`.
+    """Read the snapshot of a stream. Blocks; called on a thread of `ReadPool`.
 
     Raises ConversationNotFoundError, or MalformedRequestError for a revision in the future.
     """
@@ -113,7 +113,7 @@ def open_stream(
         return InitialSnapshot(seen.record, _snapshot(conversion, seen), None)
     after = request.after_revision
     if after > seen.record.revision:
-        text = f"is newer than the newest revision, {seen.record.revision}: take a fresh snapshot"
+        text = f"is newer than the newest revision, {seen.record.revision}; take a fresh snapshot"
         raise MalformedRequestError(("after_revision", text))
     return InitialSnapshot(seen.record, _snapshot(conversion, seen), after)
 
@@ -136,7 +136,7 @@ def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapsho
     for stored in reversed(seen.messages):
         shown = message(conversion, record.id, stored)
         room -= shown.ByteSize()
-        if room < 0 and recent:  # the newest is always shown
+        if room < 0 and recent:  # the newest is always included
             break
         recent.append(shown)
     answer.messages.extend(reversed(recent))
@@ -271,7 +271,7 @@ class SubscribeStream(Stream):
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
         """Stored events with encodings, and whether there may be more; commits are split only if larger than a page.
 
-        Blocks; on a thread of `ReadPool`.
+        Blocks; called on a thread of `ReadPool`.
         """
         limit = self._streams.settings.store_page
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
@@ -325,7 +325,7 @@ class _RunWait(LastingCall):
         self._watch.close()
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Before its end this call sends nothing: no heartbeat is due, and no client too slow."""
+        """This call sends nothing before its end, so no heartbeat is due, and no client too slow."""
 
     def _on_publish(self) -> None:
         self._sources.wakeups.wake(self.wake)
@@ -350,7 +350,7 @@ class _RunWait(LastingCall):
         return not self._ended
 
     def _look(self) -> None:
-        """Look in the store whether the run has ended. Blocks; on a thread of `ReadPool`.
+        """Check in the store whether the run has ended. Blocks; called on a thread of `ReadPool`.
 
         Raises ConversationNotFoundError.
         """

@@ -31,7 +31,7 @@ from server.wire.conversation_messages import conversation
 class ListVerdict(Enum):
     SHOW = "show"
     TAKE_OFF = "take_off"
-    """Report the conversation as gone: it no longer matches, but it is in the client's list, or may be."""
+    """Report the conversation as gone: it no longer matches, but is or may be in the client's list."""
     SAY_NOTHING = "say_nothing"
 
 
@@ -46,7 +46,7 @@ class ListFilter:
         """For each conversation that was sent or reported as gone: whether the client now has it in its list."""
 
     def classify(self, record: ConversationRecord) -> ListVerdict:
-        """What to send about a changed conversation; remembers whether the client then has it."""
+        """What to send about a changed conversation; remembers whether the client has it afterwards."""
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True
@@ -71,7 +71,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class FollowedNodes:
-    """Tells a stream whether changes at other nodes of the cluster may have been missed. Use only on the event loop."""
+    """Tells a stream whether changes on other nodes of the cluster may have been missed. Use only on the event loop."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -171,7 +171,7 @@ class ConversationListStream(Stream):
         return self._sub_agents or not change.sub_agent
 
     def _told(self, change: ListChange) -> bytes | None:
-        """The response for a change, with the conversation or that it is gone; None if there is nothing to send."""
+        """The response for a change: the conversation, or that it is gone; None if there is nothing to send."""
         match self._verdict(change):
             case ListVerdict.SHOW:
                 if change.wire is None:
@@ -229,11 +229,11 @@ class ConversationListStream(Stream):
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
-        """A conversation's present state, or None: excluded by the filter, or damaged, as lists leave those out."""
+        """A conversation's current state; None if it is excluded by the filter, or damaged, which lists omit."""
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:
-            log.exception("it cannot be read and is omitted", extra={"conversation": id_})
+            log.exception("the conversation cannot be read and is omitted from the list", extra={"conversation": id_})
             return None
         if record is None:
             return _deleted(id_) if self._filter is None or self._filter.forget(id_) else None

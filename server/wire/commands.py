@@ -56,7 +56,7 @@ _DELIVERY: dict[int, Delivery] = {
 
 
 def body_hash(request: Message, *apart: str) -> str:
-    """A hash by which a repeated request is recognised, without the request id and the fields `apart`."""
+    """A hash to recognise a repeated request, over all fields but the request id and the fields `apart`."""
     body = type(request)()
     body.CopyFrom(request)
     for field in ("request_id", *apart):
@@ -212,7 +212,7 @@ def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) 
 def submit_tool_result(
     request: v1.SubmitToolResultRequest, tool_use_id: str, images: tuple[Image, ...]
 ) -> requests.SubmitToolResultCommand:
-    """`images` are stored. Raises MalformedRequestError for a JSON result too large, or with NaN or infinity."""
+    """`images` are stored. Raises MalformedRequestError for a JSON result that is too large, or has NaN or infinity."""
     result: ToolSuccess | ToolError
     if request.error:
         result = ToolError(tool_use_id, without_escapes(request.error))
@@ -225,7 +225,7 @@ def submit_tool_result(
 def _json_output(value: Struct) -> str:
     text = _finite_text(value, "json")
     if len(text.encode()) > limits.MAX_TOOL_OUTPUT_BYTES:
-        most = f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text; the call still waits: "
+        most = f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text; the call is still waiting: "
         raise MalformedRequestError(("json", f"{most}answer with less of it, or with an error"))
     return text
 
@@ -233,8 +233,8 @@ def _json_output(value: Struct) -> str:
 def _schema_text(schema: Struct, field: str, most: int) -> str:
     """The schema as JSON text.
 
-    Raises MalformedRequestError, unconverted, if it surely has more than `most` bytes: a Struct takes less than eight
-    times as many.
+    Raises MalformedRequestError without converting it if it is certain to have more than `most` bytes: a Struct takes
+    less than eight times as many.
     """
     if schema.ByteSize() > 8 * most:
         raise MalformedRequestError((field, f"must have at most {most} bytes as JSON"))
@@ -254,7 +254,7 @@ def json_text(value: dict[str, Any]) -> str:
 
 
 def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
-    """`number` is in the question's name. Raises MalformedRequestError for NaN or infinity."""
+    """`number` comes from the question's name. Raises MalformedRequestError for NaN or infinity."""
     content = _finite_text(request.content, "content") if request.HasField("content") else ""
     return requests.AnswerQuestionCommand(
         number=int(number) if _NUMBER.fullmatch(number) else 0,

@@ -123,7 +123,7 @@ def sub_agent(agent: AgentSummary) -> v1.SubAgent:
 def sub_agents_changed(
     pending: Iterable[AgentSummary], reports: Iterable[states.AgentReport]
 ) -> v1.Event.SubAgentsChanged:
-    """The event about the sub-agents that one call has started: those that run, and reports of ended ones."""
+    """The event about the sub-agents that one call has started: those still running, and reports of ended ones."""
     return v1.Event.SubAgentsChanged(pending=map(sub_agent, pending), reports=map(_report, reports))
 
 
@@ -243,7 +243,7 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 
 
 def present(conversion: messages.ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """With running jobs, MCP servers' present states, and the tokens of system prompt and tools. Thread-safe."""
+    """With running jobs, MCP servers' current states, and the tokens of system prompt and tools. Thread-safe."""
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     answer.context_usage.fixed_tokens = conversion.fixed_tokens(record)
@@ -436,7 +436,7 @@ class _Encoded:
 
 
 class EncodedConversations:
-    """Caches the API messages of the conversations that were converted last. Use only on the event loop."""
+    """Caches the API messages of the most recently converted conversations. Use only on the event loop."""
 
     def __init__(self, conversion: messages.ConversionContext) -> None:
         self._conversion = conversion

@@ -28,7 +28,7 @@ def event(conversion: messages.ConversionContext, conversation_id: str, stored: 
 
 
 def event_alone(conversion: messages.ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Without the record: an event about settings contains the changed ones, or only the name if the log lacks them."""
+    """Without the record: an event about settings contains the changed ones, or only names if the log lacks values."""
     answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
     match stored.notification:

@@ -1,6 +1,6 @@
 """Converts messages, their content and small values such as times, usage, errors and enums to API messages.
 
-An enum value that the API lacks ends the start; tests in `tests/unit/server` check that each one of the API is reached.
+An enum value that the API lacks makes startup fail; `tests/unit/server` checks that each API value is reached.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ DISPOSITION = {
 }
 
 
-# A Struct of more bytes is sent only if it is at most twice as long as the JSON text.
+# A Struct larger than this is sent only if it is at most twice as long as the JSON text.
 STRUCT_BYTES = 4096
 
 
@@ -249,7 +249,7 @@ def duration(milliseconds: int) -> Duration:
 
 
 def struct(text: str) -> Struct | None:
-    """A JSON text as a protobuf Struct; None if it is not a JSON object, or a Struct cannot represent it."""
+    """JSON text as a protobuf Struct; None if it is not a JSON object, or a Struct cannot represent it."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -185,16 +185,16 @@ def test_errors_end_the_run_as_errors(start_server: Servers, fake_provider: Fake
         ({"messages": None}, "messages: must be a valid list"),
         ({"messages": [{"id": "1", "role": "king", "content": ""}]}, "messages[0]: "),
         ({"messages": [{"id": "1", "role": "user", "content": 1}]}, "messages[0].content: must be"),
-        ({"messages": [{"id": "1", "role": "user"}]}, "messages[0].content: is missing"),
-        ({"messages": [{"id": "1", "role": "user", "content": "a"}] * 2}, "messages[1].id: is given twice"),
+        ({"messages": [{"id": "1", "role": "user"}]}, "messages[0].content: is required"),
+        ({"messages": [{"id": "1", "role": "user", "content": "a"}] * 2}, "messages[1].id: must not be given twice"),
         ({"messages": [{"id": "", "role": "user", "content": "a"}]}, "messages[0].id: must have 1 to 256"),
         ({"messages": [{"id": "1", "role": "user", "content": " "}]}, "messages[0]"),
-        ({"messages": [{"id": "1", "role": "assistant", "content": "I?"}]}, "messages[0]: this message is not"),
+        ({"messages": [{"id": "1", "role": "assistant", "content": "I?"}]}, "messages[0]: the agent never wrote"),
         ({"messages": [{"id": "1", "role": "user", "content": [{"type": "image", "source": {
             "type": "data", "value": "!", "mimeType": "image/png"}}]}]}, "messages[0].content[0].source.value: "),
         ({"resume": [{"interruptId": "x", "status": "resolved"}]}, "resume[0].interruptId: must be"),
         ({"resume": [{"interruptId": "x", "status": "perhaps"}]}, "resume[0].status: must be"),
-        ({"tools": [TOOL, TOOL]}, "tools[1].name: is given twice"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].name: must not be given twice"),
         ({"tools": [TOOL | {"name": "a b"}], "messages": [{"id": "1", "role": "user", "content": "a"}]},
          "tools[0].name: must be"),
         ({"tools": [TOOL | {"parameters": 1}], "messages": [{"id": "1", "role": "user", "content": "a"}]}, "tools"),
@@ -219,7 +219,7 @@ def test_answers_to_what_is_not_asked(thread: Thread, fake_provider: FakeProvide
     assert (status, text.partition(":")[0]) == (409, "messages[0].toolCallId")
     found = thread.run(resume=answer, later=1)
     warnings = [each["value"] for each in found if each["type"] == "CUSTOM"]
-    assert [warnings[0], warnings[1].startswith("resume[0]: ")] == ["later: is unknown", True]
+    assert [warnings[0], warnings[1].startswith("resume[0]: ")] == ["later: unknown", True]
 
 
 def test_tools_that_the_mode_does_not_offer_are_refused(

@@ -113,8 +113,8 @@ def test_a_node_with_other_settings_is_told_at_both_and_its_clients_are_not_kept
     plain = nodes.start("plain")
     with plain.client() as client:
         theirs = client.create(tmp_path)
-    tls = "without TLS: it uses TLS: set cluster.ca here"
-    no_tls = "with TLS: it does not use TLS: set tls_certificate and tls_key there"
+    tls = "without TLS: it uses TLS; set cluster.ca here"
+    no_tls = "with TLS: it does not use TLS; set tls_certificate and tls_key there"
     for server, name, about, told in (
         (plain, ours.name, f"the node owner at {nodes.address('owner')}", tls),
         (owner, theirs.name, f"the node plain at {nodes.address('plain')}", no_tls),

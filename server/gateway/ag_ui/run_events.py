@@ -1,6 +1,6 @@
 """Converts the events of a conversation to those of one AG-UI run. Pure.
 
-Clients end a stream that breaks the order, so this remembers what is open: a text, a reasoning, a step.
+Clients end a stream that breaks the order, so this keeps track of what is open: text, reasoning, a step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Serves runs of AG-UI: submits the new input, and follows the conversation until the run ends or waits.
 
-The history that a front end sends is its copy. The conversation's own counts: each run begins with it.
+The history that a front end sends is only its copy. The conversation's own is authoritative: each run begins with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VERSION = "1.0"
 PAGE = 1_000
 # A front end's answer: its place in the input, the name of the call, and the request.
 Answer: TypeAlias = "tuple[str, str, Message]"
-# The reasons for which an answer is no longer needed.
+# The reasons why an answer may no longer be needed.
 DECIDED = {"UNKNOWN_OR_DECIDED", "NOT_AWAITING_APPROVAL", "NOT_FOUND"}
 
 
@@ -49,7 +49,7 @@ def failed(error: Exception) -> Sent:
 
 
 class AgUiRun:
-    """One run: use `events` once. `new_thread` is the conversation that a new thread becomes; None to refuse such."""
+    """One run: use `events` once. `new_thread` is the template for a new thread's conversation; None to refuse one."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AgUiRun:
         self._input = input_from(body)
         self._messages: list[v1.Message] = []
         self._revision = 0
-        self._warnings = [f"{name}: is unknown" for name in self._input.model_extra or ()]
+        self._warnings = [f"{name}: unknown" for name in self._input.model_extra or ()]
 
     async def events(self) -> AsyncGenerator[Sent]:
         """Yield the events of the run. Invalid input is an error before the first one."""
@@ -77,7 +77,7 @@ class AgUiRun:
             *(self._resumed(index, entry, conversation.name) for index, entry in enumerate(given.resume or ())),
             *(self._result(index, result, conversation.name) for index, result in news.results),
         ]
-        # Before the answers, because they may end the run: it is for the run that has asked for them.
+        # Before the answers, because they may end the run that has asked for them, to which the messages belong.
         run = await self._say(news, conversation, joins=bool(answers)) or conversation.state.run
         for place, call, request in answers:
             with _about(place), self._needless(place, but="unknown" if call == "SubmitToolResult" else ""):
@@ -132,7 +132,7 @@ class AgUiRun:
                     raise
                 if self._new_thread is None:
                     status = status_for(error)
-                    status.message += "; [http.new_thread] in the settings says how a new thread begins"
+                    status.message += "; [http.new_thread] in the settings defines how new threads begin"
                     raise StatusError(status) from None
             else:
                 return cast("v1.Conversation", found.conversation)
@@ -263,7 +263,7 @@ class AgUiRun:
 
 
 def _own(index: int, tool: Tool) -> dict[str, Any]:
-    """The server's part of a tool's metadata. Raises MalformedRequestError."""
+    """Bedrock's own part of a tool's metadata. Raises MalformedRequestError."""
     found = (tool.metadata or {}).get(STATE, {})
     if not isinstance(found, dict):
         raise MalformedRequestError((f"tools[{index}].metadata.{STATE}", "must be an object"))

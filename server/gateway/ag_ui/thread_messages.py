@@ -51,7 +51,7 @@ def text_of(message: v1.Message, *, reasoning: bool = False) -> str:
 def converted(history: Iterable[v1.Message], known: Collection[str]) -> Iterator[Message]:
     """Yield a conversation's messages, without the server's own, for AG-UI.
 
-    Calls without a result are left out unless `known`: events tell of them when they begin.
+    Calls without a result are left out unless `known`: events report them when they begin.
     """
     messages = tuple(history)
     begun = {*known, *(each.tool_result.tool_use_id for message in messages for each in message.content)}
@@ -95,7 +95,7 @@ def _result(message: v1.Message, result: v1.ToolResult) -> core.ToolMessage:
 
 
 def outcome_of(result: v1.ToolResult) -> str:
-    """How a call ended that did not succeed, such as `denied`; "" for success."""
+    """How an unsuccessful call ended, such as `denied`; "" for success."""
     if result.outcome == v1.TOOL_OUTCOME_OK:
         return ""
     return v1.ToolOutcome.Name(result.outcome).removeprefix("TOOL_OUTCOME_").lower()
@@ -153,7 +153,7 @@ def said_by(message: core.UserMessage | core.ToolMessage, place: str) -> tuple[s
                 images.append(v1.Image(media_type=kind, data=_bytes(value, f"{place}.content[{index}].source.value")))
             case _:
                 source = getattr(part, "source", None)
-                unused.append(f"{place}.content[{index}]: {part.type} by {source.type if source else 'text'}")
+                unused.append(f"{place}.content[{index}]: {part.type} given as {source.type if source else 'text'}")
     return "\n".join(texts), images, unused
 
 
@@ -178,12 +178,12 @@ MAX_ID_CHARS = 256
 
 
 def input_from(body: bytes) -> core.RunAgentInput:
-    """Raises MalformedRequestError, which names the field. Unknown ones are left alone, as AG-UI demands."""
+    """Raises MalformedRequestError, which names the field. Unknown fields are ignored, as AG-UI requires."""
     given = decoded(body)
     try:
         found = core.RunAgentInput.model_validate(given, strict=True)
     except ValidationError as error:
-        # For a value that is neither a text nor a list there are two errors; the last one is about the attempted kind.
+        # A value that is neither a string nor an array causes two errors; the last one is about the attempted kind.
         wrong = {_place(given, each["loc"]): _words(each["type"], each["msg"]) for each in error.errors()}
         raise MalformedRequestError(*wrong.items()) from None
     if not _THREAD.fullmatch(found.thread_id):
@@ -202,7 +202,7 @@ def _check_ids(where: str, ids: Sequence[str], name: str = "") -> None:
         if not 0 < len(each) <= MAX_ID_CHARS:
             _refuse(place, f"must have 1 to {MAX_ID_CHARS} characters")
         if each in seen:
-            _refuse(place, "is given twice")
+            _refuse(place, "must not be given twice")
         seen.add(each)
 
 
@@ -221,7 +221,7 @@ def _place(given: Any, path: Iterable[Any]) -> str:
 
 def _words(kind: str, text: str) -> str:
     if kind == "missing":
-        return "is missing"
+        return "is required"
     return text.replace("Input should be", "must be").replace("a valid dictionary or instance of", "an object:")
 
 
@@ -251,7 +251,7 @@ def news_in(given: core.RunAgentInput, known: Collection[str], conversation_id: 
             case core.AssistantMessage() if index > last and not _ours(message.id, conversation_id):
                 _refuse(
                     f"messages[{index}]",
-                    "this message is not the agent's: after the last stored message, only user messages "
+                    "the agent never wrote this message; after the last stored message, only user messages "
                     "and tool results are allowed",
                 )
             case _ if message.role in {"system", "developer"}:

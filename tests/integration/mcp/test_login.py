@@ -236,7 +236,7 @@ def test_a_logout_from_a_damaged_file_says_so(tmp_path: Path, fake: LoginServer,
         file.write_bytes(damage)
         done = run()
         assert (done.exit_code, done.stdout) == (1, "")
-        assert f"{file} has no valid logins" in done.stderr
+        assert f"{file} contains no valid logins" in done.stderr
 
 
 def test_a_login_ends_if_nobody_comes(fake: LoginServer) -> None:

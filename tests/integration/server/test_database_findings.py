@@ -95,9 +95,9 @@ def test_what_would_keep_a_server_from_starting_is_said_with_what_to_do(url: str
     assert "needs a [cluster] table" in alone.advice
     assert found(clustered(tmp_path, 20))["nodes"].level == "ok"
     differs = found(clustered(tmp_path, 5))["nodes"]
-    assert (differs.level, "is 5 here, and 20 at one: stop all" in differs.advice) == ("fail", True)
+    assert (differs.level, "is 5 here, but 20 on one; stop all" in differs.advice) == ("fail", True)
     checked = CliRunner().invoke(config, ["check", "--config", str(tmp_path / "bedrock.toml")])
-    assert (checked.exit_code, "is 5 here, and 20 at one" in checked.output) == (1, True)
+    assert (checked.exit_code, "is 5 here, but 20 on one" in checked.output) == (1, True)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE schema_migration SET name = '9999_later' WHERE name LIKE '0001%%'")
         newer = found()["tables"]

@@ -333,7 +333,7 @@ def test_the_calls_of_a_session_end_with_it(how: str, tmp_path: Path, monkeypatc
         many = '{"subscriptions":[{"name":"conversations/a"}]}'
         lines = await called("POST", "/v1/conversations:subscribe", f"{cookie}Accept: application/x-ndjson\r\n", many)
         await session(port, "DELETE" if how == "signs out" else "POST", "" if how.startswith("others") else cookie)
-        ended = "the session has ended: sign in again"
+        ended = "the session has ended; sign in again"
         answers = [(await each.read()).decode() for each in (stream, wait, lines)]
         assert "event: error\ndata: " in answers[0]
         assert answers[1].startswith("HTTP/1.1 401 ")
@@ -466,7 +466,7 @@ def test_a_server_that_cannot_be_reached_is_unavailable_and_not_named(tmp_path: 
 
     head, _, body = asyncio.run(asyncio.wait_for(away(), PATIENCE)).partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 503 ")
-    assert json.loads(body)["error"]["message"] == "the server cannot be reached: try again later"
+    assert json.loads(body)["error"]["message"] == "the server cannot be reached; try again later"
 
 
 def test_a_gateway_that_fails_to_start_is_started_again_and_callers_wait(

@@ -269,7 +269,7 @@ def test_a_step_that_cannot_be_read_ends_the_replay_with_a_difference(damaged: C
     harness = damaged("UPDATE log SET notifications = '[' WHERE step = 60")
     steps = replay(harness)
     assert [step.step for step in steps] == list(range(1, 61))
-    assert [step.difference for step in steps if step.difference] == ["the step cannot be read: the replay ends here"]
+    assert [step.difference for step in steps if step.difference] == ["the step cannot be read; the replay ends here"]
     assert "step 60 cannot be read" in verify(harness).violations
 
 

@@ -252,5 +252,5 @@ def test_only_what_follows_the_last_known_message_is_new() -> None:
     news = news_in(given_messages(system, user[0], known, void, user[1], user[2]), {"c:r1.1"}, "c")
     assert [index for index, _ in news.said] == [4, 5]
     assert news.instructions == ["Be kind."]
-    with pytest.raises(MalformedRequestError, match=r"messages\[1\]: this message is not the agent's"):
+    with pytest.raises(MalformedRequestError, match=r"messages\[1\]: the agent never wrote this message"):
         news_in(given_messages(user[0], void), (), "d")

@@ -130,8 +130,8 @@ async def tried(pems: Path, certificate: str, authority: str) -> Obstacle:
     ("certificate", "authority", "text", "for_good"),
     [
         ("node", "ours", "reached shortly afterwards", False),
-        ("node", "", "it uses TLS: set cluster.ca here", True),
-        ("", "ours", "it does not use TLS: set tls_certificate", False),
+        ("node", "", "it uses TLS; set cluster.ca here", True),
+        ("", "ours", "it does not use TLS; set tls_certificate", False),
         ("node", "others", "its certificate is not signed by cluster.ca here", True),
         ("far", "ours", "IP address mismatch", True),
         ("", "", "not a node", False),
@@ -147,7 +147,7 @@ def test_tls_at_one_of_two_nodes_and_certificates_of_others_are_told_apart(
 
 def test_addresses_that_lead_nowhere_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "connection refused" in asyncio.run(why_unreachable("127.0.0.1:1", None)).text
-    assert "is not known on this machine" in asyncio.run(why_unreachable(f"{'x' * 64}.invalid:1", None)).text
+    assert "cannot be resolved on this machine" in asyncio.run(why_unreachable(f"{'x' * 64}.invalid:1", None)).text
 
     async def silent(*_: object, **__: object) -> None:
         await asyncio.sleep(60)

@@ -206,7 +206,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
 def test_what_the_file_says_about_models_is_passed_on(file: Path) -> None:
     found = of_file(file, '[models."my-finetune"]\nwindow = 4096\nprice = { input = 1, output = 2 }\n')
     assert found.models == {"my-finetune": {"window": 4096, "price": {"input": 1, "output": 2}}}
-    with pytest.raises(ConfigError, match="models: must be .* tables"):
+    with pytest.raises(ConfigError, match=r"models: must be .* tables"):
         of_file(file, "models = 5\n")
 
 

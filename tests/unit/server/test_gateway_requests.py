@@ -130,7 +130,7 @@ def test_a_path_that_is_none(path: str) -> None:
 
 @pytest.mark.parametrize("verb", ["GET", "POST"])
 def test_a_verb_that_is_none_is_told_from_those_that_are(verb: str) -> None:
-    with pytest.raises(NoRouteError, match="unknown verb frobnicate; this path has archive, unarchive, ") as caught:
+    with pytest.raises(NoRouteError, match="unknown verb frobnicate; verbs of this path: archive, un") as caught:
         ROUTES.find(verb, "/v1/conversations/x:frobnicate")
     assert caught.value.allowed == []
 
@@ -181,16 +181,16 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
         (b'{"generation": {"maxOutputTokens": 1e300}}', "generation.maxOutputTokens", "must be a whole number"),
         (b'{"generation": {"maxOutputTokens": "1_0"}}', "generation.maxOutputTokens", "must be a whole number"),
         (b'{"outputSchema": []}', "outputSchema", "is not valid JSON for this field's type"),
-        (b'{"text": "a", "text": "b"}', "text", "is given twice"),
+        (b'{"text": "a", "text": "b"}', "text", "must not be given twice"),
         (rb'{"\ud800": 1, "\ud800": 2}', r"\ud800", "lone surrogate"),
         (rb'{"generation": {"\ud800": 1}}', r"\ud800", "lone surrogate"),
         (rb'{"text": "x", "delivery": "\uDe00"}', "delivery", "lone surrogate"),
         (rb'{"images": [{"mediaType": "\ud800"}]}', "mediaType", "lone surrogate"),
         (rb'{"outputSchema": {"enum": ["a", [1, ["\udc00"]]]}}', "enum", "lone surrogate"),
         (rb'{"images": ["\ud800"]}', "images", "lone surrogate"),
-        (b'{"outputSchema": {"a": 1, "a": 2}}', "a", "is given twice"),
-        (b'{"requestId": "a", "request_id": "b"}', "request_id", "excludes requestId"),
-        (b'{"name": "conversations/b"}', "name", "is conversations/a in the path"),
+        (b'{"outputSchema": {"a": 1, "a": 2}}', "a", "must not be given twice"),
+        (b'{"requestId": "a", "request_id": "b"}', "request_id", "must not be set together with requestId"),
+        (b'{"name": "conversations/b"}', "name", "must be conversations/a, as in"),
         (b'{"text": NaN}', "", "NaN is not JSON"),
         (b'{"outputSchema": {"a": -Infinity}}', "", "-Infinity is not JSON"),
         (b'{"text": "\xff"}', "", "the body is not UTF-8"),
@@ -213,30 +213,30 @@ def test_a_body_that_is_no_request_names_what_is_wrong(body: bytes, field: str, 
 def test_many_keys_are_compared_in_no_time() -> None:
     body = json.dumps({f"k{number}": 0 for number in range(20_000)})
     began = time.process_time()
-    assert refusal("POST", SEND, f'{body[:-1]}, "last": 0, "last": 0}}'.encode()) == ("last", "is given twice")
+    assert refusal("POST", SEND, f'{body[:-1]}, "last": 0, "last": 0}}'.encode()) == ("last", "must not be given twice")
     assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(
     ("verb", "target", "field", "text"),
     [
-        ("GET", "/v1/models?pageSiz=1", "pageSiz", "unknown field; known are pageSize, pageToken"),
+        ("GET", "/v1/models?pageSiz=1", "pageSiz", "unknown field; known fields: pageSize, pageToken"),
         ("GET", "/v1/models?pageSize=one", "pageSize", "must be a whole number"),
         ("GET", "/v1/models?pageSize=3000000000", "pageSize", "must be a whole number"),
-        ("GET", "/v1/models?pageSize=1&page_size=2", "page_size", "is given twice"),
-        ("PATCH", "/v1/conversations/x?updateMask=title&updateMask.paths=x", "updateMask.paths", "is given twice"),
-        ("GET", "/v1/models?pageToken=%ff", "", "the query of the URL is not UTF-8"),
+        ("GET", "/v1/models?pageSize=1&page_size=2", "page_size", "must not be given twice"),
+        ("PATCH", "/v1/conversations/x?updateMask=title&updateMask.paths=x", "updateMask.paths", "given twice"),
+        ("GET", "/v1/models?pageToken=%ff", "", "the query string is not UTF-8"),
         ("GET", "/v1/models?" + "pageSize=1&" * 101, "", "has too many parameters"),
         ("GET", "/v1/conversations/a:subscribe?omitDeltas=1", "omitDeltas", "must be true or false"),
         ("GET", "/v1/conversations/a:subscribe?afterRevision=1&recentMessages=1", "recentMessages",
-         "excludes afterRevision"),
-        ("GET", "/v1/conversations/a:subscribe?name=conversations/b", "name", "is conversations/a in the path"),
+         "must not be set together with afterRevision"),
+        ("GET", "/v1/conversations/a:subscribe?name=conversations/b", "name", "must be conversations/a, as in"),
         ("GET", "/v1/auditEntries?startTime=soon", "startTime", "is not valid JSON for this field's type"),
         ("GET", "/v1/auditEntries?startTime=2026-01-01T00:00:00%2B99:99", "startTime", "is not valid JSON for"),
         ("GET", "/v1/models?pageSize%00abc=1", "pageSize\0abc", "unknown field"),
         ("PATCH", "/v1/conversations/a?updateMask=title%00", "updateMask", "must be a string"),
         ("GET", "/v1/auditEntries?outcome=GOOD", "outcome", "must be one of OUTCOME_ACCEPTED, OUTCOME_REFUSED"),
-        ("POST", "/v1/conversations/a:send?text=hi", "text", "belongs in the body"),
+        ("POST", "/v1/conversations/a:send?text=hi", "text", "must be in the body"),
         ("PATCH", "/v1/conversations/a?conversation.title=b", "conversation.title", "unknown field"),
         ("PATCH", "/v1/conversations/a?conversation=b", "conversation", "unknown field"),
     ],
@@ -265,9 +265,9 @@ def test_a_deadline_is_a_number_of_seconds(text: str) -> None:
     [
         (b'{"watch": "\xff"}', "the body is not UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"watch": {}, "watch": {}}', "is given twice"),
+        (b'{"watch": {}, "watch": {}}', "must not be given twice"),
         (b'{"watch": {"pageSize": 1%s}}' % (b"0" * 30), "unknown field"),
-        (b"[]", "the body must have subscriptions, or watch"),
+        (b"[]", "the body must contain subscriptions or watch"),
     ],
 )
 def test_what_is_no_list_of_streams_is_refused(body: bytes, text: str) -> None:
@@ -289,7 +289,7 @@ def test_what_grpc_says_itself_is_not_passed_on() -> None:
 
 
 def test_a_request_without_a_body_has_none() -> None:
-    assert refusal("GET", "/v1/models", b"{}") == ("", "GET takes no body: the fields are parameters in the URL")
+    assert refusal("GET", "/v1/models", b"{}") == ("", "GET takes no body; put the fields into the query string")
     assert made("POST", "/v1/conversations/a:cancel") == v1.CancelConversationRequest(name="conversations/a")
 
 

@@ -386,7 +386,7 @@ async def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
     ("change", "said"),
     [
         ({"algorithms": ["HS256"]}, "algorithms: 'HS256' is not one of RS256"),
-        ({"algorithms": ["none"]}, "algorithms: 'none' is none of"),
+        ({"algorithms": ["none"]}, "algorithms: 'none' is not one of"),
         ({"algorithms": []}, "algorithms: required"),
         ({"jwks_url": "http://id.example.com/certs"}, "jwks_url: must begin with https://"),
         ({"jwks_url": "https://user:secret@id.example.com/certs"}, "jwks_url: must be a URL without a user"),
