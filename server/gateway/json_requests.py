@@ -254,7 +254,7 @@ def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]
         if field is None or field.message_type is None or field.message_type.full_name != _MASK:
             continue
         value = given.pop(key)
-        if not isinstance(value, str) or "\0" in value:
+        if not isinstance(value, str) or "\0" in value or value.count("`") % 2:
             _refuse(key, "must be a string, with commas between the paths")
         yield field.name, [_path(updated, path.strip()) for path in _PATH.findall(value)]
 

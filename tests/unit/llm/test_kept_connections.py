@@ -71,7 +71,14 @@ def bodiless(connection: ServedConnection) -> None:
     connection.send(b"HTTP/1.1 204 No Content\r\n\r\n")
 
 
-@pytest.mark.parametrize("first", [kept(b"onetwo"), streamed, bodiless])
+def hinted(connection: ServedConnection) -> None:
+    """An answer after what may precede it."""
+    connection.read_request()
+    connection.send(b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n")
+    connection.send(KEPT_STREAM_HEAD + chunked(b"onetwo") + b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("first", [kept(b"onetwo"), streamed, bodiless, hinted])
 def test_the_next_request_uses_the_same_connection(first: Script) -> None:
     with ScriptedServer(in_turn(first, kept(b"next"), kept(b"last"))) as server, transport_to(server) as transport:
         assert post(transport, server, b"a" * 100_000) in (b"onetwo", b"")
@@ -122,6 +129,17 @@ def _http_1_0(connection: ServedConnection) -> None:
     connection.read_request()
     connection.send(b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nyes")
     connection.wait_for_close()
+
+
+def _switched(connection: ServedConnection) -> None:
+    connection.read_request()
+    connection.send(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+    connection.wait_for_close()
+
+
+def test_a_connection_that_changes_its_protocol_is_closed() -> None:
+    with ScriptedServer(_switched) as server, transport_to(server) as transport:
+        assert (post(transport, server), idle(transport)) == (b"", [])
 
 
 def _surplus(connection: ServedConnection) -> None:

@@ -235,6 +235,7 @@ def test_many_keys_are_compared_in_no_time() -> None:
         ("GET", "/v1/auditEntries?startTime=2026-01-01T00:00:00%2B99:99", "startTime", "is not valid JSON for"),
         ("GET", "/v1/models?pageSize%00abc=1", "pageSize\0abc", "unknown field"),
         ("PATCH", "/v1/conversations/a?updateMask=title%00", "updateMask", "must be a string"),
+        ("PATCH", "/v1/conversations/a?updateMask=%60", "updateMask", "must be a string"),
         ("GET", "/v1/auditEntries?outcome=GOOD", "outcome", "must be one of OUTCOME_ACCEPTED, OUTCOME_REFUSED"),
         ("POST", "/v1/conversations/a:send?text=hi", "text", "must be in the body"),
         ("PATCH", "/v1/conversations/a?conversation.title=b", "conversation.title", "unknown field"),

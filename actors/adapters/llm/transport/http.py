@@ -161,6 +161,11 @@ class _Response(http.client.HTTPResponse):
         self._exchange = exchange
         self._chunks = _Chunks()
 
+    def _read_status(self) -> tuple[str, int, str]:
+        """A status line. http.client skips only 100 (Continue), but each 1xx precedes the answer, except for 101."""
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        return version, http.HTTPStatus.CONTINUE if 101 < status < 200 else status, reason
+
     @property
     def ended(self) -> bool:
         return self._chunks.ended if self.chunked else self.length == 0
@@ -279,7 +284,7 @@ class _Connection(HTTPConnection):
 
     def is_reusable(self) -> bool:
         """End a request; return whether the connection can be reused, now or once the response has arrived whole."""
-        if self.sock is None or not self.response.settle():
+        if self.sock is None or self.response.status < 200 or not self.response.settle():
             return False
         announced = _ANNOUNCED.search(self.response.headers.get("keep-alive", ""))
         seconds = min(IDLE_SECONDS, int(announced[1]) - _MARGIN_SECONDS) if announced else IDLE_SECONDS
