@@ -378,7 +378,7 @@ class ToolsEnded:
     """Message to the conversation: all tool calls up to this one have ended, and none of their processes is left."""
 
     call: object
-    """The message with which the conversation sent the last call to its tool runner."""
+    """The message that sent the last call to the conversation's tool runner."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What actors, adapters and the server compute alike: JSON Schemas, text of terminals, settings, resources."""
+"""Code shared by actors, adapters and the server: JSON Schemas, text of terminals, settings, resources."""

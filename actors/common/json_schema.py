@@ -53,7 +53,7 @@ MAX_SCHEMAS = 10_000
 # interrupted nor lets other threads run.
 MAX_WORK = 20_000_000
 
-# The maximum number of pairs of a subschema and a level of a value for which the work is counted.
+# The work is counted for at most this many pairs of a subschema and a level of a value.
 MAX_STEPS = 50_000
 
 TOO_MUCH = "it is too large to check against the schema"

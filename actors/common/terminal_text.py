@@ -13,7 +13,7 @@ import unicodedata
 # The number of lines above the last one that the cursor can reach, as on a screen.
 ROWS = 100
 
-# Only the last columns of a line, so many at most, can be overwritten.
+# How many of the last columns of a line can be overwritten.
 COLUMNS = 4096
 
 # The column up to which the cursor can be moved beyond the end of a line.
@@ -44,7 +44,7 @@ class TerminalText:
         self._row = self._column = 0
         self._saved = 0, 0
         self._pending = ""
-        """An escape sequence of which more may come."""
+        """An escape sequence that may not be complete yet."""
         self._passed: list[str] = []
         self.altered = False
 

@@ -99,7 +99,7 @@ def cancel_result(
     )
 
 
-# For each outcome of a tool call: the machine-readable cause and the text with which a late answer is refused.
+# For each outcome of a tool call: the machine-readable cause and the message when a late answer is refused.
 _LATE_ANSWER_REFUSALS = {
     ToolOutcome.OK: ("answered", "a client has answered this call"),
     ToolOutcome.ERROR: ("answered", "this call has its result"),

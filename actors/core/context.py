@@ -313,10 +313,10 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     forked_at: str = ""
     """The id, in the original conversation, of the last run that was copied to this fork; "" if it is not a fork."""
     cache_key: str = ""
-    """The key by which providers find cached prompts; a fork has that of its original. "" means the conversation id."""
+    """The providers' key for cached prompts; a fork has that of its original. "" means the conversation id."""
     client_tools: tuple[ClientTool, ...] = ()
     """The tools that clients run; they can change only while no run is open."""
     mcp_servers: tuple[ChosenMcpServer, ...] = ()
     """The MCP servers in addition to those of the operator; they can change only while no run is open."""
     auto_continue: bool = False
-    """Whether the successor is created in the commit with which the context is used up."""
+    """Whether the successor is created in the same commit that uses up the context."""

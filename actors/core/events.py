@@ -27,11 +27,11 @@ class SettleEvent(Struct, frozen=True):
 
 
 class LlmOutcome(Struct, frozen=True):
-    """What came of an attempt of a model request."""
+    """The result of an attempt of a model request."""
 
 
 class ToolEvent(Struct, frozen=True):
-    """What came of a tool call."""
+    """The result of a tool call."""
 
 
 class Timer(Struct, frozen=True):

@@ -78,7 +78,7 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
     since: int
     suggestions: tuple[ApprovalRule, ...] = ()
     asked_by: ApprovalRule | None = None
-    """The rule because of which a person is asked: it asks, or it denies and might match this call. None: no rule."""
+    """Why a person is asked: this rule asks, or it denies and might match this call. None: not because of a rule."""
     workspace: bool = False
 
 

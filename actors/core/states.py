@@ -73,7 +73,7 @@ class Question(Struct, frozen=True, omit_defaults=True):
     number: int
     """The number of the question in the conversation, counted from 1."""
     place: int
-    """The number of the question among those of its tool call, by which the tool runner identifies the question."""
+    """The number of the question among those of its tool call; the tool runner identifies it by this."""
     asker: str
     message: str
     since: int

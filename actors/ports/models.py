@@ -132,7 +132,7 @@ class ModelRequest(Struct, frozen=True):
     counted_tokens: int = 0
     """The token count that the provider last reported for this conversation, answer included; 0 if none."""
     cache_key: str = ""
-    """The key by which a provider finds cached prompts: a fork has its original's. "": the conversation's id."""
+    """The provider's key for cached prompts: a fork has its original's. "": the conversation's id."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:

@@ -125,7 +125,7 @@ UNARCHIVED = IsArchived(archived=False)
 
 
 class OrderKey(StrEnum):
-    """The fields of a record by which a list can be ordered. The database columns have the same names."""
+    """The fields of a record that can order a list. The database columns have the same names."""
 
     UPDATED = "updated_at"
     CREATED = "created_at"
@@ -241,7 +241,7 @@ def conjuncts(condition: Condition) -> tuple[Condition, ...]:
 
 
 def beneath(directory: str) -> str:
-    """The text with which all paths beneath a directory begin: the directory and a slash."""
+    """The prefix of all paths beneath a directory: the directory and a slash."""
     return directory.rstrip("/") + "/"
 
 
@@ -367,7 +367,7 @@ class ConversationReader(Protocol):
         ...
 
     def create_command(self, principal: str, request_id: str) -> records.CommandRecord | None:
-        """The accepted command with this request id by which the principal created a conversation, or None."""
+        """The principal's accepted command to create a conversation, with this request id, or None."""
         ...
 
 

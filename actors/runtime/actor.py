@@ -29,7 +29,7 @@ class Request:
 
     command: Any
     deadline: float | None = None
-    """In monotonic seconds; after that time the command is dropped without being applied. None: no deadline."""
+    """When an unapplied command is dropped, in monotonic seconds; None: never."""
     urgent: bool = False
     must_run: bool = False
     """Whether the command is applied even if its sender no longer waits."""

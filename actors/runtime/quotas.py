@@ -83,7 +83,7 @@ class QuotaSettings(Struct, frozen=True):
         return any(quota in table for table in tables for quota in quotas)
 
 
-# The minimum number of seconds for which a measurement is valid.
+# The minimum validity of a measurement, in seconds.
 MEASURED_SECONDS = 10.0
 # A measurement is valid for at least this many times as long as it took: measuring takes at most 1 % of the time.
 COST = 100

@@ -301,7 +301,7 @@ def check_images(services: Services, model: str) -> None:
 
 
 def check_images_in(services: Services, conversation_id: str) -> None:
-    """Do the same for a stored conversation, if it exists. Blocks. Raises Rejected or StoreError."""
+    """Like `check_images`, for a stored conversation, if it exists. Blocks. Raises Rejected or StoreError."""
     record = services.store.load(conversation_id)
     if record is not None:
         check_images(services, record.model)

@@ -189,7 +189,7 @@ def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool)
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
 # Seconds after which the names may be fetched again: models change, and a server may be running again.
 LIST_AGAIN_SECONDS = 10.0
-# The same for limits, for which the first request to a model waits.
+# The same for limits; the first request to a model waits for them.
 PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
 # Seconds before limits are asked for again after a failure.
 LIMITS_AGAIN_SECONDS = 60.0

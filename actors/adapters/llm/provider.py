@@ -183,7 +183,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     echo_reasoning: Annotated[str, one_of(("calls", "always", "never"))] = "calls"
     """openai-chat only: whether answers are sent back with their reasoning; "calls": those with tool calls."""
     structured_output: bool = False
-    """Whether the server enforces a JSON Schema beside tools. If not, the model submits its answer by a tool."""
+    """Whether the server enforces a JSON Schema besides tools. If not, the model submits its answer with a tool."""
     cost_in_usage: bool = False
     """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 

@@ -40,7 +40,7 @@ MENDED_BYTES = 4 << 20
 # The key in `_meta` of a listed tool under which a tool that the MCP library does not accept is passed on.
 UNREAD = "bedrock.dev/unread-tool"
 
-# The code of the JSON-RPC error by which the transport over HTTP reports that the server does not know the session.
+# The JSON-RPC error code for a session that the server does not know, from the transport over HTTP.
 FORGOTTEN_SESSION = -404_404
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)

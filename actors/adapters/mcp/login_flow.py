@@ -52,7 +52,7 @@ CLIENT_REFUSALS = frozenset({"invalid_client", "invalid_scope", "unauthorized_cl
 
 
 class Redirected(Struct, frozen=True):
-    """The parameters with which the authorization server has redirected the browser."""
+    """The parameters that the authorization server added to the browser's redirect."""
 
     code: str
     state: str

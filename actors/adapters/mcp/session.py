@@ -487,7 +487,7 @@ class McpSession:
 
 
 def needs_login(name: str) -> str:
-    """A short text that says that a server needs a login, and by which command a person logs in."""
+    """A short message that a server needs a login, with the command for it."""
     return f"needs login: bedrock mcp login {name}"
 
 

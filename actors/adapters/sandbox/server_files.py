@@ -17,7 +17,7 @@ from actors.ports.sandbox import WORKSPACE_PROTECTED
 # A directory of this name is assumed to belong to the server, like `~/.config/bedrock`.
 OWN_NAME = "bedrock"
 
-# The link by which Kubernetes replaces all files of a secret together; its directory contains only this secret.
+# Kubernetes replaces all files of a secret together through this link; its directory contains only this secret.
 REPLACED_TOGETHER = "..data"
 
 

@@ -168,7 +168,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _not_removed(self, error: Exception) -> None:
-        """Recover after background work failed, which is repeated later and for which no caller waits."""
+        """Recover after background work failed. It is repeated later, and no caller waits for it."""
 
     @abstractmethod
     def _between(self, batch: int) -> None:

@@ -1,4 +1,4 @@
-"""The tools with which agents start sub-agents, and with which a sub-agent reports and ends.
+"""The tools that start sub-agents, and the tools that a sub-agent reports and ends with.
 
 spawn_sub_agent only validates the request: the state machine starts the sub-agents, waits for them and builds the
 result. It handles the calls of submit_result and submit_error itself, so only their specifications are here.

@@ -347,7 +347,7 @@ def add_reported_usage(state: states.State, context: ConvContext, event: UsageRe
 
 
 def spent(budget: Budget, ledger: states.Ledger, ratio: float = 1.0) -> str:
-    """The first limit of which `ratio` is used up, in words such as "5000 tokens per run"; "" if there is none."""
+    """The first limit that is used up to `ratio`, in words such as "5000 tokens per run"; "" if there is none."""
     if 0 < budget.run_tokens * ratio <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger, ratio)

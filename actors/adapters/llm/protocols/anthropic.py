@@ -237,7 +237,7 @@ class _Block:
             self._signature = delta.signature
 
     def settle(self, raw: Raw) -> None:
-        """Replace the block by its final form, of which the deltas were the preview."""
+        """Replace the block by its final form, which the deltas previewed."""
         self._begin(raw)
         self._text.settle(self._given)
         if self._head.get("input"):
@@ -345,7 +345,7 @@ class AnthropicReader(AnswerReader):
         return block
 
     def _settle(self, message: _Message) -> None:
-        """Take a complete message, of which the blocks of the stream were the preview."""
+        """Take a complete message, which the blocks of the stream previewed."""
         size = self.size if self._sink is None else ContentSize()  # the preview is counted already
         if message.blocks:
             self._blocks = [_Block(raw, None, size) for raw in message.blocks]

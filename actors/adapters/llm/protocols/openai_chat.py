@@ -51,7 +51,7 @@ from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
 PATH = "/chat/completions"
 
-# The fields of a message with which gateways mark the reasoning of other providers; they always need them back.
+# Gateways mark the reasoning of other providers with these fields of a message, and always need them back.
 DETAILS = ("reasoning_details", "thinking_blocks")
 
 
@@ -179,7 +179,7 @@ _STOPS = {
     "sensitive": _REFUSED,
 }
 
-# The stop reasons by which a server reports that it failed, although it closed the stream properly.
+# The stop reasons of a server that failed, although it closed the stream properly.
 _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
 
 
@@ -246,7 +246,7 @@ class _Message:
                 self._details.setdefault(field, []).extend(getattr(delta, field) or ())
 
     def settle(self, final: _Message) -> None:
-        """Take the final form of the message, of which the deltas were the preview."""
+        """Take the final form of the message, which the deltas previewed."""
         for kind, buffer in final._texts.items():
             self._texts[kind].settle(buffer.text)
         self.calls = final.calls or self.calls

@@ -42,7 +42,7 @@ PATH = "/responses"
 
 
 class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The phase of an answer to which a text belongs, by the name that the model has given it.
+    """The phase of an answer that a text belongs to, as named by the model.
 
     Stored as the `raw` of a Reasoning block before the text; models that report phases need them again.
     """
@@ -385,7 +385,7 @@ class OpenAiResponsesReader(AnswerReader):
         self.complete = self.finished = self._stop is not None
 
     def _settle(self, output: Sequence[Raw], *, whole: bool) -> None:
-        """Take the final items, of which the streamed ones were the preview.
+        """Take the final items, which the streamed ones previewed.
 
         Others stay if there are none, or without `whole`.
         """

@@ -77,7 +77,7 @@ _thread = threading.local()
 
 
 class _Arrivals(io.RawIOBase):
-    """What arrives on a connection, as a file for http.client."""
+    """The data that arrives on a connection, as a file for http.client."""
 
     def __init__(self, sock: socket.socket, exchange: Exchange, file: Any) -> None:
         super().__init__()

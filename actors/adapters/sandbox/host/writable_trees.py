@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The names, in lower case, of the files and directories by which git recognises a repository.
+# The files and directories that git recognises a repository by, in lower case.
 GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
 
 

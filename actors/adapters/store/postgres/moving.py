@@ -32,7 +32,7 @@ class Moved(NamedTuple):
     to: str  # the URL of the PostgreSQL database, without the password
 
 
-# The columns by which a table is sorted, if not by its first one.
+# The sort columns of the tables that are not sorted by their first column.
 _KEYS: dict[Any, tuple[Any, ...]] = {
     models.Log: (models.Log.conversation_id, models.Log.first_revision, models.Log.step),
     models.Runs: (models.Runs.conversation_id, models.Runs.revision),

@@ -29,7 +29,7 @@ _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
 """
-MOVED = "moved"  # the name of the file that records to which database the conversations of this directory were moved
+MOVED = "moved"  # the file with the URL of the database that this directory's conversations were moved to
 _LOCK_ATTEMPTS = 25
 _LOCK_PAUSE = 0.01  # seconds between two attempts to take a lock
 _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP})
@@ -273,7 +273,7 @@ class DiskReserve:
             self._path.unlink()
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Whether the disk has space for a checkpoint of the write-ahead log, by which the database grows.
+        """Whether the disk has space for a checkpoint of the write-ahead log, which makes the database grow.
 
         `without` pages are returned first. A checkpoint that fails half-way makes the shortage worse: the log has not
         shrunk.

@@ -39,7 +39,7 @@ FILE = "bedrock.db"  # the name of the database file in the data directory
 #
 # The mode can be set only on an empty file.
 INCREMENTAL = 2
-# Length of the write-ahead log in pages (32 MiB) from which on SQLite checkpoints it at the end of each commit.
+# Once the write-ahead log has this many pages (32 MiB), SQLite checkpoints it at the end of each commit.
 WAL_PAGES = 8_192
 # Size of the writing connection's page cache in bytes.
 #

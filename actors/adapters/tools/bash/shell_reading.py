@@ -146,7 +146,7 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """What a backslash in double quotes and its character, or a variable, stand for; "" for a variable."""
+    """What a backslash and its character stand for in double quotes; "" for a variable."""
     escaped = found["escaped"] or ""
     if escaped == "\n":
         return ""

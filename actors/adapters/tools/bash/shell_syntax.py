@@ -77,7 +77,7 @@ def _pieces(source: str) -> Iterator[str]:
 
 
 def plain(word: str) -> str:
-    """The word without the backslashes with which `unquoted` marks quoted characters."""
+    """The word without the backslashes that `unquoted` puts before quoted characters."""
     return re.sub(r"\\([*?\[~])", r"\1", word)
 
 

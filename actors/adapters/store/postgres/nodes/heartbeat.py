@@ -123,7 +123,7 @@ class Heartbeat:
 
 
 class Timing(Struct, frozen=True):
-    """The durations, in seconds, by which the servers of a cluster renew leases and find dead servers."""
+    """Durations in seconds: of leases, and of the steps in which the servers of a cluster detect dead ones."""
 
     # The length of a lease: how long a node counts as alive after a heartbeat has arrived in the database.
     #
