@@ -25,6 +25,13 @@ from actors.runners.side_queries import Titles, title_of
 from actors.runtime.offered_tools import check_generation
 from actors.runtime.services import check_images, check_mode, served_model
 
+# The results that repeated commands get again.
+_SENT = msgspec.json.Decoder(messages.SendMessageResult)
+_ANSWERED = msgspec.json.Decoder(QuestionChanged)
+_SUBMITTED = msgspec.json.Decoder(messages.SubmitToolResultResult)
+_SPAWNED = msgspec.json.Decoder(messages.SpawnSubAgentsResult)
+_CREATED = msgspec.json.Decoder(ApprovalRule)
+
 
 class CommandDispatch:
     """Handles the commands of one conversation. Call only on the actor's thread.
@@ -119,9 +126,7 @@ class CommandDispatch:
         services = self._services
         known = known_command(services.store, self._pipeline.conversation_id, request)
         if known is not None:
-            return msgspec.structs.replace(
-                msgspec.json.decode(known.answer, type=messages.SendMessageResult), duplicate=True
-            )
+            return msgspec.structs.replace(_SENT.decode(known.answer), duplicate=True)
         _refuse_archived(loaded)
         if request.generation:
             check_generation(request.generation, served_model(services, loaded.record.model).info)
@@ -169,7 +174,7 @@ class CommandDispatch:
     def _answer_question(self, loaded: LoadedConversation, request: messages.AnswerQuestionCommand) -> QuestionChanged:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
-            return msgspec.json.decode(known.answer, type=QuestionChanged)
+            return _ANSWERED.decode(known.answer)
         question = open_question(loaded.record.state, request.number)
         content = checked_form(question, request) if question is not None else ""
         unit, at = loaded.begin(), self._pipeline.now()
@@ -183,9 +188,7 @@ class CommandDispatch:
     ) -> messages.SubmitToolResultResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
-            return msgspec.structs.replace(
-                msgspec.json.decode(known.answer, type=messages.SubmitToolResultResult), duplicate=True
-            )
+            return msgspec.structs.replace(_SUBMITTED.decode(known.answer), duplicate=True)
         event = events.SubmitToolResult(self._pipeline.now(), request.tool_use_id, request.result)
         unit = loaded.begin()
         try:
@@ -201,7 +204,7 @@ class CommandDispatch:
     ) -> messages.SpawnSubAgentsResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
-            return msgspec.json.decode(known.answer, type=messages.SpawnSubAgentsResult)
+            return _SPAWNED.decode(known.answer)
         _refuse_archived(loaded)
         self._builder.read_history(loaded.record)
         at = self._pipeline.now()
@@ -277,7 +280,7 @@ class CommandDispatch:
     ) -> ApprovalRule:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
-            return msgspec.json.decode(known.answer, type=ApprovalRule)
+            return _CREATED.decode(known.answer)
         settings.check_rule_tool(self._services, loaded.record, request.rule.tool)
         unit, at = loaded.begin(), self._pipeline.now()
         rule = settings.create_rule(self._services, unit, request.rule, request.principal, at)

@@ -270,6 +270,9 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.expires_at or now < self.expires_at
 
 
+_TOKENS = msgspec.json.Decoder(tuple[Token, ...])
+
+
 class TokenContent(Protocol):
     """Where the list of tokens is stored. Blocks; raises TokenUnusableError or StoreError."""
 
@@ -353,7 +356,7 @@ class PrincipalTokens:
 
     def _decoded(self, content: bytes | None) -> tuple[Token, ...]:
         try:
-            return () if content is None else msgspec.json.decode(content, type=tuple[Token, ...])
+            return () if content is None else _TOKENS.decode(content)
         except msgspec.DecodeError:
             raise TokenUnusableError(
                 f"{self._content.location} is not a valid list of tokens; restore or remove it"
@@ -396,7 +399,7 @@ Kept = TypeVar("Kept")
 
 
 class _Table(Generic[Kept]):
-    _kind: type[Kept]
+    _decoder: msgspec.json.Decoder[dict[str, Kept]]
     _what: str
     """The word for the stored values in error messages, e.g. "logins"."""
 
@@ -407,7 +410,7 @@ class _Table(Generic[Kept]):
         """{} without a file. Raises McpLoginsError."""
         try:
             content = self._file.read()
-            return {} if content is None else msgspec.json.decode(content, type=dict[str, self._kind])  # type: ignore[name-defined]
+            return {} if content is None else self._decoder.decode(content)
         except TokenUnusableError as error:
             raise McpLoginsError(str(error)) from None
         except (ValueError, RecursionError):  # ValueError includes msgspec.DecodeError
@@ -435,7 +438,7 @@ class _Table(Generic[Kept]):
 class McpRegistrationFile(_Table[McpRegistration]):
     """OAuth client registrations with MCP servers. A login removes its own, and stores it again on success."""
 
-    _kind, _what = McpRegistration, "registrations"
+    _decoder, _what = msgspec.json.Decoder(dict[str, McpRegistration]), "registrations"
 
     def pop(self, name: str) -> McpRegistration | None:
         """Remove and return a server's registration, or None. Raises McpLoginsError."""
@@ -446,7 +449,7 @@ class McpRegistrationFile(_Table[McpRegistration]):
 class McpLoginFile(_Table[McpLogin]):
     """Logins to MCP servers, in a JSON file. Implements `McpLogins` of actors.ports."""
 
-    _kind, _what = McpLogin, "logins"
+    _decoder, _what = msgspec.json.Decoder(dict[str, McpLogin]), "logins"
 
     def version(self) -> tuple[int, ...]:
         """Changes whenever the file does."""

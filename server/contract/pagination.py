@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from typing import Protocol, TypeVar
 
@@ -19,6 +20,9 @@ Position = TypeVar("Position", bound=msgspec.Struct)
 _CHECK = 8
 
 _BEYOND = 1 << 63
+
+# msgspec examines a type when it is first used: if two threads are the first at once, the process crashes.
+_EXAMINING = threading.Lock()
 
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:
@@ -41,7 +45,8 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
         raw = base64.urlsafe_b64decode(token.encode("ascii"))
         seal, body = raw[:_CHECK], raw[_CHECK:]
         if seal == _seal(body, listing):
-            position = msgspec.json.decode(body, type=kind)
+            with _EXAMINING:
+                position = msgspec.json.decode(body, type=kind)
             if all(not isinstance(each, int) or abs(each) < _BEYOND for each in msgspec.structs.astuple(position)):
                 return position
     except (ValueError, msgspec.DecodeError):

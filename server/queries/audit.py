@@ -240,9 +240,12 @@ class _Typed(msgspec.Struct):
     type: str
 
 
+_TYPED = msgspec.json.Decoder(_Typed)
+
+
 def transition(row: StoredTransition) -> v1.Transition:
     try:
-        kind = msgspec.json.decode(row.event, type=_Typed).type
+        kind = _TYPED.decode(row.event).type
     except msgspec.DecodeError:
         kind = ""
     return v1.Transition(

@@ -413,9 +413,12 @@ class _UpgradeInput(msgspec.Struct):
     reason: str = ""
 
 
+_UPGRADE = msgspec.json.Decoder(_UpgradeInput)
+
+
 def _reason_in(raw: str) -> str:
     try:
-        return msgspec.json.decode(raw, type=_UpgradeInput).reason
+        return _UPGRADE.decode(raw).reason
     except (msgspec.DecodeError, UnicodeError):
         return ""
 

@@ -481,6 +481,9 @@ def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
     return result
 
 
+msgspec.json.Decoder(ModelLimits)  # two threads must not be the first to use it at once: see rows.py
+
+
 @functools.cache
 def known_limits() -> dict[str, ModelLimits]:
     text = Path(__file__).with_name("models.toml").read_text("utf-8")

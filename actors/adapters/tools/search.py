@@ -153,6 +153,9 @@ class Findings(msgspec.Struct, frozen=True):
     root: str
 
 
+_FINDINGS = msgspec.json.Decoder(Findings)
+
+
 class KeywordSearchTool:
     """The tool that searches a repository for terms (ports.Tool)."""
 
@@ -169,7 +172,7 @@ class KeywordSearchTool:
         )  # fmt: skip
         if isinstance(answer, ToolOutput):
             return answer
-        found = msgspec.json.decode(answer, type=Findings)
+        found = _FINDINGS.decode(answer)
         return ToolOutput(rendered(_picked(found, arguments["query"], context)))
 
 

@@ -35,10 +35,13 @@ class _UpgradeInput(Struct):
     mode: Mode = Mode.UNRESTRICTED
 
 
+_UPGRADE = msgspec.json.Decoder(_UpgradeInput)
+
+
 def requested_mode(call: ToolUse) -> Mode:
     """UNRESTRICTED if the call names no mode or its input is invalid."""
     try:
-        return msgspec.json.decode(call.input, type=_UpgradeInput).mode
+        return _UPGRADE.decode(call.input).mode
     except (msgspec.DecodeError, UnicodeError):
         return Mode.UNRESTRICTED
 

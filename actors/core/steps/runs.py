@@ -232,14 +232,17 @@ class SubmitError(Struct, frozen=True):
     error: str
 
 
+_RESULT, _ERROR = msgspec.json.Decoder(SubmitResult), msgspec.json.Decoder(SubmitError)
+
+
 def submission_of(calls: tuple[content.ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
     """The submission if the only call of the response is a complete and valid submission, else None."""
     if truncated or len(calls) != 1 or calls[0].name not in SUBMISSIONS:
         return None
     try:
         if calls[0].name == SUBMIT_RESULT:
-            return msgspec.json.decode(calls[0].input, type=SubmitResult)
-        return msgspec.json.decode(calls[0].input, type=SubmitError)
+            return _RESULT.decode(calls[0].input)
+        return _ERROR.decode(calls[0].input)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 

@@ -101,6 +101,7 @@ def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
     """The JSON Schema of parameters; nested types are in `$defs`. Raises TypeError for a type that JSON lacks."""
     try:
         (schema,), shared = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
+        msgspec.json.Decoder(parameters)  # or else the first calls, if on two threads at once, would crash the process
     except TypeError as error:
         raise TypeError(f"{name}: a parameter's type has no JSON equivalent: {error}") from None
     own = schema["$ref"].rpartition("/")[2]
