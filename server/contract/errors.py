@@ -179,7 +179,7 @@ def status_of(error: BaseException, *, reading: bool = False) -> Status:
             return _malformed(((field, str(error)),), f"{field}: {error}")
         case ConversationNotFoundError(name=name):
             return _missing(name, str(error))
-        case messages.UnknownConversationError() | messages.UnknownApprovalRuleError():
+        case messages.UnknownConversationError():
             return _missing("", str(error) or "the conversation does not exist")
         case ports.RevisionTooOldError(oldest=oldest):
             lost = Reason.REVISION_TOO_OLD
@@ -299,8 +299,8 @@ def _malformed(violations: Sequence[tuple[str, str]], text: str, reason: str = M
 
 
 def _missing(name: str, text: str) -> Status:
-    kind = {"models": "Model", "tools": "Tool"}.get(name.partition("/")[0], "Conversation")
-    resource = details.ResourceInfo(resource_type=f"bedrock.v1.{kind}", resource_name=name)
+    kind = name.rpartition("/")[0].rpartition("/")[2].removesuffix("s") or "conversation"
+    resource = details.ResourceInfo(resource_type=f"bedrock.v1.{kind[0].upper()}{kind[1:]}", resource_name=name)
     return make(_Code.NOT_FOUND, text, "NOT_FOUND", None, resource)
 
 

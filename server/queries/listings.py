@@ -20,7 +20,6 @@ from actors.core.content import Message
 from actors.core.context import ApprovalRule
 from actors.core.errors import Reason
 from actors.core.states import AwaitingToolApproval, ToolExecuting
-from actors.messages import UnknownApprovalRuleError
 from actors.ports import ConversationReader, ConversationRecord, SettledInput, StoreReader, Workspace
 from actors.ports import store as conditions
 from server.contract import limits
@@ -219,11 +218,11 @@ class Listings:
         return answer
 
     def approval_rule(self, name: str, rule_id: str, record: ConversationRecord | None) -> v1.ApprovalRule:
-        """A rule of a conversation, or of the operator (None). Does not block. Raises UnknownApprovalRuleError."""
+        """A rule of a conversation, or of the operator (None). Does not block. Raises ConversationNotFoundError."""
         for rule in record.approval_rules if record else self._operator_rules:
             if rule.id == rule_id:
                 return approval_rule(record.id if record else "", rule)
-        raise UnknownApprovalRuleError(f"{name} does not exist")
+        raise ConversationNotFoundError(name)
 
 
 Shown = TypeVar("Shown", v1.PendingApproval, v1.Question)

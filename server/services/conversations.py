@@ -21,7 +21,7 @@ from bedrock import v1
 from actors import messages as requests
 from actors.core.content import Image
 from actors.core.errors import Reason, Rejected
-from actors.messages import InvalidFieldError, TaskRefusedError, UnknownConversationError
+from actors.messages import InvalidFieldError, TaskRefusedError, UnknownApprovalRuleError, UnknownConversationError
 from actors.ports import CancelToken, ConversationRecord, FencedError, Images, InvalidImageError
 from actors.ports.workspace import IMAGE_TYPES
 from actors.runtime.services import Services
@@ -361,7 +361,7 @@ class ConversationService(v1.ConversationServiceServicer):
         )
         try:
             return await self._answer(self._conversations.ask(conversation_id, request, deadline=deadline), seconds)
-        except UnknownConversationError:
+        except (UnknownConversationError, UnknownApprovalRuleError):
             raise ConversationNotFoundError(name) from None
 
     async def _answer(self, future: Future[T], seconds: float) -> T:

@@ -48,6 +48,10 @@ def test_the_operator_decides_in_advance_and_no_conversation_undoes_a_denial(
         assert allowed.create_time
         chat.conversation.delete_approval_rule(allowed)
         for gone in (allowed, "approvalRules/9", "r1"):
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFound) as missing:
                 chat.conversation.approval_rule(gone)
+            assert missing.value.resource.endswith(str(getattr(gone, "name", gone)))
+        with pytest.raises(NotFound) as missing:
+            chat.conversation.delete_approval_rule(allowed)
+        assert missing.value.resource == allowed.name
         chat.assert_valid()

@@ -46,7 +46,7 @@ _CHAT: dict[type[errors.BedrockError], str] = {
 
 
 # The commands that list what was not found, by its collection.
-_LISTS = {"conversations": "list", "models": "models"}
+_LISTS = {"conversations": "list", "models": "models", "approvalRules": "rules NAME"}
 _MALFORMED_NAME = "must be conversations/{conversation}; ListConversations names them"
 
 
@@ -63,8 +63,9 @@ def what_happened(error: errors.BedrockError) -> str:
 def what_to_do(error: errors.BedrockError, *, in_chat: bool = False, name: str = "NAME") -> str:
     """A hint: a command to enter, about the conversation `name`, or in a chat a key to press; "" if there is none."""
     collection = "conversations" if error.message.endswith(_MALFORMED_NAME) else error.resource.rpartition("/")[0]
-    if collection in _LISTS:
-        return f"See `bedrock {_LISTS[collection]}`."
+    listing = _LISTS.get(collection.rpartition("/")[2], "")
+    if listing and not (in_chat and "NAME" in listing):
+        return f"See `bedrock {listing.replace('NAME', name)}`."
     if "request_cycle" in error.fields:
         return _COMMAND_LINE[errors.NotForkable].replace("NAME", name)
     if isinstance(error, errors.ModeUnavailable) and error.metadata.get("cause") == "directory":

@@ -30,6 +30,8 @@ def test_a_mistyped_name_is_reported_as_it_was_typed() -> None:
     assert "bedrock list" in what_to_do(error)
     model = errors.NotFound("models/x does not exist", resource="models/x")
     assert (what_happened(model), what_to_do(model)) == ("model 'x' not found", "See `bedrock models`.")
+    rule = errors.NotFound("gone", resource="conversations/c1/approvalRules/r1")
+    assert (what_to_do(rule, name="mine"), what_to_do(rule, in_chat=True)) == ("See `bedrock rules mine`.", "")
     run = errors.InvalidArgument("request_cycle: none", fields={"request_cycle": "none"})
     assert what_to_do(run, name="mine") == "`bedrock cycles mine` lists its runs."
     other = errors.NotFound("no such message", resource="conversations/c1/messages/m1")

@@ -167,6 +167,10 @@ def test_what_does_not_exist_is_named() -> None:
     code, reason, found = told(errors.ConversationNotFoundError("conversations/x"))
     resource = found["ResourceInfo"]
     assert (code, reason, resource.resource_name) == ("NOT_FOUND", "NOT_FOUND", "conversations/x")
+    kinds = {"conversations/x": "Conversation", "models/m": "Model", "conversations/x/approvalRules/r": "ApprovalRule"}
+    for name, kind in kinds.items():
+        found = told(errors.ConversationNotFoundError(name))[2]
+        assert found["ResourceInfo"].resource_type == f"bedrock.v1.{kind}"
     assert told(messages.UnknownConversationError("gone"))[0] == "NOT_FOUND"
 
 
