@@ -21,8 +21,9 @@ from bedrock.cli.commands import chat as demo
 from tests.support import pictures, processes
 from tests.support.chat import Chat
 from tests.support.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
+from tests.support.fork_server import Popen
 from tests.support.patience import PATIENCE, eventually
-from tests.support.server_process import BEDROCK, ServerProcess, bedrock
+from tests.support.server_process import BEDROCK, ServerProcess, bedrock, clean_environment
 from tests.support.terminals import Terminal
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
@@ -221,8 +222,8 @@ def test_a_run_is_cancelled_when_its_command_is_ended(
     """By Ctrl-C, by `timeout` or a cancelled job, or by a terminal that is closed."""
     part = Part(arguments[1] if len(arguments) > 1 else demo.PROMPT, stalls)
     fake_provider.model.add(part)
-    environment = os.environ | {"BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
-    begun = subprocess.Popen([str(PROGRAM), *arguments], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL)
+    environment = clean_environment(tmp_path, **server.way)
+    begun = Popen([*BEDROCK, *arguments], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL)
     with server.client() as client, begun, ExitStack() as left:
         left.callback(begun.kill)
         part.next_reached()

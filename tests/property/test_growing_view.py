@@ -6,7 +6,6 @@ Here over histories that no machine writes, whose answers leave out anything; te
 from collections.abc import Sequence
 
 from hypothesis import given
-from hypothesis import strategies as st
 
 from actors.core.content import (
     Content,
@@ -23,38 +22,38 @@ from actors.core.content import (
 from actors.core.history import violations
 from tests.property.growing import Growing
 from tests.property.profiles import profile
+from tests.property.tape import Tape, tapes
 
-WORDS = st.sampled_from(["", " ", "hi", "<system-notice>no"]).map(Text)
-PICTURES = st.just(Image("sha256-1", "image/png", 10, 20))
-THOUGHTS = st.builds(Reasoning, st.just("hm"), st.sampled_from(["", "demo", "anthropic"]), st.sampled_from(["a-1", ""]))
+WORDS: tuple[Content, ...] = tuple(map(Text, ("", " ", "hi", "<system-notice>no")))
+PICTURE = Image("sha256-1", "image/png", 10, 20)
+THOUGHTS: tuple[Content, ...] = tuple(Reasoning("hm", by, of) for by in ("", "demo", "anthropic") for of in ("a-1", ""))
 
 
-@st.composite
-def histories(draw: st.DrawFn) -> list[Message]:
+def a_history(tape: Tape) -> list[Message]:
     """Valid chains: answers without a word, of thoughts alone, in a row, and to requests long ago."""
     history: list[Message] = []
 
     def add(kind: MessageType, content: Sequence[Content], through: int = 0) -> None:
         number = len(history) + 1
-        system = draw(st.sampled_from(SystemKind)) if kind is MessageType.SYSTEM else SystemKind.NONE
+        system = tape.pick(tuple(SystemKind)) if kind is MessageType.SYSTEM else SystemKind.NONE
         history.append(Message(f"m{number}", number, kind, tuple(content), 0, through_sequence=through, kind=system))
 
     chained = 0
-    for kind in draw(st.lists(st.sampled_from([*MessageType, MessageType.AGENT]), max_size=25)):
+    for kind in tape.some((*MessageType, MessageType.AGENT), 12):
         if kind is not MessageType.AGENT:
-            add(MessageType.USER if kind is MessageType.TOOL else kind, draw(st.lists(WORDS | PICTURES, max_size=3)))
+            add(MessageType.USER if kind is MessageType.TOOL else kind, tape.some((*WORDS, PICTURE), 3))
             continue
-        calls = [ToolUse(f"t{len(history)}-{n}", "bash", "{}") for n in range(draw(st.integers(0, 2)))]
-        through = draw(st.integers(chained, len(history)))
-        add(kind, [*draw(st.lists(THOUGHTS | WORDS, max_size=3)), *calls], through)
+        calls = [ToolUse(f"t{len(history)}-{n}", "bash", "{}") for n in range(tape.number(2))]
+        through = chained + tape.number(len(history) - chained)
+        add(kind, [*tape.some((*THOUGHTS, *WORDS), 3), *calls], through)
         for call in tool_uses(history[-1].content):
-            add(MessageType.TOOL, [ToolSuccess(call.id, draw(st.sampled_from(["out", "1 2 3 " * 500])))])
+            add(MessageType.TOOL, [ToolSuccess(call.id, tape.pick(("out", "1 2 3 " * 500)))])
         chained = len(history)
     return history
 
 
 @profile(500)
-@given(histories())
+@given(tapes(120, 120).map(a_history))
 def test_over_any_valid_history_the_growing_view_is_the_view_of_the_whole(history: list[Message]) -> None:
     assert violations(history) == ()
     growing = Growing()
