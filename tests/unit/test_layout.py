@@ -28,7 +28,7 @@ LARGER = {
 }
 """Folders of many modules that are much alike."""
 
-HELPER_LINES = {"unit": 504, "integration": 2_450, "e2e": 393, "property": 2_729, "support": 4_937}
+HELPER_LINES = {"unit": 504, "integration": 2_450, "e2e": 393, "property": 2_733, "support": 4_937}
 """How many lines a level of the tests may have beside its tests; `support` has what several levels use."""
 
 
