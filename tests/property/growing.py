@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from actors.core.content import Image, Message, Reasoning, ToolUse
+from actors.core.content import Image, Message, Reasoning, tool_uses
 from actors.core.history import UNLIMITED, GrowingView, Prefix, Room, Turn, provider_view
 
 FORMS = (("", ""), ("demo", "demo"), ("anthropic", "a-1"))
@@ -24,13 +24,10 @@ class Growing:
     def follow(self, history: Sequence[Message]) -> None:
         """Compare the views after each message that is new."""
         for length in range(self.length + 1, len(history) + 1):
-            self.compare(history[:length])
+            for room, views in ((UNLIMITED, self.views), (TIGHT, self.tight)):
+                for form, growing in views.items():
+                    self._compare(history[:length], growing, form, room)
         self.length = len(history)
-
-    def compare(self, history: Sequence[Message]) -> None:
-        for room, views in ((UNLIMITED, self.views), (TIGHT, self.tight)):
-            for form, growing in views.items():
-                self._compare(history, growing, form, room)
 
     def _compare(self, history: Sequence[Message], growing: GrowingView, form: tuple[str, str], room: Room) -> None:
         for message in history[growing.sequence :]:
@@ -39,9 +36,7 @@ class Growing:
         assert view.turns == provider_view(history, len(history), protocol=form[0], model=form[1], room=room)
         beginning = view.turns[: view.settled]
         assert self.settled.setdefault(view.prefix, beginning) == beginning
-        assert view.settled_calls == {
-            block.id for turn in beginning for block in turn.content if isinstance(block, ToolUse)
-        }
+        assert view.settled_calls == {call.id for turn in beginning for call in tool_uses(turn.content)}
 
 
 def kinds_of(history: Sequence[Message]) -> set[str]:

@@ -56,9 +56,7 @@ def a_history(tape: Tape) -> list[Message]:
 @given(tapes(120, 120).map(a_history))
 def test_over_any_valid_history_the_growing_view_is_the_view_of_the_whole(history: list[Message]) -> None:
     assert violations(history) == ()
-    growing = Growing()
-    for length in range(1, len(history) + 1):
-        growing.compare(history[:length])
+    Growing().follow(history)
 
 
 def test_what_is_not_settled_does_not_grow_with_the_history() -> None:
@@ -72,7 +70,7 @@ def test_what_is_not_settled_does_not_grow_with_the_history() -> None:
             Message(f"m{number + 2}", number + 2, MessageType.TOOL, (ToolSuccess(call.id, "out"),), 0),
             Message(f"m{number + 3}", number + 3, MessageType.AGENT, (Text("ok"),), 0, through_sequence=number + 2),
         ]
-        growing.compare(history)
+        growing.follow(history)
         view = growing.views["", ""].view()
         open_turns.add(len(view.turns) - view.settled)
     assert open_turns == {2}
