@@ -17,13 +17,13 @@ _LINE = b"error: interrupted\n"
 
 
 def end_at_once() -> None:
-    """Make SIGINT print a line and end the process without clean-up. Main thread only."""
+    """Make SIGINT print a line and end the process without clean-up. Call only on the main thread."""
     signal.signal(signal.SIGINT, _end)
 
 
 @contextmanager
 def ending_at_once() -> Generator[None]:
-    """Make SIGINT end the process as `end_at_once` does, in the ``with`` block. Main thread only."""
+    """Make SIGINT end the process as `end_at_once` does, in the ``with`` block. Use only on the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -30,7 +30,7 @@ Content = Mapping[str, Any] | None
 
 OnQuestion = Callable[[Question], Content]
 """A function that answers what a running tool asks a person. It gets the `Question`. It returns a value for each field
-of the form that is filled in, ``{}`` if the question is an address and was visited, or None to decline."""
+of the form that is filled in, ``{}`` if the question is a URL and was visited, or None to decline."""
 
 AsyncOnQuestion = Callable[[Question], Content | Awaitable[Content]]
 """`OnQuestion` for the asyncio client, where the function may be asynchronous."""
@@ -51,14 +51,14 @@ class Answer(str):
     output: Any
     """The JSON value that the run ended with; None if the message had no output schema."""
     stop_detail: str
-    """Why the answer is not whole: "max_tokens" (cut off at the token limit), "refusal" (the model declined, or a
-    content filter cut the answer off) or "empty" (no text, at most reasoning). "context_exhausted" if it is whole and
-    filled the context; otherwise empty. Later servers may send other values.
+    """Why the answer is incomplete: "max_tokens" (cut off at the token limit), "refusal" (the model declined, or a
+    content filter cut the answer off) or "empty" (no text, at most reasoning). "context_exhausted" if it is complete
+    but filled the context; otherwise empty. Later servers may send other values.
     """
 
     @classmethod
     def of(cls, text: str, *, run: str, usage: Usage, output: Any = None, stop_detail: str = "") -> Self:
-        """Create an answer from a text and the run that it belongs to."""
+        """Create an answer from its text and the run that it belongs to."""
         answer = cls(text)
         answer.run, answer.usage, answer.output, answer.stop_detail = run, usage, output, stop_detail
         return answer
@@ -86,7 +86,7 @@ class ToolAnswer:
     """A result with images, for the function of a tool to return. Results without images need no wrapper."""
 
     value: Any = ""
-    """The result without its images: a text, or a value that can be written as JSON."""
+    """The result without its images: a string, or a value that can be written as JSON."""
     images: Sequence[bytes | str] = ()
     """The bytes of images for the model to see, or the paths of their files: PNG, JPEG, GIF or WebP."""
 
@@ -95,20 +95,20 @@ def checked(decision: object) -> bool:
     """Raise TypeError unless a decision is True or False: a word such as "no", or a coroutine, is truthy."""
     if isinstance(decision, bool):
         return decision
-    raise TypeError(f"the function that decides about tool calls returned {decision!r}, neither True nor False")
+    raise TypeError(f"the function that decides about tool calls must return True or False, not {decision!r}")
 
 
 def checked_content(content: object) -> Content:
     """Raise TypeError unless the content is a mapping, or None, which declines the question."""
     if content is None or isinstance(content, Mapping):
         return cast("Content", content)
-    raise TypeError(f"the function that answers tools' questions returned {content!r}, neither a mapping nor None")
+    raise TypeError(f"the function that answers tools' questions must return a mapping or None, not {content!r}")
 
 
 def decider(on_approval: Literal["approve", "deny"] | DecideT | None) -> DecideT | Decide | None:
-    """The function that `on_approval` stands for. Raises ValueError for another word, or what cannot be called."""
+    """The function that `on_approval` stands for. Raises ValueError for any other string or value."""
     if on_approval is None or callable(on_approval):
         return on_approval
     if on_approval in ("approve", "deny"):
         return lambda _approval: on_approval == "approve"
-    raise ValueError(f'on_approval={on_approval!r} decides nothing; give "approve", "deny", a function, or None')
+    raise ValueError(f'on_approval must be "approve", "deny", a function or None, not {on_approval!r}')

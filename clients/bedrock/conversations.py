@@ -20,7 +20,7 @@ from bedrock._shared.wrapper import new_message, resource_name
 
 
 def quoted(text: str) -> str:
-    """Quote a text for use in a filter: ``f"labels.team = {quoted(team)}"``."""
+    """Quote a string for use in a filter: ``f"labels.team = {quoted(team)}"``."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -51,7 +51,7 @@ class Task:
         """The task as a protobuf message.
 
         Raises:
-            TypeError, ValueError: A value is invalid; the text names the field.
+            TypeError, ValueError: A value is invalid; the message names the field.
         """
         made = new_message(
             v1.SpawnSubAgentsRequest.Task, task=self.task,

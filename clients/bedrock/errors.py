@@ -1,7 +1,7 @@
 """The exceptions of this package.
 
 A refusal by the server says why in its `reason`; every reason in the gRPC API has a class of the same name.
-Catch the class that you can do something about, or a class higher up:
+Catch the class that you can handle, or one higher up:
 
     BedrockError
     ├── Aborted                    another client was faster, or an `etag` is outdated
@@ -12,7 +12,7 @@ Catch the class that you can do something about, or a class higher up:
     │   └── SlugTaken
     ├── DataLoss                   stored data is damaged; repeating does not help
     ├── DeadlineExceeded           no answer in time; the call may have taken effect
-    ├── FailedPrecondition         the present state does not allow it; nothing was changed
+    ├── FailedPrecondition         the current state does not allow it; nothing was changed
     │   ├── AgentBusy
     │   │   └── AwaitingApproval
     │   ├── AlreadyStarted
@@ -52,7 +52,7 @@ Catch the class that you can do something about, or a class higher up:
     │   ├── RunFailed
     │   └── RunInterrupted
     ├── Unauthenticated
-    └── Unavailable                the server cannot be reached, or takes no work now
+    └── Unavailable                the server cannot be reached, or accepts no work now
         ├── ServerNotRunning       no server runs on this machine, and no address was given
         │   └── ServerUnreachable  a server runs on this machine, but its socket is missing
         ├── ShuttingDown
@@ -105,7 +105,7 @@ class BedrockError(Exception):
         self.resource = resource
         """The resource name that was not found, e.g. "conversations/x"; empty if the server named none."""
         self.retry_after = retry_after
-        """Seconds after which another attempt makes sense; None if the server has not said."""
+        """Seconds after which another attempt makes sense; None if the server did not say."""
 
 
 class Aborted(BedrockError):
@@ -147,7 +147,7 @@ class DeadlineExceeded(BedrockError):
 
 
 class FailedPrecondition(BedrockError):
-    """The call is valid, but the present state does not allow it. Nothing was changed."""
+    """The call is valid, but the current state does not allow it. Nothing was changed."""
 
 
 class AgentBusy(FailedPrecondition):
@@ -225,7 +225,7 @@ class CycleRunning(FailedPrecondition):
 
 
 class NotSubAgent(FailedPrecondition):
-    """The call is possible for conversations of sub-agents only."""
+    """The call is possible only for sub-agents' conversations."""
 
 
 class SubAgent(FailedPrecondition):
@@ -269,7 +269,7 @@ class ModelUnavailable(InvalidArgument):
 
 
 class WorkingDirectoryInvalid(InvalidArgument):
-    """The path is no existing directory, or the server may not use it."""
+    """The path is not an existing directory, or the server may not use it."""
 
 
 class Misconfigured(BedrockError):
@@ -371,7 +371,7 @@ class StoreUnavailable(Unavailable):
 
 
 class WorkspaceOffline(Unavailable):
-    """No server that has the conversation's working directory runs; the call had no effect."""
+    """No server that has the conversation's working directory is running; the call had no effect."""
 
 
 class RunEnded(BedrockError):

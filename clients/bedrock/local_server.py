@@ -31,11 +31,11 @@ LONGEST_SOCKET_PATH = 107
 
 
 class NotPrivateError(Exception):
-    """A file or directory is not safe to use, because others may read or write it; the text says what to do."""
+    """A file or directory is not safe to use, because others may read or write it; the message says what to do."""
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where a server on this machine keeps its files. Raises ValueError: BEDROCK_DATA_DIR is relative."""
+    """Where a server on this machine keeps its files. Raises ValueError if BEDROCK_DATA_DIR is relative."""
     if chosen := environ.get("BEDROCK_DATA_DIR"):
         try:
             return absolute_path(chosen)
@@ -63,7 +63,7 @@ def absolute_path(text: str) -> Path:
 
 
 def check_private(directory: Path) -> None:
-    """Raise NotPrivateError unless only this user can enter a directory; OSError if it is none."""
+    """Raise NotPrivateError unless only this user can enter a directory; OSError if it is not one."""
     check_owner(directory)
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & 0o022:
@@ -76,26 +76,24 @@ def check_private(directory: Path) -> None:
 
 
 def check_owner(directory: Path) -> None:
-    """Raise NotPrivateError unless a directory, and a link that leads to it, are this user's; OSError if it is none."""
+    """Raise NotPrivateError unless a directory and any link to it are this user's; OSError if it is not one."""
     if not hasattr(os, "geteuid"):
-        raise NotPrivateError(
-            "this system has no owners of files that could be looked at: give the address of a server"
-        )
+        raise NotPrivateError("this system has no file owners that could be checked; give the address of a server")
     user = os.geteuid()
     link, found = directory.lstat(), directory.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
     if found.st_uid != user:
         raise NotPrivateError(
-            f"{directory} belongs to user {found.st_uid}, and this is user {user}: "
-            f"use a directory of your own, or be that user"
+            f"{directory} belongs to uid {found.st_uid}, but this process runs as uid {user}; "
+            f"use a directory of your own, or run as that user"
         )
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, user):
-        raise NotPrivateError(f"{directory} is a link that belongs to user {link.st_uid}: name the directory itself")
+        raise NotPrivateError(f"{directory} is a link that belongs to uid {link.st_uid}; name the directory itself")
 
 
 def check_socket(path: Path) -> None:
-    """Raise NotPrivateError unless only this user can listen on a Unix socket; OSError if it is none."""
+    """Raise NotPrivateError unless only this user can listen on a Unix socket; OSError if it is not one."""
     check_owner(path.parent)
     if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # e.g. /tmp, where everybody can write
         raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
@@ -118,15 +116,13 @@ def check_entries(directory: Path) -> None:
     names = Counter(found.st_ino for found in files.values())
     for path, found in files.items():
         if stat.S_ISREG(found.st_mode) and found.st_nlink > names[found.st_ino]:
-            raise NotPrivateError(
-                f"{path} is a file that has a name elsewhere, too (a hard link): look at it, and remove it"
-            )
+            raise NotPrivateError(f"{path} has another name elsewhere (a hard link); look at it, and remove it")
 
 
 def open_believed(path: Path, *, named: bool = False) -> int:
     """Open a regular file that only this user can have written. Never blocks.
 
-    One that an operator has `named`, such as a certificate, may also be root's, or be reached by a link of either.
+    A file that an operator has `named`, such as a certificate, may also be root's, or be reached by a link of either.
     Raises NotPrivateError or OSError.
     """
     if stat.S_ISLNK((link := path.lstat()).st_mode):
@@ -153,16 +149,16 @@ def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> No
     if found.st_uid != user and not (named and found.st_uid == 0):
         planted = f"look at what else others have put into {path.parent}, and remove it"
         advice = "use a file of your own" if named else planted
-        raise NotPrivateError(f"{path} belongs to user {found.st_uid}, and this is user {user}: {advice}")
+        raise NotPrivateError(f"{path} belongs to uid {found.st_uid}, but this process runs as uid {user}; {advice}")
     if stat.S_ISLNK(found.st_mode) and not named:
-        raise NotPrivateError(f"{path} is a link, which is not followed: look where it leads, and remove it")
+        raise NotPrivateError(f"{path} is a link, which is not followed; look where it leads, and remove it")
     if stat.S_ISREG(found.st_mode) and mode & 0o022:
         rights = "go-w" if named else "600"
         raise NotPrivateError(f"others may change {path} (mode {mode:04o}): look inside, then chmod {rights} {path}")
 
 
 def open_regular(path: Path, *, follow: bool = True) -> int:
-    """Open a regular file, without blocking on a FIFO. Raises OSError, also for a link that is not to be followed."""
+    """Open a regular file, without blocking on a FIFO. Raises OSError, even for a link that must not be followed."""
     flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
     flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, os.O_RDONLY | flags)
@@ -173,7 +169,7 @@ def open_regular(path: Path, *, follow: bool = True) -> int:
 
 
 def server_process(data_dir: Path) -> int:
-    """The pid of the server that uses a data directory, perhaps still starting or stopping; 0 if none runs."""
+    """The pid of the server that uses a data directory, possibly still starting or stopping; 0 if none runs."""
     with suppress(OSError, ValueError, NotPrivateError):
         descriptor = open_believed(data_dir / LOCK_FILE)
         try:

@@ -49,7 +49,7 @@ export async function failure(response) {
     const info = (error.details ?? []).find((/** @type {any} */ each) => each.reason);
     return new ApiError(response.status, error.message, info?.reason);
   } catch {
-    return new ApiError(response.status, `the server answered ${response.status}`);
+    return new ApiError(response.status, `the server answered with status ${response.status}`);
   }
 }
 

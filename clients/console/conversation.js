@@ -114,7 +114,7 @@ class Page {
     const { conversation, due } = this;
     if (this.scope.over || !conversation.info) return;
     this.due = new Set();
-    if (conversation.deleted) return fill(this.into, h('div.blank', {}, h('h2', {}, 'Deleted'), h('p', {}, 'This conversation does not exist any more.'), h('a.button', { href: '#/' }, 'All conversations')));
+    if (conversation.deleted) return fill(this.into, h('div.blank', {}, h('h2', {}, 'Deleted'), h('p', {}, 'This conversation no longer exists.'), h('a.button', { href: '#/' }, 'All conversations')));
     const all = due.has('all');
     if (all || due.has('state') || due.has('info')) {
       this.drawHead();
@@ -186,7 +186,7 @@ class Page {
       item('Approval rules…', () => showRules(conversation)),
       item('Copy the name', () => navigator.clipboard.writeText(slugOf(info)).then(() => toast('Copied'))),
       h('a', { href: `/v1/${path(name)}:export`, download: `${slugOf(info)}.jsonl` }, 'Export as JSON Lines'),
-      info.archiveTime ? item('Take out of the archive', () => tried(() => post(`${path(name)}:unarchive`))) : item('Archive', () => tried(() => post(`${path(name)}:archive`))),
+      info.archiveTime ? item('Unarchive', () => tried(() => post(`${path(name)}:unarchive`))) : item('Archive', () => tried(() => post(`${path(name)}:archive`))),
       item('Delete…', () => this.remove(), '.danger'),
     ];
   }
@@ -228,7 +228,7 @@ class Page {
   }
 
   async compact() {
-    if (await tried(() => post(`${path(this.conversation.name)}:triggerContinuation`))) toast('The conversation is being summarized; then continue it from the menu.');
+    if (await tried(() => post(`${path(this.conversation.name)}:triggerContinuation`))) toast('The conversation is being summarized; then you can continue it from the menu.');
   }
 
   async proceed() {
@@ -237,7 +237,7 @@ class Page {
   }
 
   spawn() {
-    const field = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'tasks', name: 'tasks', rows: 5, placeholder: 'One task a line' }));
+    const field = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'tasks', name: 'tasks', rows: 5, placeholder: 'One task per line' }));
     const box = dialog('Start sub-agents', h('form', {
       onsubmit: async (/** @type {Event} */ event) => {
         event.preventDefault();
@@ -247,7 +247,7 @@ class Page {
           location.hash = `#/c/${this.id}/agents`;
         }
       },
-    }, h('div.field', {}, h('label', { for: 'tasks' }, 'Tasks'), field), h('p.small', {}, 'Each task gets a sub-agent of its own; they work side by side, and the agent reads all results.'), h('div.row.end', {}, h('button.primary', { type: 'submit' }, 'Start'))));
+    }, h('div.field', {}, h('label', { for: 'tasks' }, 'Tasks'), field), h('p.small', {}, 'Each task gets its own sub-agent; they work in parallel, and the agent reads all results.'), h('div.row.end', {}, h('button.primary', { type: 'submit' }, 'Start'))));
   }
 
   async remove() {

@@ -139,8 +139,8 @@ export class Transcript {
     const how = message.delivery === 'DELIVERY_STEER' ? 'steer' : message.delivery === 'DELIVERY_FOLLOW_UP' ? 'follow-up' : '';
     return h('li.user', id, h('div.bubble', {}, h('div.plain', {}, textOf(message)), images(message)),
       h('div.meta', {}, how && h('span.badge', {}, how), h('time', { title: exactly(message.createTime) }, clock(message.createTime)),
-        h('button.plain.small', { type: 'button', title: 'A fork that ends before this message, with its text to change', onclick: () => this.act(message, 'rewind') }, 'Rewind'),
-        h('button.plain.small', { type: 'button', title: 'A fork that ends with this run', onclick: () => this.act(message, 'fork') }, 'Fork')));
+        h('button.plain.small', { type: 'button', title: 'Fork before this message, and edit its text', onclick: () => this.act(message, 'rewind') }, 'Rewind'),
+        h('button.plain.small', { type: 'button', title: 'Fork at the end of this run', onclick: () => this.act(message, 'fork') }, 'Fork')));
   }
 
   /** @param {any} message */
@@ -162,7 +162,7 @@ export class Transcript {
     const usage = message.usage;
     const text = textOf(message);
     return h('div.meta', {}, h('time', { title: exactly(message.createTime) }, clock(message.createTime)),
-      usage && h('span', { title: `${usage.inputTokens ?? 0} tokens in, ${usage.cacheReadTokens ?? 0} of the cache, ${usage.outputTokens ?? 0} out` },
+      usage && h('span', { title: `${usage.inputTokens ?? 0} tokens in, ${usage.cacheReadTokens ?? 0} from the cache, ${usage.outputTokens ?? 0} out` },
         `${tokens(Number(usage.inputTokens ?? 0) + Number(usage.cacheReadTokens ?? 0))} in · ${tokens(usage.outputTokens)} out`),
       text && h('button.plain.small', { type: 'button', onclick: () => navigator.clipboard.writeText(text) }, icon(ICONS.copy), 'Copy'));
   }

@@ -23,7 +23,7 @@ export function mistake(type, value, path = '') {
   }
   for (const { name, oneof } of type.oneofsArray) {
     const set = oneof.filter((each) => (value[each] ?? null) !== null);
-    if (set.length > 1) return { path: path || name, text: `${set.join(' and ')} exclude each other: give one` };
+    if (set.length > 1) return { path: path || name, text: `${set.join(' and ')} are mutually exclusive; give one` };
   }
   return null;
 }

@@ -31,7 +31,7 @@ export function settings(address, token, { caFile, certificateFile, keyFile } = 
   const ca = caFile || env.BEDROCK_CA_FILE;
   const certificate = certificateFile || env.BEDROCK_CERTIFICATE_FILE;
   const key = keyFile || env.BEDROCK_KEY_FILE;
-  if (!certificate !== !key) throw new NoWay('a client certificate and its key are needed together');
+  if (!certificate !== !key) throw new NoWay('a client certificate and its key must be given together');
   const [trusted, own, secret] = [ca, certificate, key].map((file) => (file ? readFileSync(file) : null));
   return { target, token, tls: scheme === 'https', ca: trusted, certificate: own, key: secret };
 }
@@ -71,7 +71,7 @@ function localServer(data) {
   } catch (error) {
     if (error instanceof NoWay || error.code !== 'ENOENT') throw error;
   }
-  if (target && !target.startsWith('unix:/')) throw new NoWay(`${join(data, 'address')} does not name a Unix socket: restart the server`);
+  if (target && !target.startsWith('unix:/')) throw new NoWay(`${join(data, 'address')} does not name a Unix socket; restart the server`);
   throw new NoWay(
     `no Bedrock server is running on this machine (data ${data}): start one with \`bedrock serve\``,
     'SERVER_NOT_RUNNING',
@@ -100,11 +100,11 @@ function checkPrivate(directory) {
   if (!process.geteuid) throw new NoWay('this system has no file owners: give the address of a server');
   const user = process.geteuid();
   const { uid, mode } = statSync(directory);
-  if (uid !== user) throw new NoWay(`${directory} belongs to user ${uid}, but this is user ${user}`);
+  if (uid !== user) throw new NoWay(`${directory} belongs to uid ${uid}, but this process runs as uid ${user}`);
   if (mode & 0o077) throw new NoWay(`others may enter ${directory}: look inside, then chmod 700 ${directory}`);
   const link = lstatSync(directory);
   if (link.isSymbolicLink() && ![0, user].includes(link.uid)) {
-    throw new NoWay(`${directory} is a link that belongs to user ${link.uid}: name the directory itself`);
+    throw new NoWay(`${directory} is a link that belongs to uid ${link.uid}; name the directory itself`);
   }
 }
 

@@ -91,7 +91,7 @@ export class ClientTools {
     } catch (error) {
       const tooLarge = error.code === 'RESOURCE_EXHAUSTED' && !error.reason; // for a request, says gRPC
       if (error.code !== 'INVALID_ARGUMENT' && !tooLarge) throw error;
-      await this.#insist('submitToolResult', { name, error: `The result was not accepted: ${error.message}` });
+      await this.#insist('submitToolResult', { name, error: `The result was rejected: ${error.message}` });
     }
   }
 }

@@ -1,4 +1,4 @@
-"""Runs the server from its start to its graceful shutdown, and beside it the HTTP gateway as a separate process."""
+"""Runs the server from its start to its graceful shutdown, and alongside it the HTTP gateway as a separate process."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class PrivateFile:
         return str(self.path)
 
     def read(self) -> bytes | None:
-        """None if there is no file. Raises TokenUnusableError, even if others just may have read or written it."""
+        """None if there is no file. Raises TokenUnusableError, including when others could read or write it."""
         try:
             with os.fdopen(open_secret(self.path), "rb") as file:
                 return file.read(MAX_FILE_BYTES)

@@ -52,7 +52,7 @@ def gateway(
 ) -> None:
     """Serve the API of a server as JSON over HTTP.
 
-    Events are server-sent events. `bedrock serve --http` runs this beside the server. Callers send the token as
+    Events are server-sent events. `bedrock serve --http` runs this alongside the server. Callers send the token as
     `Authorization: Bearer TOKEN`, even on this machine.
     """
     try:

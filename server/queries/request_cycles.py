@@ -1,8 +1,8 @@
 """Serves the calls about request cycles: the work from a user's message to the end of the answer.
 
-They are built from messages and the outcomes of runs, which are never pruned. A client chooses a
-view: steps (what users see), rounds (requests to the model), both, or events. Everything here blocks, and runs on
-threads of `ReadPool`. For a page, only the messages of the page's runs are read.
+They are built from messages and the outcomes of runs, which are never pruned. A client chooses a view: steps (what
+users see), rounds (requests to the model), both, or events. Everything here blocks, and runs on threads of `ReadPool`.
+For a page, only the messages of the page's runs are read.
 """
 
 from __future__ import annotations

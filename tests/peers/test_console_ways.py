@@ -239,7 +239,7 @@ def test_a_conversation_is_put_into_the_archive_taken_out_and_deleted(page: Page
     page.page.wait_for_selector(row, state="detached")
     page.page.click(".chips >> text=Archived")
     page.page.wait_for_selector(row)
-    chosen(page, "Take out of the archive")
+    chosen(page, "Unarchive")
     page.page.wait_for_selector(row, state="detached")
     page.page.click(".chips >> text=All")
     page.page.wait_for_selector(row)

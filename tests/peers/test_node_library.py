@@ -280,7 +280,7 @@ WRONG = {
         "call('spawnSubAgents', { name: 'n', tasks: [{ task: 't', timeout: { second: 1 } }] })",
         "seconds, nanos",
     ),
-    "start": ("call('subscribe', { name: 'n', afterRevision: 1, recentMessages: 1 })", "exclude each other"),
+    "start": ("call('subscribe', { name: 'n', afterRevision: 1, recentMessages: 1 })", "are mutually exclusive"),
     "method": ("call('creatConversation', {})", "creatConversation"),
 }
 """What cannot be sent, by the field that is wrong, and a part of what is said about it."""

@@ -71,9 +71,9 @@ class AsyncClient(AsyncClosing):
                 given, BEDROCK_CERTIFICATE_FILE.
             key_file: The private key of `certificate_file` (PEM). If not given, BEDROCK_KEY_FILE.
             timeout: Seconds that one call may take. Streams of events have no time limit.
-            reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
+            reconnect_for: Seconds for which a broken stream of events is retried before its error is raised.
             on_disconnect: Called when a stream of events has broken and will be resumed, with the error and the seconds
-                until the next attempt. It is called within the iteration over the stream, which waits for its return.
+                until the next attempt. It is called within the iteration over the stream, which waits until it returns.
 
         Raises:
             Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or other
@@ -134,9 +134,9 @@ class AsyncClient(AsyncClosing):
         """Create a conversation. The agent does nothing until a message is sent.
 
         Args:
-            working_directory: A directory of the server's machine; the current one of this process if None.
+            working_directory: A directory on the server's machine; the current one of this process if None.
             model: The model of the agent; the server's default if None.
-            slug: A readable handle; the server makes one up if empty.
+            slug: A readable handle; generated if empty.
             title: A title for people.
             mode: "restricted", "workspace" or "unrestricted". If None: restricted, or unrestricted if the server cannot
                 enforce restricted.
@@ -149,14 +149,14 @@ class AsyncClient(AsyncClosing):
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
             client_tools: Tools that clients run for the agent: `ClientTool` declarations, or functions of this program,
                 which become tools as `AsyncConversation.tool` describes.
-            generation: How the model is to answer; the model's defaults if None.
-            allow_unoffered: Whether to create the conversation although its mode does not offer one of `client_tools`
+            generation: How the model should answer; the model's defaults if None.
+            allow_unoffered: Whether to create the conversation even if its mode does not offer one of `client_tools`
                 to the agent: restricted mode offers only those that are read-only. `ConversationInfo.unoffered_tools`
                 lists the others.
             mcp_servers: MCP servers in addition to the operator's, if the operator allows it. The server connects to
                 them in the background; a run can use those of their tools that are known when it begins. See
                 `ConversationInfo.mcp_servers`.
-            auto_continue: Whether the server creates the successor as soon as the context is used up; then
+            auto_continue: Whether the server creates the successor as soon as the context is used up;
                 `ConversationInfo.continued_by` names it.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
@@ -209,7 +209,7 @@ class AsyncClient(AsyncClosing):
 
         Args:
             text: What to say.
-            working_directory: A directory of the server's machine; the current one of this process if None.
+            working_directory: A directory on the server's machine; the current one of this process if None.
             model: The model of the agent; the server's default if None.
             mode: As for `create`.
             approval_policy: As for `create`.
@@ -221,7 +221,7 @@ class AsyncClient(AsyncClosing):
             wait_for_others: As for `AsyncConversation.ask`.
             generation: As for `AsyncConversation.ask`: for this message alone.
             output_schema: As for `AsyncConversation.ask`: the answer's `output` is a value that fits it.
-            timeout: Seconds until the answer must be there; no limit if None.
+            timeout: Maximum seconds until the answer is complete; no limit if None.
 
         Raises:
             RunFailed, RunInterrupted: As for `AsyncRun.answer`.
@@ -257,15 +257,15 @@ class AsyncClient(AsyncClosing):
         Args:
             archived: True for archived conversations only, False for all others, None for both.
             parent: Show the sub-agents of this conversation instead.
-            working_directory: Show only those of this directory of the server's machine; of all if None.
+            working_directory: Show only those in this directory on the server's machine; all if None.
             filter: Show only those that match, as in ``busy = true AND labels.team = "docs"``. The function
-                `bedrock.conversations.quoted` quotes a text for a filter. The API reference describes the filter
+                `bedrock.conversations.quoted` quotes a string for a filter. The API reference describes the filter
                 language under ConversationService.
             order_by: "update_time", "create_time" or "title", with " desc" after it for the reverse.
             timeout: Time limit of each page in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: The filter is invalid; the text says what was expected at which character.
+            InvalidArgument: The filter is invalid; the message says what was expected at which character.
         """
         request = requests.conversations(
             archived=archived, parent=parent, working_directory=working_directory, filter=filter, order_by=order_by
@@ -301,10 +301,10 @@ class AsyncClient(AsyncClosing):
         outcome: AuditOutcome | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[AuditEntry]:
-        """Iterate over the audit trail of all principals, the oldest entry first. Needs the role of an operator.
+        """Iterate over the audit trail of all principals, the oldest entry first. Requires the operator role.
 
         Args:
-            since: Only entries of this time, which must have a time zone, and later.
+            since: Only entries from this time on; it must have a time zone.
             until: Only entries before this time.
             principal: Only entries of this principal.
             conversation: Only entries about this conversation: its id or resource name, not its slug.
@@ -312,7 +312,7 @@ class AsyncClient(AsyncClosing):
             timeout: Time limit of each page in seconds; the client's if None.
 
         Raises:
-            PermissionDenied: The token does not have the role of an operator.
+            PermissionDenied: The token does not have the operator role.
         """
         request = requests.audit(
             since=since, until=until, principal=principal, conversation=conversation, outcome=outcome
@@ -345,7 +345,7 @@ class AsyncClient(AsyncClosing):
         return entries.map(ConversationListEvent.from_proto)
 
     async def models(self, *, timeout: float | None = None) -> list[Model]:
-        """The models that conversations can use at present."""
+        """The models that conversations can currently use."""
         pages = self.pages(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
         return [Model.from_proto(model) async for page in pages for model in page.models]
 
@@ -355,7 +355,7 @@ class AsyncClient(AsyncClosing):
         return [Tool.from_proto(tool) async for page in pages for tool in page.tools]
 
     async def model(self, name: str, *, timeout: float | None = None) -> Model:
-        """One of the models that conversations can use at present. Raises NotFound if the model does not exist."""
+        """One of the models that conversations can currently use. Raises NotFound if the model does not exist."""
         request = v1.GetModelRequest(name=resource_name("models", name))
         return Model.from_proto((await self.call(self.catalog_stub.GetModel, request, timeout)).model)
 
@@ -375,7 +375,7 @@ class AsyncClient(AsyncClosing):
         return [Quota.from_proto(quota) for quota in response.quotas]
 
     async def nodes(self, *, timeout: float | None = None) -> list[Node]:
-        """The servers that share this server's database, including this one. Needs the role of an operator.
+        """The servers that share this server's database, including this one. Requires the operator role.
 
         `timeout` is the time limit of each page in seconds.
         """

@@ -43,7 +43,7 @@ class AsyncClientTools:
         Raises:
             AgentBusy: The tools cannot be changed during a run.
             InvalidArgument: The server does not accept one of the tools.
-            ToolNotOffered: The mode does not offer one of the tools, for which that is not allowed.
+            ToolNotOffered: The mode does not offer one of the tools, which was added without `allow_unoffered`.
         """
         if self._declared:
             return
@@ -59,7 +59,7 @@ class AsyncClientTools:
         self._declared = True
 
     async def answer(self, calls: Sequence[ToolCall], deadline: Deadline) -> None:
-        """Answer those calls that still wait, by their functions; calls of other tools are skipped."""
+        """Answer those calls that still wait with their functions; calls of other tools are skipped."""
         for call in calls:
             function, me = self._functions.get(call.tool), object()
             if function is None or self._taken.setdefault(call.tool_use_id, me) is not me:
@@ -72,7 +72,7 @@ class AsyncClientTools:
                 raise
 
     async def _waits(self, call: ToolCall, deadline: Deadline) -> bool:
-        """Whether the server still waits for this call's answer: another client may be faster, or its event old."""
+        """Whether the server still waits for this call's answer: another client may be faster, or the event old."""
         request = v1.GetConversationRequest(name=self._conversation)
         try:
             got = await insist(self._transport, self._transport.conversations.GetConversation, request, deadline)
@@ -100,7 +100,7 @@ class AsyncClientTools:
                 too_large = (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "")  # for a request, says gRPC
                 if not (isinstance(error, InvalidArgument) or too_large):
                     raise
-                _log.warning("a result of a tool was not accepted: %s", error)
+                _log.warning("the server rejected a tool's result: %s", error)
                 call = request.name.rpartition("/")[2]
-                refused = requests.tool_result(self._conversation, call, error=f"The result was not accepted: {error}")
+                refused = requests.tool_result(self._conversation, call, error=f"The result was rejected: {error}")
                 await insist(self._transport, method, refused, deadline)

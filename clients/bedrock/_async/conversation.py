@@ -43,7 +43,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         return self._transport.items(self._stub.ListMessages, request, "messages", Message, timeout)
 
     async def message(self, name: str, *, timeout: float | None = None) -> Message:
-        """A message by its resource name or id, also if it still waits in the queue.
+        """A message by its resource name or id, even if it still waits in the queue.
 
         Raises NotFound if the message does not exist.
         """
@@ -108,8 +108,8 @@ class AsyncConversationRecords(AsyncConversationBase):
         Args:
             run: As for `cycle`.
             view: As for `cycles`.
-            timeout: Seconds to wait; no limit if None. When they have passed, the cycle is returned as it is then,
-                without an `end_time`.
+            timeout: Seconds to wait; no limit if None. After that, the cycle is returned as it is, without an
+                `end_time`.
 
         Raises:
             NotFound: The run does not exist, or the conversation was deleted during the wait.
@@ -262,7 +262,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         mcp_server: str = "",
         timeout: float | None = None,
     ) -> ApprovalRule:
-        """Make a rule about later tool calls and return it. An older rule about the same subject is replaced.
+        """Create a rule about later tool calls and return it. An older rule about the same subject is replaced.
 
         Args:
             action: "allow" runs matching calls without asking, "ask" asks a person, whatever the approval policy,
@@ -321,14 +321,14 @@ class AsyncConversationDecisions(AsyncConversationBase):
 
         Args:
             question: The question, its name or its id.
-            content: A value for each field of the question's form that is filled in. None if the question is an address
+            content: A value for each field of the question's form that is filled in. None if the question is a URL
                 to visit: the answer then says that the person has visited it.
             request_id: The id to reuse if this call is repeated; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
             InvalidArgument: The content does not fit the form; the question still waits.
-            UnknownOrDecided: The question does not wait for an answer (any more); `metadata["cause"]` says why.
+            UnknownOrDecided: The question no longer waits for an answer, or never did; `metadata["cause"]` says why.
         """
         request = requests.answer_question(self.name, question, content, request_id)
         return Question.from_proto((await self._call(self._stub.AnswerQuestion, request, timeout)).question)
@@ -440,10 +440,10 @@ class AsyncConversation(
         return list((await self._call(self._stub.DeleteConversation, request, timeout)).warnings)
 
     async def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Make the server write the summary with which a successor begins; `continue_` returns the successor then.
+        """Make the server write the summary with which a successor begins; afterwards `continue_` returns it.
 
-        The call does not wait for the summary. If none is written, the conversation gets a message of the role "error"
-        that says why, and stays as it was, unless its context is full.
+        The call does not wait for the summary. If none is written, the conversation gets a message with the role
+        "error" that says why, and stays as it was, unless its context is full.
         """
         request = v1.TriggerContinuationRequest(name=self.name)
         return await self._info(self._stub.TriggerContinuation, request, timeout)

@@ -144,8 +144,8 @@ async def question(
 ) -> AsyncGenerator[AsyncRun]:
     """Send a message and yield its run, which is cancelled if an exception ends the block or the sending.
 
-    Not by a BedrockError, except at the deadline: the run has ended, or continues on the server. With `new`, the
-    conversation was made for this message, and is deleted if that is invalid.
+    A BedrockError does not cancel it, except at the deadline: the run has ended, or continues on the server. With
+    `new`, the conversation was created for this message, and is deleted if the message is invalid.
     """
     run: AsyncRun | None = None
     timeout = deadline.shorten(transport.timeout)

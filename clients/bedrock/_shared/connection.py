@@ -25,7 +25,7 @@ _OPTIONS: list[tuple[str, str | int]] = [
     # The first and the longest delay, in milliseconds, before gRPC tries a lost connection again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # In spite of the option's name, this is the time limit of one attempt to connect. A distant or busy server needs
+    # Despite the option's name, this is the time limit of one attempt to connect. A distant or busy server needs
     # some time.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     # Each channel has its own connections: with gRPC's global pool, closing one client would affect others.
@@ -33,8 +33,8 @@ _OPTIONS: list[tuple[str, str | int]] = [
 ]
 
 
-# A channel that failed to connect only repeats its last error until it tries again, so another one is opened, for so
-# long.
+# A channel that failed to connect only repeats its last error until it tries again, so another one is opened, with this
+# many seconds to connect.
 CONNECT_SECONDS = 2.0
 
 # The channel states in which an attempt to connect is over.
@@ -102,7 +102,7 @@ class _Route(Generic[ChannelT]):
 
 
 class Connection(Generic[ChannelT]):
-    """A gRPC channel to the server's present address. Any thread.
+    """A gRPC channel to the server's current address. Thread-safe.
 
     A restarted server may have another address and token. `find` decides both: it is called at first and, by
     `look_again`, before every further attempt that did not reach the server.
@@ -141,10 +141,10 @@ class Connection(Generic[ChannelT]):
         return False
 
     def candidate(self) -> tuple[Settings, ChannelT]:
-        """Open a channel to the server's present address, for `use`.
+        """Open a channel to the server's current address, for `use`.
 
-        One that failed to connect repeats its last error; another tries immediately. Raises Misconfigured, or
-        ServerNotRunning, also without a listener.
+        A channel that failed to connect repeats its last error, but a new one tries immediately. Raises Misconfigured,
+        or ServerNotRunning, even if only the listener is missing.
         """
         settings = self._find()
         if has_no_listener(settings.target):  # a channel opened in vain takes 0.2 s to close

@@ -15,7 +15,7 @@ def checked_timeout(timeout: object) -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, Real):
         raise TypeError(f"timeout: must be a number of seconds, not {timeout!r}")
     seconds = cast("float", timeout)
-    if not seconds >= 0:  # this form refuses NaN, too
+    if not seconds >= 0:  # this form also rejects NaN
         raise ValueError(f"timeout: must be zero seconds or more, not {timeout!r}")
     return float(min(seconds, LONGEST_SECONDS))
 

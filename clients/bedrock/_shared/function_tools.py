@@ -54,7 +54,7 @@ def tool_function(
 ) -> ToolFunction:
     """Make a tool from a typed function: parameters become the schema, the docstring the default description.
 
-    Raises TypeError for what is not callable, or for a parameter without a type, with one that JSON lacks, or that has
+    Raises TypeError if `function` is not callable, or if a parameter has no type, a type without a JSON equivalent, or
     no name.
     """
     if not callable(function):
@@ -98,7 +98,7 @@ def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]
 
 
 def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """The JSON Schema of parameters; nested types are in `$defs`. Raises TypeError for a type that JSON lacks."""
+    """The JSON Schema of parameters; nested types are in `$defs`. Raises TypeError for types that JSON lacks."""
     try:
         (schema,), shared = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
         msgspec.json.Decoder(parameters)  # or else the first calls, if on two threads at once, would crash the process
@@ -109,7 +109,7 @@ def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
 
 
 def answer_of(value: Any) -> ToolAnswer:
-    """A result as text: strings unchanged, None as "", other values as JSON. Raises TypeError for others."""
+    """A result as text: strings unchanged, None as "", others as JSON. Raises TypeError for what JSON lacks."""
     answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
     if isinstance(answer.value, str):
         return answer

@@ -72,7 +72,7 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
 def nothing_was_sent(error: grpc.RpcError) -> bool:
     """Whether no server can have executed a failed call, because no connection could be made.
 
-    Not if one was lost, or for an error with metadata, which only a server sends.
+    False if a connection was lost, and for an error with metadata, which only a server sends.
     """
     call = cast("grpc.Call", error)  # gRPC raises the call object itself as the error
     if error.code().name != "UNAVAILABLE" or not (error.details() or "").startswith(_NO_CONNECTION):
@@ -95,7 +95,7 @@ def is_gap(error: errors.BedrockError) -> bool:
 
 
 def cause_of(details: str) -> str:
-    """The last cause in gRPC's nested causes, on which users can act, or advice for a failed TLS handshake."""
+    """The innermost of gRPC's nested causes, on which users can act, or advice for a failed TLS handshake."""
     if "handshake failed" in details:
         return "the TLS handshake failed. Check that it uses TLS with a certificate that is trusted here."
     if "http1.x" in details or "ALPN" in details:
@@ -173,7 +173,7 @@ class Attempts:
     def __init__(self, *, last: bool = False) -> None:
         """Prepare for the first attempt of a call. `last` sets the attribute of the same name."""
         self.last = last
-        """Whether no further attempt is allowed: the call is not idempotent, or has yielded what would come twice."""
+        """Whether no further attempt is allowed: the call is not idempotent, or has yielded what would be repeated."""
         self._left = ATTEMPTS
         self._new_connection_tried = False
         self._backoff = Backoff(math.inf)

@@ -84,7 +84,7 @@ def conversations(
     filter: str = "",  # noqa: A002 -- the name of the field in the API
     order_by: str = "",
 ) -> v1.ListConversationsRequest:
-    """List conversations, or the sub-agents of `parent`; None restricts the list by nothing."""
+    """List conversations, or the sub-agents of `parent`. Arguments that are None do not restrict the list."""
     parts = [filter] if filter.strip() else []  # OR binds tighter than AND, so the filter needs no parentheses
     if archived is not None:
         parts.append(f"archived = {str(archived).lower()}")
@@ -123,7 +123,7 @@ def send(
     output_schema: Mapping[str, Any] | None = None,
     request_id: str | None = None,
 ) -> v1.SendMessageRequest:
-    """Raises TypeError, which names the argument, ValueError for `delivery` or a format of image, or OSError."""
+    """Raises TypeError, which names the argument, ValueError for an unknown delivery or image format, or OSError."""
     return wrapper.new_message(
         v1.SendMessageRequest, name=name, text=text, images=image_messages(images),
         delivery=wrapper.enum_value(v1.Delivery, delivery), expected_run=expected_run,
@@ -173,7 +173,7 @@ def sub_agents(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> 
 
 
 def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.SpawnSubAgentsRequest:
-    """Make the request that starts sub-agents; a task may be its text alone. Raises TypeError if `tasks` is no list."""
+    """Make the request that starts sub-agents; a task may be a string. Raises TypeError if `tasks` is not a list."""
     wrapper.check_list("tasks", tasks)
     return v1.SpawnSubAgentsRequest(
         name=name,
@@ -185,7 +185,7 @@ def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.
 def resolve(
     conversation: str, approval: Approval | str, decision: ApprovalDecision, note: str, rule: ApprovalRule | None = None
 ) -> v1.ResolveApprovalRequest:
-    """Answer an approval, with the rule, if any, that decides alike. Raises ValueError for an unknown decision."""
+    """Answer an approval, creating the rule, if any, that decides alike. Raises ValueError for an unknown decision."""
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
         name = f"{conversation}/approvals/{name}"
@@ -198,7 +198,7 @@ def resolve(
 
 
 def create_approval_rule(conversation: str, action: RuleAction, **subject: str) -> v1.CreateApprovalRuleRequest:
-    """Raises ValueError for an unknown action, or not exactly one subject."""
+    """Raises ValueError for an unknown action, or unless exactly one subject is given."""
     rule = wrapper.new_message(
         v1.ApprovalRule, action=wrapper.enum_value(v1.ApprovalRule.Action, action), **_subject(**subject)
     )
@@ -288,7 +288,7 @@ def tool_result(
     error: str = "",
     request_id: str | None = None,
 ) -> v1.SubmitToolResultRequest:
-    """Raises TypeError, which names the argument, ValueError for another format of image, or OSError."""
+    """Raises TypeError, which names the argument, ValueError for an unknown image format, or OSError."""
     call_id = call if isinstance(call, str) else call.tool_use_id
     return wrapper.new_message(
         v1.SubmitToolResultRequest, name=f"{conversation}/toolCalls/{call_id}", output=output, error=error, json=json,
@@ -339,7 +339,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def image(source: ImageSource) -> v1.Image:
-    """Raises TypeError, ValueError for another format than PNG, JPEG, GIF and WebP, or OSError."""
+    """Raises TypeError, ValueError unless the format is PNG, JPEG, GIF or WebP, or OSError."""
     if isinstance(source, v1.Image):
         return source
     if not isinstance(source, bytes | str | os.PathLike):

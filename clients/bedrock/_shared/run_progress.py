@@ -37,13 +37,13 @@ class QuestionPolicy(Generic[DecideT, FillInT]):
 
     def __post_init__(self) -> None:
         if self.fill_in is not None and not callable(self.fill_in):
-            raise TypeError(f"on_question={self.fill_in!r} answers nothing; give a function, or None")
+            raise TypeError(f"on_question must be a function or None, not {self.fill_in!r}")
 
 
 def log_denied(approval: Approval) -> None:
     """Log a warning that an approval was denied because the caller's loop over the run's events had not answered it."""
     _log.warning(
-        "%s was denied, because the loop did not answer: answer there, or pass on_approval= or wait_for_others=True",
+        "%s was denied, because the loop did not answer; answer there, or pass on_approval= or wait_for_others=True",
         approval.tool,
     )
 
@@ -51,7 +51,7 @@ def log_denied(approval: Approval) -> None:
 def log_declined(question: Question) -> None:
     """Log a warning that a tool question was declined because the caller's loop over the events had not answered it."""
     _log.warning(
-        "the question of the MCP server %s was declined, as the loop did not answer: answer there, or pass on_question="
+        "the question of the MCP server %s was declined, as the loop did not answer; answer there, or pass on_question="
         " or wait_for_others=True",
         question.mcp_server,
     )
@@ -74,7 +74,7 @@ class RunProgress:
     run: str
     """The resource name of the message's run; "" while the message waits in the queue as a follow-up."""
     stop: Stop | None = None
-    """How the run ended; None until then."""
+    """How the run ended; None before that."""
     _said: dict[str, str] = field(default_factory=dict)
     """The agent's texts since the last tool call or user message of the run, by the resource name of their message."""
     _usage: dict[str, Usage] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class RunProgress:
             self.stop = Stop("interrupted", "unknown")
 
     def outcome(self) -> Answer:
-        """The last text, with usage and output. Raises RunFailed, or RunInterrupted for a run that never began, too."""
+        """The last text, with usage and output. Raises RunFailed, or RunInterrupted, even if it never began."""
         stop = self.stop or Stop("interrupted", "unknown")
         if stop.reason == "error":
             reason = (stop.error_kind or stop.detail).upper()

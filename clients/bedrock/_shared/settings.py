@@ -43,10 +43,10 @@ def resolve(
 ) -> Settings:
     """Decide which server to connect to, and with which credentials.
 
-    Arguments go before BEDROCK_ADDRESS, BEDROCK_TOKEN, BEDROCK_CA_FILE, BEDROCK_CERTIFICATE_FILE and BEDROCK_KEY_FILE,
-    and these before the data directory of a server on this machine, whose token is sent only through a Unix socket at
-    which no other user can listen. `https://` means TLS; without `http://`, no token is sent in the clear to another
-    machine.
+    Arguments take precedence over BEDROCK_ADDRESS, BEDROCK_TOKEN, BEDROCK_CA_FILE, BEDROCK_CERTIFICATE_FILE and
+    BEDROCK_KEY_FILE, and these over the data directory of a server on this machine, whose token is sent only through a
+    Unix socket at which no other user can listen. `https://` means TLS; without `http://`, no token is sent in the
+    clear to another machine.
 
     Raises ServerNotRunning, ServerUnreachable (no socket), or Misconfigured: a relative BEDROCK_DATA_DIR, an invalid
     address, a token that cannot be sent, or in the clear only, a certificate without its key, or a file that cannot be
@@ -71,7 +71,7 @@ def resolve(
     certificate_file = certificate_file or environ.get("BEDROCK_CERTIFICATE_FILE")
     key_file = key_file or environ.get("BEDROCK_KEY_FILE")
     if bool(certificate_file) != bool(key_file):
-        raise _misconfigured("a client certificate and its key are needed together")
+        raise _misconfigured("a client certificate and its key must be given together")
     return Settings(
         target, token, tls=scheme == "https", ca=ca,
         certificate=_read_file("certificate", certificate_file) if certificate_file else None,
@@ -105,7 +105,7 @@ def _local_server(data: Path) -> str:
     else:
         if target:
             raise _misconfigured(
-                f"{data / local_server.ADDRESS_FILE} names {target}, not a Unix socket: "
+                f"{data / local_server.ADDRESS_FILE} names {target}, not a Unix socket; "
                 "restart the server with this version"
             )
     if process := local_server.server_process(data):
@@ -204,7 +204,7 @@ def is_local(target: str) -> bool:
 def proxy_of(target: str, environ: Mapping[str, str] = os.environ) -> str:
     """The variable with the proxy through which gRPC connects, or "".
 
-    Connections on this machine, in a private network, or of `no_proxy` are direct.
+    Connections to this machine, to a private network, or to hosts in `no_proxy` are direct.
     """
     variable = next((name for name in ("grpc_proxy", "https_proxy", "http_proxy") if environ.get(name)), "")
     if not variable or is_local(target):

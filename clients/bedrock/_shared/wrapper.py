@@ -75,7 +75,7 @@ class Wrapper(Generic[MessageT]):
 
 @dataclass(frozen=True, slots=True)
 class Value(Wrapper[MessageT]):
-    """A wrapper that callers may also create themselves: the protobuf message is then made from the attributes."""
+    """A wrapper that callers may also create themselves: the protobuf message is made from the attributes."""
 
     proto: MessageT = field(init=False, repr=False, compare=False)
 
@@ -110,14 +110,14 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
 
 
 def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
-    """Convert a dict into a protobuf Struct. Raises TypeError, which begins with `name`: no JSON, or too deep."""
+    """Convert a dict into a protobuf Struct. Raises TypeError, which begins with `name`, if not JSON or too deep."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
     try:
         made = json_format.ParseDict(dict(value), Struct())
         Struct.FromString(made.SerializeToString())
     except json_format.ParseError as error:
-        raise TypeError(f"{name}: must hold values of JSON only: {error}") from None
+        raise TypeError(f"{name}: must contain only JSON values: {error}") from None
     except (RecursionError, DecodeError):
         raise TypeError(f"{name}: must not be nested so deeply") from None
     return made
@@ -126,7 +126,7 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
 def _sent(kind: type[Message], name: str, value: Any) -> Any:
     """A caller's value, converted for a protobuf field.
 
-    Raises TypeError for no timedelta or JSON, ValueError for an unknown name of an enum.
+    Raises TypeError unless it is a timedelta or JSON where required, ValueError for an unknown enum name.
     """
     descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
     message, enum = descriptor.message_type, descriptor.enum_type
@@ -178,7 +178,7 @@ def _check_type(name: str, value: object, kind: type[Any], words: str) -> None:
 
 
 def moment(timestamp: Timestamp) -> datetime:
-    """A protobuf timestamp as a datetime in UTC; out of its years, the first or the last one."""
+    """A protobuf timestamp as a datetime in UTC; one out of range becomes the first or the last one."""
     try:
         return timestamp.ToDatetime(tzinfo=UTC)
     except (OverflowError, ValueError):  # one bad time must not end a loop over events
@@ -196,7 +196,8 @@ def length(duration: Duration) -> timedelta:
 def _json_values(proto: Message) -> dict[str, Any]:
     """Protobuf's JSON mapping, with the protobuf field names.
 
-    Times and durations become the nearest that it can represent, and numbers that JSON lacks strings such as "NaN".
+    Times and durations become the nearest that it can represent, and numbers that JSON lacks become strings such as
+    "NaN".
     """
     try:
         return _mapping(proto)

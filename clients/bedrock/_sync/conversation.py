@@ -44,7 +44,7 @@ class ConversationRecords(ConversationBase):
         return self._transport.items(self._stub.ListMessages, request, "messages", Message, timeout)
 
     def message(self, name: str, *, timeout: float | None = None) -> Message:
-        """A message by its resource name or id, also if it still waits in the queue.
+        """A message by its resource name or id, even if it still waits in the queue.
 
         Raises NotFound if the message does not exist.
         """
@@ -109,8 +109,8 @@ class ConversationRecords(ConversationBase):
         Args:
             run: As for `cycle`.
             view: As for `cycles`.
-            timeout: Seconds to wait; no limit if None. When they have passed, the cycle is returned as it is then,
-                without an `end_time`.
+            timeout: Seconds to wait; no limit if None. After that, the cycle is returned as it is, without an
+                `end_time`.
 
         Raises:
             NotFound: The run does not exist, or the conversation was deleted during the wait.
@@ -263,7 +263,7 @@ class ConversationDecisions(ConversationBase):
         mcp_server: str = "",
         timeout: float | None = None,
     ) -> ApprovalRule:
-        """Make a rule about later tool calls and return it. An older rule about the same subject is replaced.
+        """Create a rule about later tool calls and return it. An older rule about the same subject is replaced.
 
         Args:
             action: "allow" runs matching calls without asking, "ask" asks a person, whatever the approval policy,
@@ -320,14 +320,14 @@ class ConversationDecisions(ConversationBase):
 
         Args:
             question: The question, its name or its id.
-            content: A value for each field of the question's form that is filled in. None if the question is an address
+            content: A value for each field of the question's form that is filled in. None if the question is a URL
                 to visit: the answer then says that the person has visited it.
             request_id: The id to reuse if this call is repeated; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
             InvalidArgument: The content does not fit the form; the question still waits.
-            UnknownOrDecided: The question does not wait for an answer (any more); `metadata["cause"]` says why.
+            UnknownOrDecided: The question no longer waits for an answer, or never did; `metadata["cause"]` says why.
         """
         request = requests.answer_question(self.name, question, content, request_id)
         return Question.from_proto((self._call(self._stub.AnswerQuestion, request, timeout)).question)
@@ -437,10 +437,10 @@ class Conversation(ConversationRuns, ConversationRecords, ConversationDecisions,
         return list((self._call(self._stub.DeleteConversation, request, timeout)).warnings)
 
     def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Make the server write the summary with which a successor begins; `continue_` returns the successor then.
+        """Make the server write the summary with which a successor begins; afterwards `continue_` returns it.
 
-        The call does not wait for the summary. If none is written, the conversation gets a message of the role "error"
-        that says why, and stays as it was, unless its context is full.
+        The call does not wait for the summary. If none is written, the conversation gets a message with the role
+        "error" that says why, and stays as it was, unless its context is full.
         """
         request = v1.TriggerContinuationRequest(name=self.name)
         return self._info(self._stub.TriggerContinuation, request, timeout)

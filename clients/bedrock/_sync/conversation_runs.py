@@ -74,7 +74,7 @@ class ConversationRuns(ConversationBase):
         Args:
             text: What to say.
             delivery: "direct" (refused while the agent is busy; the default), "steer" (into the run in progress) or
-                "follow_up" (starts a run when the present one has ended).
+                "follow_up" (starts a run when the current one has ended).
             images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
                 WebP, recognized by their content.
             on_approval: Decides about a tool call that needs approval, if the loop over the run's events has not
@@ -82,13 +82,13 @@ class ConversationRuns(ConversationBase):
                 `Approval` and returns True or False. If None, the call is denied and a warning is logged.
             on_question: A function that answers a question of a running tool (of an MCP server, in the middle of a
                 call), if the loop has not answered before it reads the next event. The function gets the `Question`. It
-                returns a value for each field of the form that is filled in, ``{}`` for an address that was visited, or
+                returns a value for each field of the form that is filled in, ``{}`` for a URL that was visited, or
                 None to decline. Without a function, the question is declined and a warning is logged. If the returned
                 values do not fit the form, the question is declined, too, and InvalidArgument is raised.
             wait_for_others: Leave approvals and questions open that the loop does not answer, so that other clients can
                 answer them.
             expected_run: The name of a run. RunOver is raised unless this run is in progress; no condition if empty.
-            generation: How the model is to answer in this run; the conversation's settings apply to what is not set.
+            generation: How the model should answer in this run; the conversation's settings apply to what is not set.
             output_schema: A JSON Schema of the value that the run is to end with; see `Stop.output` and
                 `Answer.output`.
             request_id: The id to reuse if this call is repeated; generated if None. The message is stored once.
@@ -133,7 +133,7 @@ class ConversationRuns(ConversationBase):
             generation: As for `send`.
             output_schema: As for `send`.
             request_id: As for `send`. Asking again with the same id waits for the same run.
-            timeout: Seconds until the answer must be there; no limit if None.
+            timeout: Maximum seconds until the answer is complete; no limit if None.
 
         Raises:
             RunFailed, RunInterrupted: As for `Run.answer`.
@@ -180,7 +180,7 @@ class ConversationRuns(ConversationBase):
         """Start sub-agents, one for each task, as a run that ends when the agent has processed their results.
 
         Args:
-            tasks: One to ten tasks. A task is a text, or a `Task` with its own limits.
+            tasks: One to ten tasks. A task is a string, or a `Task` with its own limits.
             on_approval: As for `send`.
             on_question: As for `send`.
             wait_for_others: As for `send`.
@@ -249,14 +249,14 @@ class ConversationRuns(ConversationBase):
         until_settled: bool = False,
         timeout: float | None = None,
     ) -> Stream[Event]:
-        """The events of the conversation, each one once, also across broken connections and restarts.
+        """The events of the conversation, each one once, even across broken connections and restarts.
 
         The stream begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no
         longer keeps the events missed in a long disconnection, another snapshot follows instead.
 
         Args:
             after_revision: The last revision seen; zero for all events.
-            recent_messages: How many messages the snapshot holds.
+            recent_messages: How many messages the snapshot contains.
             omit_deltas: Omit the chunks of unfinished texts and tool outputs; the finished messages contain them whole.
             until_settled: End when nothing more will happen without a user: idle with an empty queue, or waiting for an
                 approval.
@@ -350,8 +350,8 @@ class ConversationTools(ConversationBase):
         """Give the agent a function of this program as a tool, with ``@conversation.tool``.
 
         The function's parameters, which need types, become the tool's input, and its docstring the description for the
-        model. The function returns the result: a text, a value that becomes JSON, or a `ToolAnswer` with images. If it
-        raises an exception, the agent reads that as an error.
+        model. The function returns the result: a string, a value that becomes JSON, or a `ToolAnswer` with images. If
+        it raises an exception, the agent reads that as an error.
 
         Calls of the tool are answered while this program iterates over or awaits a run of this object, and within
         `serve_tools`. At other times a call waits until another client answers it or `timeout` has passed. A new tool
@@ -365,7 +365,7 @@ class ConversationTools(ConversationBase):
             timeout: How long a call waits for an answer; five minutes if None.
             read_only: Whether the tool changes nothing: in restricted mode only such tools are offered.
             requires_approval: Whether a person must approve every call.
-            allow_unoffered: Whether to declare the tool although the conversation's mode does not offer it to the
+            allow_unoffered: Whether to declare the tool even if the conversation's mode does not offer it to the
                 agent. If False, the next message raises ToolNotOffered in this case, and is not sent.
 
         Raises:
@@ -429,7 +429,7 @@ class ConversationTools(ConversationBase):
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
-            UnknownOrDecided: The call does not wait for an answer (any more).
+            UnknownOrDecided: The call no longer waits for an answer, or never did.
         """
         request = requests.tool_result(
             self.name, call, output, json=json, images=images, error=error, request_id=request_id

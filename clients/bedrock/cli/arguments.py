@@ -66,12 +66,12 @@ def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 class ConversationName(NameType):
-    """The slug or id of a conversation. Not empty, as an unset variable is."""
+    """The slug or id of a conversation. An empty one, as from an unset variable, is rejected."""
 
     name = "conversation"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value or self.fail("it is empty", param, ctx)
+        return value or self.fail("must not be empty", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return _complete(ctx, incomplete, _conversations)
@@ -191,10 +191,10 @@ class _McpTable(Struct, forbid_unknown_fields=True):
 
 
 def servers_in(data: bytes) -> list[McpServer]:
-    """The tables [[mcp_servers]] of a TOML file. Raises ValueError."""
+    """The [[mcp_servers]] tables of a TOML file. Raises ValueError."""
     tables = tomllib.loads(text_of(data)).get("mcp_servers", [])
     if not isinstance(tables, list) or not tables:
-        raise ValueError("has no tables [[mcp_servers]]")
+        raise ValueError("it has no [[mcp_servers]] tables")
     return [table.server for table in convert(tables, list[_McpTable])]
 
 
@@ -233,7 +233,7 @@ creating_options = _together(
     ),
     option(
         "--mcp-servers",
-        "A TOML file with MCP servers for a new conversation: tables [[mcp_servers]] as in the settings.",
+        "A TOML file with MCP servers for a new conversation: [[mcp_servers]] tables as in the settings.",
         metavar="FILE",
     ),
     option(
@@ -268,7 +268,7 @@ def create_conversation(
     mcp_servers: str | None,
     **others: Any,
 ) -> Conversation:
-    """Create a conversation from a command's options. Raises UsageError: they contradict each other, or a bad file."""
+    """Create a conversation from a command's options. Raises UsageError for contradictory options or a bad file."""
     if replace_instructions and not instructions:
         raise click.UsageError("--replace-instructions needs --instructions")
     create = partial(
@@ -309,14 +309,14 @@ def _asked_model(client: Client) -> str:
 
 
 def _text(given: str) -> str:
-    """A text, or with @ the content of a file. Raises BadParameter if that cannot be read."""
+    """The given string, or with @ the content of a file. Raises BadParameter if that cannot be read."""
     return read_for("--instructions", given[1:], text_of) if given.startswith("@") else given
 
 
 def open_conversation(client: Client, *, latest: bool, resume: str | None, **creating: Any) -> Conversation:
     """The latest, a named, or a new conversation. Raises UsageError, or CommandError if there is none to continue."""
     if latest and resume:
-        raise click.UsageError("-c and -r exclude each other")
+        raise click.UsageError("-c and -r are mutually exclusive")
     if not latest and not resume:
         return create_conversation(client, **creating)
     if any(value not in (None, False) for name, value in creating.items() if name != "directory"):
@@ -331,7 +331,7 @@ def open_conversation(client: Client, *, latest: bool, resume: str | None, **cre
 
 
 def _latest(client: Client, directory: str) -> Conversation:
-    """The conversation of a directory that changed last, no archived one and no sub-agent, or its successor.
+    """The conversation of a directory that changed last, or its successor; archived ones and sub-agents do not count.
 
     Raises CommandError if there is none.
     """

@@ -88,7 +88,7 @@ USAGE = 2
 NEEDS_APPROVAL = 3
 # No server can be reached.
 UNREACHABLE = 4
-# The answer is not whole: it was cut off, refused or is empty.
+# The answer is incomplete: it was cut off, refused or is empty.
 NOT_WHOLE = 5
 # The command or the run was cancelled, by Ctrl-C or by another client.
 CANCELLED = 130

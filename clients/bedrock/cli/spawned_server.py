@@ -1,4 +1,4 @@
-"""Starts a server as a child process, which ends when it is not used any more."""
+"""Starts a server as a child process, which ends when it is no longer used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, Server
 START_SECONDS = 60.0
 # Maximum seconds for a graceful shutdown of the server, which is killed after that.
 STOP_SECONDS = 20.0
-# Maximum seconds for which a server that runs may be out of reach, as while it starts or stops.
+# Maximum seconds for which a running server may be out of reach, such as while it starts or stops.
 UNREACHABLE_SECONDS = 10.0
 # Seconds that running work may continue while the server shuts down.
 DRAIN_SECONDS = 1
@@ -56,8 +56,8 @@ def server_answers(address: str | None) -> bool:
 class SpawnedServer:
     """A server as a child process.
 
-    It notices the end of the ``with`` block, or of this process, by its standard input, and then goes on while another
-    client is connected or a run is open; not with `until_eof`.
+    Its standard input tells it when the ``with`` block or this process ends. It keeps running while another client is
+    connected or a run is open, but not with `until_eof`.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None, until_eof: bool = False) -> None:
@@ -155,7 +155,7 @@ class SpawnedServer:
     def _said(
         self, child: subprocess.Popen[bytes], pattern: re.Pattern[bytes], seconds: float
     ) -> re.Match[bytes] | None:
-        """Wait until the server has printed something; return None if it ends, or the time, without that."""
+        """Wait until the server has printed something; return None if it exits or the time runs out first."""
         assert child.stdout is not None  # noqa: S101 -- Popen was called with stdout=PIPE
         said, deadline = b"", time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
@@ -185,8 +185,8 @@ def spawn_if_missing(
 ) -> SpawnedServer | None:
     """Start a server if no address is given and this user's server does not run; None if none was started.
 
-    With `insist`, also if nothing answers at a given address. `starting` is called before `enter`, which enters the
-    server's context. Raises CommandError, or what `server_answers` raises.
+    With `insist`, one is also started if nothing answers at a given address. `starting` is called before `enter`, which
+    enters the server's context. Raises CommandError, or what `server_answers` raises.
     """
     if ((address or os.environ.get("BEDROCK_ADDRESS")) and not insist) or _runs(address):
         return None
@@ -202,7 +202,7 @@ def spawn_if_missing(
 
 
 def _runs(address: str | None) -> bool:
-    """Whether a server answers, after waiting for one on this machine that starts or stops."""
+    """Whether a server answers, after waiting for one on this machine that is starting or stopping."""
     deadline = time.monotonic() + UNREACHABLE_SECONDS
     while True:
         try:

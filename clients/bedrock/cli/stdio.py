@@ -22,7 +22,7 @@ LOOK_SECONDS = 1.0
 def prepare() -> None:
     """Decode input strictly, encode output leniently, and replace closed standard streams.
 
-    Otherwise a file that is opened later gets the descriptor of a closed one, and its text.
+    Otherwise a file that is opened later would get the descriptor of a closed stream, and its output.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), closefd=False)

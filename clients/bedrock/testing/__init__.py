@@ -1,4 +1,4 @@
-"""A test kit for programs that use Bedrock: a private server whose model gives the answers that the test has set.
+"""A test kit for programs that use Bedrock: a private server whose model gives the answers that the test sets.
 
 pytest loads the plugin with the fixtures wherever this package is installed::
 

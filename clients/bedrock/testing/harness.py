@@ -58,12 +58,12 @@ class Bedrock:
             conversation: A conversation object of either client, or a conversation's name.
             wanted: The kind, or a function that gets an event and returns whether it is the wanted one.
             after_revision: Look at the stored events after this revision first; 0 for all of them. If None, the first
-                event is a snapshot of the present state, and earlier events are not looked at.
+                event is a snapshot of the current state, and earlier events are not looked at.
             timeout: Maximum seconds to wait.
 
         Raises:
             AssertionError: The event did not come within `timeout` seconds, or the conversation was deleted before; the
-                text lists the events that came instead.
+                message lists the events that came instead.
         """
         name = conversation if isinstance(conversation, str) else conversation.name
         seen: deque[str] = deque(maxlen=_SHOWN)
@@ -96,7 +96,7 @@ class Bedrock:
     def close(self) -> list[str]:
         """Delete all conversations; return problems.
 
-        That are a crash, work and processes left behind, mistakes in scripts, and unused answers.
+        Problems are a crash, work and processes left behind, mistakes in scripts, and unused answers.
         """
         problems: list[str] = []
         try:

@@ -25,7 +25,7 @@ class ModelServer(ScriptedServer):
         models: Sequence[str] = (),
         check: Callable[[bytes], object] | None = None,
     ) -> None:
-        """`models` are the provider's list, which is 404 if empty.
+        """`models` is the provider's list; if it is empty, listing returns 404.
 
         `check` raises an exception for a wrong body of a request, which `faults` records.
         """
@@ -33,7 +33,7 @@ class ModelServer(ScriptedServer):
         self.model = model or ScriptedModel()
         self.models = tuple(models)
         self.faults: list[str] = []
-        """The paths of the requests that `check` found wrong, each with the text of the exception."""
+        """The paths of the requests that `check` found wrong, each with the message of the exception."""
         self._check = check
 
     @property

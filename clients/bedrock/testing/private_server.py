@@ -120,7 +120,7 @@ class PrivateServer:
             "BEDROCK_DATA_DIR": str(self.data),
             "ANTHROPIC_API_KEY": "the-scripted-model-needs-none",
             "ANTHROPIC_BASE_URL": self.provider.url,
-            "BEDROCK_SMALL_MODEL": "none",  # no side queries such as for titles, which no script expects
+            "BEDROCK_SMALL_MODEL": "none",  # no side queries, such as for titles, because no script expects them
             "LC_BEDROCK_TEST": self._marker,  # the server passes LC_… on to tools, so this marks their processes
             **self._more,
         }

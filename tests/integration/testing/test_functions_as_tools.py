@@ -144,7 +144,7 @@ def test_an_answer_that_is_too_large_is_an_error_for_the_model_and_nothing_waits
     bedrock.model.then(calls(("fetch", {})), says("Too much."))
     assert conversation.ask("Go.") == "Too much."
     (got,) = results(bedrock)
-    assert re.search(r"was not accepted: .*(at most 262144 bytes|larger than max)|^.{,2000}$", got), got[:200]
+    assert re.search(r"was rejected: .*(at most 262144 bytes|larger than max)|^.{,2000}$", got), got[:200]
 
 
 def test_the_refusal_of_an_answer_says_that_its_call_waits_on(bedrock: Bedrock, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_refusal_of_an_answer_says_that_its_call_waits_on(bedrock: Bedrock, 
     bedrock.model.then(calls(("fetch", {})), says("Thank you."))
     run = conversation.send("Go.")
     call = next(event.client_tool_call_changed for event in run if event.client_tool_call_changed).call
-    with pytest.raises(InvalidArgument, match="the call is still waiting: answer with less of it, or with an error"):
+    with pytest.raises(InvalidArgument, match="the call still waits: answer with less of it, or with an error"):
         conversation.submit_tool_result(call, "x" * ((256 << 10) + 1))
     conversation.submit_tool_result(call, "x")
     assert run.answer() == "Thank you."

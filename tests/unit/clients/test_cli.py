@@ -165,7 +165,7 @@ def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(program:
 def test_an_empty_name_is_a_wrong_command_line(program: Program, fake: FakeBedrock, command: str) -> None:
     result = program(*command.split(), "", *(["restricted"] if command == "mode" else []))
     assert result.exit_code == exits.USAGE
-    assert re.search(r"Invalid value for '.*(NAME|--parent|--resume).*': it is empty", result.stderr)
+    assert re.search(r"Invalid value for '.*(NAME|--parent|--resume).*': must not be empty", result.stderr)
     assert not fake.requests
 
 
@@ -383,7 +383,7 @@ def test_mcp_servers_of_a_file_are_given_to_a_new_conversation(
     assert (files.name, files.stdio) == ("files", v1.McpServer.Stdio(command=["files", "."], environment={"LANG": "C"}))
     assert list(files.read_only_tools) == ["read"]
     assert (web.http.url, dict(web.http.headers)) == ("https://mcp.example.com", {"Authorization": "secret:web"})
-    wrong_files = {"": "no tables", "[[mcp_servers]]\nname = 'a'": "either command", "[[x": "not TOML: "}
+    wrong_files = {"": "[[mcp_servers]] tables", "[[mcp_servers]]\nname = 'a'": "either command", "[[x": "not TOML: "}
     for wrong, words in wrong_files.items():
         file.write_text(wrong)
         refused = program("new", "--mcp-servers", str(file))

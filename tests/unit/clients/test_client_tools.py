@@ -182,7 +182,7 @@ def test_all_images_are_saved_and_no_other_file_is_overwritten(
     for _ in range(2):  # what is saved already stays
         result = run(address, "download", SLUG, "-o", str(tmp_path))
         assert (result.exit_code, result.stdout) == (exits.USAGE, f"{saved}\n")
-        assert f"{other}: there is another file already\nRemove it" in result.stderr
+        assert f"{other}: a different file is already there\nRemove it" in result.stderr
         assert (other.read_text(), saved.read_bytes()) == ("mine", b"\x89PNG")
     assert sorted(tmp_path.iterdir()) == sorted([other, saved])
 

@@ -468,7 +468,7 @@ def test_json_that_no_message_can_hold_is_told_by_its_name(client: Client) -> No
     nested: dict[str, Any] = {}
     for _ in range(60):  # each level is three of a message, which has a hundred
         nested = {"a": nested}
-    for given, why in ((nested, "nested"), (0.5, "a dict"), ({"a": object()}, "JSON only")):
+    for given, why in ((nested, "nested"), (0.5, "a dict"), ({"a": object()}, "only JSON")):
         with pytest.raises(TypeError, match=f"json: must .*{why}"):
             client.conversation(NAME).submit_tool_result("toolu_1", json=given)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=f"input_schema: must .*{why}"):

@@ -317,16 +317,16 @@ async def test_one_of_several_messages_that_wait_is_taken_back(chat: Chat, fake:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("/mode", "the mode is restricted; it can be restricted, workspace or unrestricted"),
+        ("/mode", "the mode is restricted; choose restricted, workspace or unrestricted"),
         ("/mode restricted", "the mode is restricted already"),
-        ("/mode wild", "the mode is restricted; it can be restricted, workspace or unrestricted"),
-        ("/effort", "the effort is left to the model; it can be low, high or max"),
+        ("/mode wild", "the mode is restricted; choose restricted, workspace or unrestricted"),
+        ("/effort", "the effort is left to the model; choose low, high or max"),
         ("/image", "usage: /image PATH"),
         ("/model", "● demo (demo)"),
         ("/model big", "the model is big"),
-        ("/approvals", "the policy is ask_writes; it can be auto, ask_writes or ask_all; there are no rules"),
+        ("/approvals", "the policy is ask_writes; choose auto, ask_writes or ask_all; no rules yet"),
         ("/approvals ask_all", "the policy is ask_all"),
-        ("/effort huge", "the effort is one of none, low, medium, high, max"),
+        ("/effort huge", "the effort must be one of none, low, medium, high, max"),
         ("/effort high", "the effort is high"),
     ],
 )
@@ -651,11 +651,11 @@ async def test_rules_are_listed_and_revoked_in_a_chat(chat: Chat, fake: FakeBedr
             name=f"{NAME}/approvalRules/r7", action=allow, command="ls", origin=v1.ApprovalRule.ORIGIN_CONVERSATION
         )
     )
-    await chat.enters("/approvals ask_nothing", "it can be auto, ask_writes or ask_all")
+    await chat.enters("/approvals ask_nothing", "choose auto, ask_writes or ask_all")
     await chat.shows("r7  allow the command ls")
     chat.session.enter("/approvals r7")
     await chat.until(lambda: not fake.conversation.approval_rules)
-    await chat.enters("/approvals", "there are no rules")
+    await chat.enters("/approvals", "no rules yet")
     assert fake.asked(v1.DeleteApprovalRuleRequest) == [
         v1.DeleteApprovalRuleRequest(name=f"{NAME}/approvalRules/{rule}") for rule in ("ask_nothing", "r7")
     ]

@@ -146,7 +146,7 @@ def test_nothing_is_believed_that_belongs_to_another_user(
     environ: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12_345)
-    with pytest.raises(Misconfigured, match=r"belongs to user .*, and this is user 12345"):
+    with pytest.raises(Misconfigured, match=r"belongs to uid .*, but this process runs as uid 12345"):
         resolve(environ=environ)
     assert resolve(f"unix:{data}/s", environ=environ).token == ""
 
@@ -247,7 +247,7 @@ def test_a_client_shows_a_certificate_with_its_key(environ: dict[str, str], tmp_
     ):
         assert (found.certificate, found.key) == (b"OWN", b"KEY")
         assert "KEY" not in repr(found)
-    with pytest.raises(Misconfigured, match="needed together"):
+    with pytest.raises(Misconfigured, match="must be given together"):
         resolve("https://example.com", environ=environ, certificate_file=own)
     with pytest.raises(Misconfigured, match="the key file /missing cannot be read"):
         resolve("https://example.com", environ=named | {"BEDROCK_KEY_FILE": "/missing"})

@@ -322,7 +322,7 @@ def test_a_file_of_another_user_is_not_believed(file: Path, monkeypatch: pytest.
     file.write_text('default_model = "m"')
     monkeypatch.setattr(os, "geteuid", lambda: 12_345)
     monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0o100644, 0, 0, 1, 54_321, 0, 0, 0, 0, 0)))
-    with pytest.raises(ConfigError, match="belongs to user 54321, and this is user 12345"):
+    with pytest.raises(ConfigError, match="belongs to uid 54321, but this process runs as uid 12345"):
         config(file=file)
     monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0o100644, 0, 0, 1, 0, 0, 0, 0, 0, 0)))
     assert config(file=file).default_model == "m"  # root's

@@ -89,16 +89,16 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     before = mode(tmp_path)
     for check in (claim_directory, check_private):
         with pytest.raises(
-            NotPrivateError, match=f"belongs to user {tmp_path.stat().st_uid}, and this is user {SOMEBODY}"
+            NotPrivateError, match=f"belongs to uid {tmp_path.stat().st_uid}, but this process runs as uid {SOMEBODY}"
         ):
             check(tmp_path)
     assert mode(tmp_path) == before
 
 
 PLANTED = {
-    "a link": "is a link, which is not followed: look where it leads, and remove it",
+    "a link": "is a link, which is not followed; look where it leads, and remove it",
     "writable": r"others may change .* \(mode 0606\): look inside, then chmod 600",
-    "another user's": "belongs to user .*: look at what else others have put into .*, and remove it",
+    "another user's": "belongs to uid .*; look at what else others have put into .*, and remove it",
 }
 
 
@@ -145,7 +145,7 @@ def test_a_file_with_a_name_elsewhere_is_not_used(tmp_path: Path) -> None:
     claim_directory(folder)
     (tmp_path / "passwd").touch(0o644)
     (folder / "lock").hardlink_to(tmp_path / "passwd")
-    with pytest.raises(NotPrivateError, match="lock is a file that has a name elsewhere"):
+    with pytest.raises(NotPrivateError, match="lock has another name elsewhere"):
         claim_directory(folder)
 
 
@@ -169,7 +169,7 @@ def test_a_file_that_an_operator_names_may_be_reached_by_a_link_of_theirs_alone(
     assert read_named(link) == b""
     theirs = os.stat_result((0o120777, 0, 0, 1, SOMEBODY, 0, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "lstat", lambda _: theirs)
-    with pytest.raises(NotPrivateError, match=f"belongs to user {SOMEBODY}"):
+    with pytest.raises(NotPrivateError, match=f"belongs to uid {SOMEBODY}"):
         open_believed(link, named=True)
     with pytest.raises(ValueError, match=f"belongs to user {SOMEBODY}"):
         read_named(link)
@@ -192,7 +192,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path, monkeypatch: pyt
     check_private(link)
     theirs = os.stat_result((0o120777, 0, 0, 1, SOMEBODY, 0, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "lstat", lambda _: theirs)
-    with pytest.raises(NotPrivateError, match=f"a link that belongs to user {SOMEBODY}"):
+    with pytest.raises(NotPrivateError, match=f"a link that belongs to uid {SOMEBODY}"):
         check_private(link)
 
 

@@ -43,7 +43,7 @@ class ChatHistory(FileHistory):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             os.close(open_believed(path))
         except (NotPrivateError, OSError):
-            super().__init__(os.devnull)  # no `chmod` then: as root it would change the null device
+            super().__init__(os.devnull)  # without `chmod`, which as root would change the null device
             return
         with contextlib.suppress(OSError):
             path.chmod(0o600)
@@ -58,7 +58,7 @@ class ChatHistory(FileHistory):
             return []
 
     def store_string(self, string: str) -> None:
-        """Append a text to the file, unless it begins with a space, may be a secret, or cannot be encoded as UTF-8."""
+        """Append an entry to the file, unless it begins with a space, may be a secret, or is not valid Unicode."""
         if not string.startswith(" ") and not _SECRET.search(string):
             with contextlib.suppress(OSError, UnicodeEncodeError):
                 super().store_string(string)

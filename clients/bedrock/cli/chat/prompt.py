@@ -52,7 +52,7 @@ _WITHOUT = ("", "dumb", "linux", "unknown")
 class PromptRenderer(Renderer):
     """Draws a prompt, prints lines above it, and finds it again after a resize.
 
-    Lines are printed in raw mode, as part of drawing: prompt_toolkit's `patch_stdout` leaves it for each, so that keys
+    Lines are printed in raw mode, as part of drawing: prompt_toolkit's `patch_stdout` leaves raw mode for each, so keys
     pressed meanwhile are echoed, and Enter, Ctrl-D and Ctrl-Z mean something else. It also erases as many rows as were
     drawn, too few if the terminal has rewrapped them.
     """
@@ -103,7 +103,7 @@ class PromptRenderer(Renderer):
         return rows_taken(widths, now.columns) - len(rows) + self._cursor_pos.x // max(1, now.columns)
 
 
-# The lines of a pasted text that are shown; one of more lines is folded to one.
+# The maximum lines of a pasted text that are shown; a longer one is folded to one line.
 FOLD_LINES = 20
 # Seconds to wait after Esc for the rest of an escape sequence, or for the key pressed together with Alt.
 ESCAPE_SECONDS = 0.05
@@ -195,14 +195,14 @@ class ChatPrompt:
         return line
 
     def deletable(self, before: str) -> int:
-        """How many characters Backspace deletes before the cursor: all of a line in place of a pasted text."""
+        """How many characters Backspace deletes before the cursor: the whole line that stands for a pasted text."""
         return next((len(line) for line in self._folded if before.endswith(line)), 1)
 
     def enter(self, text: str) -> None:
-        """Submit a text, with pasted texts as a whole, and clear the line; no keystroke is lost.
+        """Submit what was typed, with pasted text in full, and clear the line; no keystroke is lost.
 
-        A text begun before the question was drawn does not answer it. If it could, it is kept in the history alone, as
-        an Enter held down must not answer.
+        A text begun before the question was drawn does not answer it. If it could, it is kept in the history alone,
+        because an Enter held down must not answer.
         """
         if self._folded:
             text = re.sub("|".join(map(re.escape, self._folded)), lambda line: self._folded[line[0]], text)

@@ -162,7 +162,7 @@ class ChatSession:
         return self._compacting or self.view.info.auto_continue
 
     def _observe(self, event: Event) -> None:
-        """Continue in the successor when the context is used up, if the chat continues then."""
+        """Continue in the successor when the context is used up, if the chat is to go on."""
         if event.kind != "state_changed":
             return
         if self.view.state.kind == "context_exhausted":
@@ -195,7 +195,7 @@ class ChatSession:
             self.model_names = []
 
     def enter(self, text: str, asked: Asked | None = None) -> None:
-        """Handle an entered line; `asked` is the question that the person saw, another may be open by now."""
+        """Handle an entered line; `asked` is the question that the person saw, while another may be open by now."""
         if not _is_utf8(text):
             self._tell_unsent(text)
             self.say(self.paint.dim("  It is not valid UTF-8: set your terminal to UTF-8."))

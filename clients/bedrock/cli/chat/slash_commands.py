@@ -129,15 +129,15 @@ async def _rule_lines(chat: ChatSession) -> list[str]:
     policy = (await chat.conversation.get()).approval_policy
     rules = [rule async for rule in chat.conversation.approval_rules()]
     lines = [f"{rule_id(rule)}  {rule.action} {one_line(rule_title(rule), 100)}" for rule in rules]
-    choice = f"· the policy is {policy}; it can be {_listed(POLICIES)}"
-    return [choice + ("; there are no rules" if not lines else ""), *lines]
+    choice = f"· the policy is {policy}; choose {_listed(POLICIES)}"
+    return [choice + ("; no rules yet" if not lines else ""), *lines]
 
 
 async def _mode(chat: ChatSession, argument: str) -> None:
     """Set the mode, and with "stop" after it stop what still runs with wider rights; without a valid one, list all."""
     mode, _, stop = argument.partition(" ")
     if mode not in MODES or stop not in ("", "stop"):
-        chat.say(chat.paint.careful(f"· the mode is {chat.view.info.mode}; it can be {_listed(list(MODES))}"))
+        chat.say(chat.paint.careful(f"· the mode is {chat.view.info.mode}; choose {_listed(list(MODES))}"))
         return
     unchanged = mode == chat.view.info.mode
     changed = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode), stop_running=bool(stop)))
@@ -150,7 +150,7 @@ async def _mode(chat: ChatSession, argument: str) -> None:
 
 async def _effort(chat: ChatSession, effort: str) -> None:
     if effort and effort not in EFFORTS:
-        chat.say(chat.paint.careful(f"· the effort is one of {', '.join(EFFORTS)}"))
+        chat.say(chat.paint.careful(f"· the effort must be one of {', '.join(EFFORTS)}"))
         return
     if effort:
         how = Generation(cast("ReasoningEffort", effort))
@@ -167,7 +167,7 @@ async def _effort(chat: ChatSession, effort: str) -> None:
 async def _efforts(chat: ChatSession) -> str:
     model = await chat.model()
     possible = EFFORTS if model is None else model.reasoning_efforts
-    return f"it can be {_listed(possible)}" if possible else "with this model it cannot be set"
+    return f"choose {_listed(possible)}" if possible else "this model does not support it"
 
 
 async def _model(chat: ChatSession, model: str) -> None:
@@ -246,7 +246,7 @@ def _move(chat: ChatSession, to: ConversationInfo, what: str) -> None:
 
 COMMANDS = (
     Command("help", "", "list keys and commands", _help),
-    Command("queue", "[TEXT]", "queue a message, as Tab does; without a text, list the queue", _queue),
+    Command("queue", "[TEXT]", "queue a message, as Tab does; without TEXT, list the queue", _queue),
     Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
     Command("output", "[NUMBER]", "show the whole output of the latest tool; 2: the one before it", _output),
     Command("image", "PATH", "attach an image file to your next message", _image),
@@ -263,14 +263,14 @@ COMMANDS = (
         _mode,
     ),
     Command("model", "[MODEL]", "use another model from the next request on; without one, list them", _model),
-    Command("effort", "[EFFORT]", "how much the model is to think; without one, list what it can be", _effort),
+    Command("effort", "[EFFORT]", "set how much the model thinks; without one, list the choices", _effort),
     Command("decline", "", "decline the question of an MCP server", lambda chat, _: chat.decline()),
     Command("cancel", "", "the same as Esc", lambda chat, _: chat.cancel()),
     Command("kill", "", "cancel the run and stop the background jobs", lambda chat, _: chat.cancel(kill_jobs=True)),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),
     Command("fork", "", "continue in a copy of the conversation as it was when the last run ended", _fork),
     Command(
-        "rewind", "[NUMBER]", "continue in a copy without the last run, or so many; files stay as they are", _rewind
+        "rewind", "[NUMBER]", "continue in a copy without the last NUMBER runs (1); files stay as they are", _rewind
     ),
     Command("clear", "", "clear the screen, and begin a new conversation with the same directory and settings", _clear),
     Command("continue", "", "continue in a new conversation when the context is used up", lambda chat, _: chat.go_on()),

@@ -41,7 +41,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
     """
     client = connect(ctx)
     if not (names or everything):
-        raise click.UsageError("give conversations or --all")
+        raise click.UsageError("give names of conversations, or --all")
     broken = checked = 0
     for name in _everything(client) if everything else names:
         violations = client.conversation(name).verify()
@@ -101,7 +101,7 @@ def log(conversation: Conversation, after: int, reverse: bool) -> None:
     for step in conversation.transitions(after_step=after, newest_first=reverse):
         values = step.to_dict()
         for name in [name for name in values if name.endswith("_json")]:
-            with suppress(ValueError, RecursionError):  # then it stays a text
+            with suppress(ValueError, RecursionError):  # in which case it stays a string
                 values[name.removesuffix("_json")] = json.loads(values[name])
                 del values[name]
         print_json_line(json.dumps(values, ensure_ascii=False))
@@ -130,7 +130,7 @@ def _time(value: str) -> datetime:
 
 
 @click.command()
-@option("--since", "Only entries since then: 12h, 7d, or a date.", type=_time, metavar="TIME")
+@option("--since", "Only entries since this time: 12h, 7d, or a date.", type=_time, metavar="TIME")
 @option("--until", "Only entries before this time.", type=_time, metavar="TIME")
 @option("--principal", "Only entries of this principal.", default="")
 @option("--refused", "Only refused calls.", is_flag=True)
@@ -172,7 +172,7 @@ def audit(
 @click.argument("images", metavar="[IMAGE]...", nargs=-1)
 @option(
     "-o --directory",
-    "Where to save them.",
+    "Directory to save the images in.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default="the current one",
@@ -195,7 +195,7 @@ def download(conversation: Conversation, images: tuple[str, ...], directory: Pat
                 continue
         print_text(str(file))
     if refused:
-        there = f"{', '.join(refused)}: there is another file already"
+        there = f"{', '.join(refused)}: a different file is already there"
         raise exits.CommandError(there, "Remove it, or choose another directory with -o.", exits.USAGE)
 
 
@@ -206,7 +206,7 @@ def _save(file: Path, data: bytes) -> None:
         with saved:
             saved.write(data)
     except OSError:
-        file.unlink(missing_ok=True)  # the disk is full: a part would be in the way of the next download
+        file.unlink(missing_ok=True)  # the disk is full, and a partial file would be in the way of the next download
         raise
 
 

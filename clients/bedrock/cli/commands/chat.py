@@ -38,18 +38,18 @@ from bedrock.errors import Unauthenticated, Unavailable
 from bedrock.local_server import GATEWAY_FILE, NotPrivateError, data_directory, read_believed, server_process
 from bedrock.states import Approval
 
-# Maximum seconds for a gateway that runs to make a link.
+# Maximum seconds for a running gateway to make a link.
 ASK_SECONDS = 5.0
 _READY = re.compile(r"\bready on (\S+)")
 
 
 @click.command()
-@option("--no-open quiet", "Only print the address.", is_flag=True)
+@option("--no-open quiet", "Only print the URL.", is_flag=True)
 @click.pass_context
 def console(ctx: click.Context, *, quiet: bool) -> None:
     """Open the console: all conversations in a browser.
 
-    The link signs one browser in, within a minute. If the server of this machine serves HTTP, its gateway is used.
+    The link signs one browser in, within a minute. If the server on this machine serves HTTP, its gateway is used.
     Otherwise this command runs a gateway until Ctrl-C, and a server if there is none.
     """
     if not exits.address_source(ctx) and (link := link_of_running()):
@@ -58,12 +58,12 @@ def console(ctx: click.Context, *, quiet: bool) -> None:
     address = address_or_spawned(ctx)
     settings = resolve(address)
     with Client(address) as client, suppress(*() if settings.token else (Unauthenticated,)):
-        client.server_info()  # the page itself could not say why no server answers
+        client.server_info()  # the page itself could not say why the server does not answer
     _serve(settings, quiet=quiet)
 
 
 def link_of_running(address: str | None = None) -> str:
-    """A link to sign in at the gateway of this machine's server; "" if it runs none.
+    """A link for signing in to the gateway of this machine's server; "" if it runs none.
 
     `address`: the server's, if not the usual.
     """
@@ -117,12 +117,12 @@ REAL_MODEL = """\
 This was the scripted demo model. To talk to a real one, set one of these and start again:
   ANTHROPIC_API_KEY=…                         Anthropic
   OPENAI_API_KEY=…                            OpenAI
-  OPENAI_BASE_URL=http://… OPENAI_MODEL=…     any server that speaks like OpenAI
+  OPENAI_BASE_URL=http://… OPENAI_MODEL=…     any OpenAI-compatible server
 At a terminal, the same command opens a chat."""
 
 
 def play(client: Client, paint: Paint, write: Write, directory: str, model: str | None, *, again: str) -> int:
-    """Send a demo message, answer its approval requests, print everything; the exit code.
+    """Send a demo message, answer its approval requests, print everything, and return the exit code.
 
     `again` is the command that shows the conversation later, with {} for its slug. An interrupt cancels the run.
     """
@@ -176,7 +176,7 @@ ENDS = "The server ends when no client is connected and no run is open, and back
 @click.command()
 @click.argument("prompt", nargs=-1)
 @option("--again", "The command that resumes the chat, with {} for its slug.", metavar="COMMAND", hidden=True)
-@option("--spawn", "Start a server also if an address is given and none answers there.", is_flag=True)
+@option("--spawn", "Start a server even if an address is given, if nothing answers there.", is_flag=True)
 @option(
     "--notify/--no-notify",
     "Ring the bell when the agent waits for you; also BEDROCK_NOTIFY=0.",
@@ -260,7 +260,7 @@ async def _chat(
 ) -> tuple[str, str]:
     """Run the chat, after the message `first` if there is one; the name and slug of its last conversation."""
     from bedrock.cli.chat.completion import ChatHistory  # noqa: PLC0415 -- loads prompt_toolkit
-    from bedrock.cli.chat.prompt import Attention, chat_at_terminal  # noqa: PLC0415 -- too
+    from bedrock.cli.chat.prompt import Attention, chat_at_terminal  # noqa: PLC0415 -- so does this
 
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)

@@ -80,7 +80,7 @@ def _examine(address: str | None, config: str | None) -> Iterator[Finding]:
     if git := shutil.which("git"):
         yield Finding("ok", "git", git)
     else:
-        yield Finding("warn", "git", "not found on PATH", "Agents use it to look at changes: install it.")
+        yield Finding("warn", "git", "not found on PATH", "Install it: agents use it to look at changes.")
 
 
 def _versions() -> Finding:
@@ -101,7 +101,7 @@ def _token(address: str | None) -> Finding:
     except NotPrivateError as error:
         return Finding("fail", "token", str(error))
     except OSError:
-        return Finding("warn", "token", f"none: {path} does not exist", "It is made by the first `bedrock serve`.")
+        return Finding("warn", "token", f"none: {path} does not exist", "The first `bedrock serve` creates it.")
     if mode & 0o077:
         return Finding("warn", "token", f"others may read {path}", f"chmod 600 {path}")
     return Finding("ok", "token", f"from {path}")

@@ -50,7 +50,7 @@ _LABEL = 12
 
 @click.command("list")
 @option("--archived", "List archived conversations instead.", is_flag=True)
-@option("--here", "Only conversations of the current directory.", is_flag=True)
+@option("--here", "Only conversations in the current directory.", is_flag=True)
 @option("--parent", "List the sub-agents of this conversation instead.", metavar="SLUG", type=arguments.CONVERSATION)
 @option("--filter filter_", "Only conversations that match.", metavar="FILTER", default="")
 @option("-n --limit", "Maximum number.", type=click.IntRange(1), default=30, show_default=True)
@@ -61,7 +61,7 @@ def list_(
 ) -> None:
     """List conversations, the latest first.
 
-    By default those of all directories; --here lists those of the current one. FILTER names fields of conversations:
+    By default those in all directories; --here lists those in the current one. FILTER names fields of conversations:
     --filter 'busy = true', 'title:"draft" AND labels.team = "docs"', 'update_time > "2026-01-31T00:00:00Z" AND NOT
     model:opus'. docs/api/conversations.md lists them. Archived conversations are left out unless it names archived or
     archive_time.
@@ -89,7 +89,7 @@ def list_(
 
 
 @on_conversation
-@option("-n --limit", "Number of messages.", type=click.IntRange(0), default=50, show_default=True)
+@option("-n --limit", "Show only the latest N messages.", type=click.IntRange(0), default=50, show_default=True)
 @JSON_OPTION
 def show(conversation: Conversation, *, limit: int, output: str) -> None:
     """Show a conversation: its state and settings, and its latest messages."""
@@ -360,7 +360,7 @@ LOOK_SECONDS = 5.0
 
 
 @on_conversation
-@option("-n --limit", "Number of the latest.", type=click.IntRange(1), default=20, show_default=True)
+@option("-n --limit", "Show only the latest N runs.", type=click.IntRange(1), default=20, show_default=True)
 @JSON_OPTION
 def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
     """List the runs of a conversation with their messages and outcomes.
@@ -373,13 +373,13 @@ def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
 
 @on_conversation
 @option("--run", "The run to wait for. [the one in progress, else the last one]", default="", metavar="RUN")
-@option("--timeout", "Wait no longer than this. [no limit]", type=click.FloatRange(0), metavar="SECONDS")
+@option("--timeout", "Maximum time to wait. [no limit]", type=click.FloatRange(0), metavar="SECONDS")
 @JSON_OPTION
 def wait(conversation: Conversation, *, run: str, timeout: float | None, output: str) -> None:
     """Wait until a run has ended, and print how.
 
     Nothing is changed; open questions are left to others and reported on standard error. The exit code is 0 if
-    the run has completed, 1 if it failed, was interrupted or has not ended in time, 3 if it waits for approval then.
+    the run has completed, 1 if it failed, was interrupted or has not ended in time, 3 if it is waiting for approval.
     `bedrock cycles` lists the ids of runs.
     """
     if timeout is not None and not isfinite(timeout):

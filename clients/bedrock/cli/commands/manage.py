@@ -128,7 +128,9 @@ def update(
     if all(each is None for each in changes) and not model_defaults:
         raise click.UsageError("nothing to change; give an option such as --effort high")
     if generation is not None and model_defaults:
-        raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
+        raise click.UsageError(
+            "--model-defaults cannot be combined with --effort, --temperature or --max-output-tokens"
+        )
     changed = conversation.update(
         model=model, approval_policy=approval_policy, generation=Generation() if model_defaults else generation,
         merge_generation=generation is not None, auto_continue=auto_continue,
@@ -150,7 +152,7 @@ def fork(conversation: Conversation, *, cycle: str, back: int | None) -> None:
     background jobs are not copied.
     """
     if cycle and back:
-        raise click.UsageError("--at and --back exclude each other")
+        raise click.UsageError("--at and --back are mutually exclusive")
     made = conversation.rewind(back) if back else conversation.fork(cycle)
     its_slug = made.get().slug
     print_text(f"{its_slug} continues from there; files stay as they are: `bedrock chat -r {its_slug}`")
@@ -187,8 +189,8 @@ def archive(conversation: Conversation, undo: bool) -> None:
 
 
 @on_conversation
-@option("-y --yes", "Do not ask; required without a terminal.", is_flag=True)
-@option("-f --force", "Cancel the run first, and do not ask.", is_flag=True)
+@option("-y --yes", "Delete without asking; required if there is no terminal.", is_flag=True)
+@option("-f --force", "Cancel the run first, and delete without asking.", is_flag=True)
 def rm(conversation: Conversation, *, yes: bool, force: bool) -> None:
     """Delete a conversation and all its data.
 
@@ -216,7 +218,7 @@ def _name(conversation: Conversation) -> str:
 
 @on_conversation
 @option("--all everything", "Include messages that have left the queue, with their fates.", is_flag=True)
-@option("-n --limit", "Number of the latest.", type=click.IntRange(1), default=50, show_default=True)
+@option("-n --limit", "Show only the latest N messages.", type=click.IntRange(1), default=50, show_default=True)
 @JSON_OPTION
 def queue(conversation: Conversation, everything: bool, limit: int, output: str) -> None:
     """List the queued messages of a conversation."""

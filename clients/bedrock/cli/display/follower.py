@@ -64,7 +64,7 @@ class ConversationView:
     def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> SafeText:
         """The status line: state, queue, jobs, context, mode, model.
 
-        `now` is that of `observe`, `wall` counts down to the next attempt. Beyond `width` the last parts are omitted.
+        `now` is as for `observe`, `wall` counts down to the next attempt. Beyond `width`, the last parts are omitted.
         `keys` is shown during a run.
         """
         parts = [self.activity(now, wall)]
@@ -128,7 +128,7 @@ def _agents(waiting: AwaitingSubAgentsDetail) -> str:
 
 TRYING_AGAIN = "connection lost, trying again…"
 CONNECTED_AGAIN = "connected again"
-# Seconds between tests whether the connection is back.
+# Seconds between checks of whether the connection is back.
 RETRY_SECONDS = 1.0
 
 
@@ -140,7 +140,7 @@ def _cause(error: BedrockError) -> str:
 
 
 class Outage:
-    """Detects that a stream broke, and that the connection is back, even without an event. One event loop."""
+    """Detects that a stream broke, and that the connection is back, even without an event. Use on one event loop."""
 
     def __init__(self, conversation: Callable[[], AsyncConversation], say: Callable[[str], None]) -> None:
         """`say` prints a line for the user after each change."""
@@ -202,7 +202,7 @@ class Drawing:
         self._asked: set[str] = set()
 
     def show(self, event: Event, fates: Sequence[Fate] = ()) -> None:
-        """Print an event, and what is open for approval or for an answer: also if that was asked before the stream."""
+        """Print an event, and what is open for approval or for an answer, even if it was asked before the stream."""
         self.view.observe(event, time.monotonic())
         self.transcript.show(event, fates)
         for approval in self.view.approvals:

@@ -24,7 +24,7 @@ APPROVAL = "waits for approval"
 # The message about a cancel that the server could not store yet.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
 
-# What each state is called, in the terminal as in the web console (clients/console/format.js); others by their names.
+# What states are called, in the terminal as in the web console (clients/console/format.js); others have their names.
 STATES = {
     "awaiting_llm": "starting a request",
     "llm_requesting": "thinking",

@@ -16,7 +16,7 @@ from bedrock.cli.text.style import cells
 # Seconds between updates of lines that change with the time.
 TICK = 0.5
 # The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
-# the terminal's rows. If these lines were scrolled off the screen, they could not be erased any more; so there are few
+# the terminal's rows. If these lines were scrolled off the screen, they could no longer be erased; so there are few
 # enough to fit even when the terminal becomes half as wide and each of them takes two rows.
 TAIL_LINES, TAIL_SHARE = 8, 4
 
@@ -40,7 +40,7 @@ def rows_taken(cells: Iterable[int], columns: int) -> int:
 
 
 def tail_room(rows: int) -> int:
-    """In how many lines a terminal with so many rows shows what is streaming in."""
+    """The number of lines in which a terminal with so many rows shows what is streaming in."""
     return min(rows // TAIL_SHARE, TAIL_LINES)
 
 

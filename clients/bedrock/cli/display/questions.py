@@ -66,7 +66,7 @@ _NO = frozenset({"n", "no", "false"})
 
 
 def clock_time(when: datetime) -> str:
-    """The time of day in the time zone of this machine, as HH:MM:SS."""
+    """The time of day in this machine's time zone, as HH:MM:SS."""
     return when.astimezone().strftime("%H:%M:%S")
 
 
@@ -197,7 +197,7 @@ def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def value_of(field: Mapping[str, Any], text: str) -> Any:
-    """Convert what the user entered to the value of a field. Raises ValueError, whose text says what is accepted."""
+    """Convert what the user entered to the value of a field. Raises ValueError, whose message says what is accepted."""
     choices = choices_of(field)
     match field.get("type"):
         case "array":
@@ -378,7 +378,7 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
 
 
 def replies(asked: Asked, paint: Paint, mode: str) -> list[SafeText]:
-    """The letters that, with Enter, answer a question, as lines; `mode` is that of the conversation."""
+    """The letters that, with Enter, answer a question, as lines; `mode` is the conversation's."""
     if isinstance(asked, QuestionForm):
         return [asked.prompt_line(paint)]
     rules = rules_by_key(asked).values()

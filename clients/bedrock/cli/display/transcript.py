@@ -92,7 +92,7 @@ class ToolOutput:
             self._write(self._paint.dim(f"  │ … {labels.counted(len(lines) - OUTPUT_LINES, 'more line')}"))
 
     def all(self, number: int, running: ToolCall | None) -> list[SafeText]:
-        """A call and its whole output: 1 is the latest, perhaps running. [] if there is none, or no output."""
+        """A call and its whole output: 1 is the latest, possibly still running. [] if there is none, or no output."""
         outputs = [*self._outputs, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
         if not 1 <= number <= len(outputs):
             return []
@@ -108,7 +108,7 @@ class ToolOutput:
             self._write(line)
 
     def _with_streamed(self, text: SafeText) -> SafeText:
-        """The output of an ended call, after its streamed output if `text` lacks that, as of a cancelled call."""
+        """The output of an ended call, after its streamed output if `text` lacks that, as for a cancelled call."""
         streamed = _lines(self._paint.clean(self._flow.text))
         complete = not streamed or streamed[-1] in _lines(text)
         return text if complete else self._paint.text(*(f"{line}\n" for line in streamed), text)
@@ -145,7 +145,7 @@ class AgentView:
     end_printed: bool = False
 
     def figures(self, until: datetime) -> list[str]:
-        """Return for how long the sub-agent has worked, as texts; [] if that is unknown."""
+        """How long the sub-agent has worked, as strings; [] if that is unknown."""
         return [f"{max(0.0, (until - self.began).total_seconds()):.0f} s"] if self.began else []
 
 
@@ -281,7 +281,7 @@ class Transcript:
             self._write(line)
 
     def history(self, messages: Sequence[Message], fates: Sequence[Fate]) -> None:
-        """Print stored messages, after each run what became of it and of its messages, and at the end what waits."""
+        """Print stored messages, after each run its outcome and that of its messages, and at the end what waits."""
         last = {message.request_cycle: message for message in messages}
         runs = {fate.name: fate for fate in fates if isinstance(fate, RequestCycle)}
         undelivered = deque(fate for fate in fates if isinstance(fate, QueuedMessage))

@@ -1,7 +1,7 @@
 """Draws with `rich`: Markdown while it is being written, tables, and lines that are broken to fit.
 
-Every text is sanitized before `rich` gets it, and again after that, because Markdown can contain control characters as
-HTML entities. No text is read as markup of `rich`.
+All text is sanitized before `rich` gets it, and again after that, because Markdown can contain control characters as
+HTML entities. No text is interpreted as `rich` markup.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _THEME = Theme({
     **dict.fromkeys(("markdown.link_url", "markdown.block_quote", "markdown.hr", "markdown.table.border"), "dim"),
     "markdown.link": "underline", "markdown.table.header": "bold",
 })  # fmt: skip
-# Links stand with their addresses, and where one is defined it is text like any other, so that nothing is left out.
+# Links are shown with their URLs, and link definitions as ordinary text, so that nothing is left out.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable(["reference"])
 
 
@@ -88,7 +88,7 @@ class _Path:
 def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
     """Lay out rows in `room` columns; `paths` is the index of the column of paths.
 
-    The widest columns are truncated, but not the first one, of names: a line can be wider than `room`.
+    The widest columns are truncated, but never the first, which has names: a line can be wider than `room`.
     """
     flat = [[_JOINER.sub(_JOINT, " ".join(for_terminal(cell).split())) for cell in row] for row in rows]
     names, *widths = (max(1, *(Text(cell).cell_len for cell in column)) for column in zip(*flat, strict=True))

@@ -149,7 +149,7 @@ class SafeStream:
 
 
 def _for_terminal(text: str) -> SafeText:
-    """Mark what changes the direction of writing also in text that was made for a pipe."""
+    """Mark what changes the direction of writing, even in text that was made for a pipe."""
     return SafeText(_REORDERING_ONLY.sub(_mark, for_terminal(text)))
 
 

@@ -13,7 +13,7 @@ import click
 
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 
-# Asks the terminal at each call: it may have been resized. Any thread.
+# Asks the terminal at each call, as it may have been resized. Thread-safe.
 Width: TypeAlias = Callable[[], int]
 
 
@@ -51,7 +51,7 @@ class Paint:
         return self._style(text, fg="red")
 
     def careful(self, text: str) -> SafeText:
-        """A text in yellow, for something that needs a decision or will be tried again."""
+        """Yellow text, for something that needs a decision or will be tried again."""
         return self._style(text, fg="yellow")
 
     def name(self, text: str) -> SafeText:
@@ -107,7 +107,7 @@ def _cells_of() -> Callable[[str], int]:
 
 
 def columns(stream: TextIO) -> Width | None:
-    """A function that returns the maximum columns of a line on a stream; None if the stream is no terminal."""
+    """A function that returns the maximum columns of a line on a stream; None if the stream is not a terminal."""
     return partial(_columns, stream) if stream.isatty() else None
 
 
@@ -166,7 +166,7 @@ class LineFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """The remaining lines, and begin again with an empty text, because the text was discarded."""
+        """Return the remaining lines, and begin again with an empty text, because the text was discarded."""
         return self.finish()
 
     def _wrap(self, line: str) -> list[str]:
