@@ -230,7 +230,7 @@ async def test_a_message_to_a_full_conversation_is_not_sent_and_it_is_said_how_t
     await chat.until(lambda: chat.session.view.info.slug)
     fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only"))
     await chat.enters("One more thing", "✗ not sent: “One more thing” (↑ brings it back)")
-    await chat.shows("/continue in a chat")
+    await chat.shows("/continue does that")
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
