@@ -357,7 +357,7 @@ class StoreReads(ABC):
         return self._one(rows.command_of, _CREATE_COMMAND, id=principal, request=request_id)
 
     def attachment(self, conversation_id: str, attachment_id: str) -> ports.Attachment | None:
-        return self._one(lambda row: ports.Attachment(*row), _ATTACHMENT, id=conversation_id, attachment=attachment_id)
+        return self._one(rows.attachment_of, _ATTACHMENT, id=conversation_id, attachment=attachment_id)
 
     def spendings(self, since: int) -> tuple[ports.Spending, ...]:
         return self._all(lambda row: ports.Spending(*row), _SPENDINGS, since=since)

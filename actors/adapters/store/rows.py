@@ -105,6 +105,12 @@ def refuse_non_numbers(*values: object) -> None:
             raise ValueError("a value is not a number, but must be")
 
 
+def refuse_non_texts(*values: object) -> None:
+    """Raise ValueError unless all are strings."""
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError("a value is not a text, but must be")
+
+
 def fixed_values(record: ConversationRecord) -> Row:
     return (
         record.id, record.cwd, record.parent_conversation_id, int(record.user_initiated), record.created_at,
@@ -196,6 +202,7 @@ def message_of(row: Row) -> Message:
         row
     )
     refuse_non_numbers(sequence, at, attempt, through)
+    refuse_non_texts(key, request_id)
     display = _DISPLAY.decode(display_data or "{}")
     return Message(
         id=key[len(conversation_id) + 1 :],
@@ -222,6 +229,10 @@ def command_values(conversation_id: str | None, principal: str | None, command: 
 def command_of(row: Row) -> CommandRecord:
     request_id, body_hash, answer, at = row
     return CommandRecord(request_id, body_hash, answer.encode(), at)
+
+
+def attachment_of(row: Row) -> Attachment:
+    return convert(dict(zip(Attachment.__struct_fields__, row, strict=True)), Attachment)
 
 
 def attachment_values(conversation_id: str, attachment: Attachment, at: int) -> Row:
@@ -349,6 +360,7 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int) -> Iterator[Stor
 def stored_transition(values: Row) -> StoredTransition:
     row = LogRow(*values)
     refuse_non_numbers(row.step, row.epoch, row.at, row.first_revision)
+    refuse_non_texts(row.prev_hash, row.hash)
     context = None if row.context is None else row.context.encode()
     return StoredTransition(
         row.step, row.epoch, row.at, row.event.encode(), context, row.first_revision, notifications_of(row),
@@ -392,6 +404,7 @@ def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]
 def run_of(row: tuple[Any, ...]) -> StoppedRun:
     _, revision, run, reason, detail, message, last_sequence, at, _ = row
     refuse_non_numbers(revision, last_sequence, at)
+    refuse_non_texts(run, detail, message)
     failed = StopReason(reason) is StopReason.ERROR
     stop = RunStop(run, StopReason(reason), detail, message if failed else "", "" if failed else message)
     return StoppedRun(revision, at, stop, last_sequence)
@@ -411,6 +424,7 @@ def fate_of(row: tuple[Any, ...]) -> SettledInput:
     """Raises msgspec.DecodeError or ValueError if the row is damaged."""
     _, revision, _, delivery, fate, waited, run, at, _ = row
     refuse_non_numbers(revision, at)
+    refuse_non_texts(delivery, run)
     return SettledInput(revision, at, QueueChanged(_INPUT.decode(waited), delivery, Fate(fate)), run)
 
 
@@ -463,6 +477,7 @@ def entry_of(row: Row) -> AuditEntry:
     """Raises msgspec.DecodeError or ValueError if the row cannot be decoded."""
     number, at, outcome, reason, _, conversation, count, origin = row
     refuse_non_numbers(number, at, count)
+    refuse_non_texts(reason, conversation)
     return AuditEntry(at, Outcome(outcome), _ORIGIN.decode(origin), reason, conversation, count, number=number)
 
 

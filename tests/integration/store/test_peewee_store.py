@@ -534,6 +534,7 @@ def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
         "UPDATE conversations SET created_at = 9000000000000000 WHERE id = 'c1'",
         "UPDATE messages SET created_at = 'then' WHERE id = 'c1/m2'",
         "UPDATE messages SET attempt = 0.5 WHERE id = 'c1/m2'",
+        "UPDATE messages SET request_id = x'00' WHERE id = 'c1/m2'",
     ],
 )
 def test_a_row_that_cannot_be_read_is_damage_and_affects_no_other_row(path: Path, statement: str) -> None:
@@ -552,6 +553,26 @@ def test_a_row_that_cannot_be_read_is_damage_and_affects_no_other_row(path: Path
     assert store.verify("c2") == ()
     assert len(store.history("c2", 99)) == 5
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        ("log SET hash = x'00'", lambda store: store.transitions("c1", after_step=0, limit=9)),
+        ("attachments SET width = 'wide'", lambda store: store.attachment("c1", "a")),
+        ("attachments SET media_type = x'00'", lambda store: store.attachment("c1", "a")),
+        ("audit SET reason = x'00'", lambda store: store.audit(AuditFilter(), limit=9)),
+    ],
+)
+def test_a_value_of_another_type_is_damage(path: Path, change: str, read: Callable[[PeeweeStore], object]) -> None:
+    with closing(open_store(path)) as store:
+        grow(store, "c1")
+        store.put_attachment("c1", ports.Attachment("a", "image/png", b"png", 1, 1))
+        store.put_audit([AuditEntry(1, Outcome.REFUSED, CommandOrigin("ann"), "X")])
+        read(store)
+    tamper(path, f"UPDATE {change}")
+    with closing(open_store(path)) as store, pytest.raises(ports.StoreDamagedError):
+        read(store)
 
 
 @pytest.mark.parametrize(
