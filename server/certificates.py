@@ -77,7 +77,7 @@ class CertificateFiles:
             except CertificateUnusableError as error:
                 log.warning("%s; the previous certificate stays in use", error)
                 return None
-        log.info("the certificate %s was renewed", self._certificate)
+        log.info("reloaded the certificate %s", self._certificate)
         return renewed
 
     def _seen(self) -> tuple[_Version, ...]:
@@ -97,7 +97,7 @@ class CertificateFiles:
             context.load_cert_chain(self._certificate, self._key, lambda: "")
         except ssl.SSLError:
             raise CertificateUnusableError(
-                f"{self._certificate} and {self._key} are not a certificate and its private key"
+                f"{self._certificate} and {self._key} are not a PEM certificate and its private key"
             ) from None
         except OSError as error:
             raise _unreadable(error) from None
@@ -140,7 +140,9 @@ def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -
     try:
         of_server.load_cert_chain(certificate, key, lambda: "")
     except ssl.SSLError:
-        raise CertificateUnusableError(f"{certificate} and {key} are not a certificate and its private key") from None
+        raise CertificateUnusableError(
+            f"{certificate} and {key} are not a PEM certificate and its private key"
+        ) from None
     except OSError as error:
         raise _unreadable(error) from None
     of_client.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))

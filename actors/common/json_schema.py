@@ -308,7 +308,7 @@ MAX_SCHEMA_BYTES = 64 * 1024
 # The maximum nesting of output schemas and outputs. A level takes several of the 100 levels that gRPC allows.
 MAX_OUTPUT_DEPTH = 24
 
-# Name of the only property of the object that wraps a value whose schema also allows values other than objects.
+# The only property of the object that wraps an output whose schema allows more than objects.
 WRAPPER = "value"
 
 # The JSON Schema keywords that providers enforce and whose values contain no subschemas.

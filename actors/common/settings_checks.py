@@ -159,7 +159,7 @@ def read_named(path: Path) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("is not a regular file")
         if others := {link.st_uid, found.st_uid} - {0, os.geteuid()}:
-            raise ValueError(f"belongs to user {min(others)}, but this is user {os.geteuid()}")
+            raise ValueError(f"is owned by uid {min(others)}, but this process runs as uid {os.geteuid()}")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ValueError("can be changed by others; run chmod go-w on it")
         return file.read()

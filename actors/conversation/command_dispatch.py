@@ -386,7 +386,7 @@ def _delivery(name: str) -> Delivery:
 def _check_output_schema(schema: str) -> None:
     if len(schema.encode()) > output_schema.MAX_SCHEMA_BYTES:
         raise messages.InvalidFieldError(
-            "output_schema", f"must have at most {output_schema.MAX_SCHEMA_BYTES} bytes as JSON"
+            "output_schema", f"must be at most {output_schema.MAX_SCHEMA_BYTES} bytes of JSON"
         )
     try:
         if schema:

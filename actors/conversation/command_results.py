@@ -158,7 +158,7 @@ def checked_form(question: Question, request: messages.AnswerQuestionCommand) ->
         return ""
     content = request.content or "{}"
     if len(content.encode()) > MAX_CONTENT_BYTES:
-        raise messages.InvalidFieldError(CONTENT, f"must have at most {MAX_CONTENT_BYTES} bytes as JSON")
+        raise messages.InvalidFieldError(CONTENT, f"must be at most {MAX_CONTENT_BYTES} bytes of JSON")
     if problem := JsonSchema(parse_json(question.schema)).problem(parse_json(content)):
         raise messages.InvalidFieldError(CONTENT, f"does not match the question's form: {problem}")
     return content

@@ -351,7 +351,7 @@ def _needs_recovery(record: ports.ConversationRecord) -> bool:
 
 # Events of a conversation that could not be committed yet because the store is unavailable. The actor does not wait for
 # the store: commands are refused, a cancel is tried immediately, and a shutdown is not delayed. The entries are retried
-# after increasing pauses, the oldest first, and before any new command.
+# after increasing pauses, oldest first, and before any new command.
 
 # The pauses between attempts, in milliseconds; the last one repeats.
 PAUSES_MS = (50, 100, 200, 500, 1_000)
@@ -566,4 +566,4 @@ class Recovery:
             and event.usage is not None
         ):
             self._pipeline.services.quotas.spend_alone(deleted.principal, event.usage)
-        log.info("not in memory: dropped %s", type(entry).__name__, extra=fields)
+        log.info("conversation no longer in memory; dropped %s", type(entry).__name__, extra=fields)

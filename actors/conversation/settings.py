@@ -173,7 +173,7 @@ def _name_fault(name: str, ours: set[str], seen: set[str]) -> str:
 
 def _schema_fault(schema: str) -> str:
     if len(schema.encode()) > MAX_SCHEMA_BYTES:
-        return f"must have at most {MAX_SCHEMA_BYTES} bytes as JSON"
+        return f"must be at most {MAX_SCHEMA_BYTES} bytes of JSON"
     if msgspec.json.decode(schema, type=dict).get("type") != "object":
         return 'must be of type object: {"type": "object", "properties": …}'
     try:

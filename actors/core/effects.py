@@ -57,7 +57,7 @@ class RequestLlm(Struct, frozen=True, tag="request_llm"):
 
 
 class RequestContinuation(Struct, frozen=True, tag="request_continuation"):
-    """After the commit: start one attempt of the request for a summary, which offers no tools (REQ-BED-020)."""
+    """After the commit: make one attempt at the summary request, which offers no tools (REQ-BED-020)."""
 
     request_id: str
     attempt: int

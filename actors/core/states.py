@@ -144,7 +144,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     questions: int = 0
     """The number of the latest question that a tool asked a person."""
     past_questions: tuple[PastQuestion, ...] = ()
-    """The most recently ended questions, the oldest first."""
+    """The most recently ended questions, oldest first."""
     failure: str = ""
     """Identifies how the calls of the last response failed; "" if one of them did not fail."""
     repeats: int = 0

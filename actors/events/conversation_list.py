@@ -52,7 +52,7 @@ class ListWatch:
         self.wake = wake
 
     def read(self) -> list[ListChange]:
-        """All changes since the last read, the oldest first. Never blocks for long."""
+        """All changes since the last read, oldest first. Never blocks for long."""
         return self._feed.read(self)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class ListFeed:
         self._put(conversation_id, record, deleted=deleted, elsewhere=True)
 
     def read(self, watch: ListWatch) -> list[ListChange]:
-        """The changes that this watcher has not read, the oldest first."""
+        """The changes that this watcher has not read, oldest first."""
         with self._lock:
             unread: list[ListChange] = []
             for change in reversed(self._latest.values()):

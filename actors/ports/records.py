@@ -115,7 +115,7 @@ class AuditStore(Protocol):
     """The audit trail. Thread-safe; every method blocks, and may raise StoreUnavailableError."""
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """The selected entries, the oldest first, after the position `after`. May raise StoreDamagedError."""
+        """The selected entries, oldest first, after the position `after`. May raise StoreDamagedError."""
         ...
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:

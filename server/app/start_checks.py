@@ -124,7 +124,7 @@ def _schema(report: DatabaseReport) -> DatabaseFinding:
     if report.missing:
         text = f"of an older version, without {', '.join(report.missing)}"
         return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not downgrade then.")
-    return DatabaseFinding(OK, "tables", f"as this version creates them, in the schema {report.schema}")
+    return DatabaseFinding(OK, "tables", f"up to date, in the schema {report.schema}")
 
 
 def _clock(report: DatabaseReport) -> DatabaseFinding:

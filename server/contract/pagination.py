@@ -21,7 +21,7 @@ _CHECK = 8
 
 _BEYOND = 1 << 63
 
-# msgspec examines a type when it is first used: if two threads are the first at once, the process crashes.
+# msgspec inspects a type on its first use: if two threads did so at the same time, the process would crash.
 _EXAMINING = threading.Lock()
 
 

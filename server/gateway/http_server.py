@@ -158,7 +158,7 @@ def _read_stdin(server: _Server, links: Links) -> None:
     loop.add_reader(0, readable)
 
 
-# Seconds within which the head of a request must arrive completely, or the rest of a body that was refused.
+# Maximum seconds for receiving a complete request head, or the rest of a refused body.
 HEAD_SECONDS = 10.0
 MAX_HEAD_BYTES = 32 * 1024
 # Headers that would be ambiguous if repeated.

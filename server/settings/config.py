@@ -252,7 +252,7 @@ class Config(Settings, frozen=True, kw_only=True):
         return refusal(text, self.origins)
 
     def without_extra(self, setting: str, extra: str) -> setting_values.ConfigError:
-        """The error for a setting that needs an extra of the package that is not installed."""
+        """The error for a setting that requires an extra of the package, if that extra is not installed."""
         return self.refusal(f"{setting}: needs the extra `{extra}`: `pip install ./clients '.[{extra}]'` in a checkout")
 
     def check_extra(self, setting: str, extra: str, *modules: str) -> None:

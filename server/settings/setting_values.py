@@ -99,7 +99,7 @@ Content: TypeAlias = Annotated[str, one_of(CONTENTS)]
 
 
 class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table [[listen]]: an address to listen on, and who can connect."""
+    """A [[listen]] table: an address to listen on, and who can connect."""
 
     where: Annotated[Listen, Meta(description="host:port, or unix:/path")] = field(name="address")
     certificate: Path | None = None
@@ -117,7 +117,7 @@ class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def check_listeners(listeners: tuple[Listener, ...]) -> None:
-    """Check that the tables [[listen]] are consistent, and that no token crosses a network without TLS.
+    """Check that the [[listen]] tables are consistent, and that no token crosses a network without TLS.
 
     Raises ValueError with a message such as "listen[1].address: why".
     """

@@ -237,7 +237,7 @@ def _schema_text(schema: Struct, field: str, most: int) -> str:
     less than eight times as many.
     """
     if schema.ByteSize() > 8 * most:
-        raise MalformedRequestError((field, f"must have at most {most} bytes as JSON"))
+        raise MalformedRequestError((field, f"must be at most {most} bytes of JSON"))
     return _finite_text(schema, field)
 
 

@@ -125,7 +125,7 @@ Waiting = tuple[QueuedInput, str, str]
 
 
 def waiting(record: ConversationRecord) -> list[Waiting]:
-    """(input, delivery, run id) of waiting messages, the oldest first; "" for follow-ups' runs.
+    """(input, delivery, run id) of waiting messages, oldest first; "" for follow-ups' runs.
 
     Steers and follow-ups are merged by time, but stay in their own order even if the clock was set back.
     """

@@ -413,7 +413,7 @@ def test_a_gateway_that_cannot_serve_says_why_before_it_says_that_it_is_ready(
     files = (f"--tls-certificate={tmp_path}/key", f"--tls-key={tmp_path}/key")
     taken = urlsplit(http_url(server)).netloc
     for options, why in (
-        (files, f"{tmp_path}/key and {tmp_path}/key are not a certificate and its private key\n"),
+        (files, f"{tmp_path}/key and {tmp_path}/key are not a PEM certificate and its private key\n"),
         ((f"--upstream-ca={tmp_path}/key",), f"{tmp_path}/key contains no certificates\n"),
         ((f"--listen={taken}",), f"cannot listen on {taken}: address already in use by process {server.pid} ("),
     ):

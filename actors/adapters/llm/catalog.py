@@ -50,13 +50,13 @@ def family_of(name: str) -> tuple[str, ...]:
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
-    """`servers`, with those first that use a protocol of the model's maker; otherwise in the given order."""
+    """`servers`, first those that use a protocol of the model's vendor; otherwise in the given order."""
     spoken = family_of(name)
     return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
 
 
 def _fit(provider: ProviderConfig, name: str) -> int:
-    """How closely a provider's settings name a model: 0 if they do not, the highest value for the exact name."""
+    """How specifically a provider's settings match a model name: 0 for no match, highest for an exact one."""
     named = (provider.small_model, "" if provider.presumed else provider.default_model)
     fits = [len(name) + 2 if name in named else 0]
     for served in provider.models:

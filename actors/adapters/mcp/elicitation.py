@@ -159,7 +159,7 @@ def form_of(given: Mapping[str, Any]) -> str:
     except (ValueError, RecursionError, InvalidSchemaError) as error:
         raise RefusedQuestionError(f"requestedSchema is not a valid form schema: {shortened(str(error))}") from None
     if size > SCHEMA_BYTES:
-        raise RefusedQuestionError(f"requestedSchema has more than {SCHEMA_BYTES} bytes")
+        raise RefusedQuestionError(f"requestedSchema is larger than {SCHEMA_BYTES} bytes")
     return text
 
 
@@ -181,7 +181,7 @@ def _field(name: str, given: Any) -> dict[str, Any]:
     texts = (*(field.get(key, "") for key in ("title", "description")),)
     lists = (*(field.get(key, []) for key in ("enum", "enumNames")),)
     if not all(isinstance(text, str) for text in texts) or not all(map(_is_list_of_texts, lists)):
-        raise RefusedQuestionError(f"the field {name!r} has a title, description, choice or name that is not text")
+        raise RefusedQuestionError(f"the field {name!r} has a title, description, choice or name that is not a string")
     return field
 
 

@@ -105,7 +105,7 @@ class LoginTokens:
     def _use(self, found: Mapping[str, McpLogin], *, notify: bool = True) -> None:
         """Use the logins that were read, except where `_unsaved` has a renewed one.
 
-        With `notify`, `changed` is called for each login that is a different one from before.
+        With `notify`, `changed` is called for each server whose login was added, replaced or removed.
         """
         before = self._logins
         self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}

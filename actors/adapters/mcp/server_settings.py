@@ -96,7 +96,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
-    """Read the enabled tables [[mcp_servers]], whose values may refer to `environ` and to files.
+    """Read the enabled [[mcp_servers]] tables, whose values may refer to `environ` and to files.
 
     Raises ValueError with the setting's name, and never with a variable's or a file's content.
     """
@@ -165,7 +165,7 @@ def _login(where: str, server: McpServer) -> Login | None:
     if found is None:
         return Login() if server.url and not others and is_private(server.url) else None
     if others:
-        raise ValueError(f"{where}: {others[0]} already sets the credentials; use only one of them")
+        raise ValueError(f"{where}: {others[0]} already sets the credentials; remove one of the two")
     if not is_private(server.url):
         raise ValueError(f"{where}: requires an https URL, or one on this machine")
     for key in ("client_id", "issuer") if found.client_secret else ():

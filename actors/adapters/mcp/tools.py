@@ -154,7 +154,7 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
     try:
         text = json.dumps(given)
         if len(text) > SCHEMA_BYTES:
-            raise _NotOfferedError(f"its input schema has more than {SCHEMA_BYTES} bytes")
+            raise _NotOfferedError(f"its input schema is larger than {SCHEMA_BYTES} bytes")
         schema = lifted(parse_json(text))
     except (ValueError, RecursionError) as error:
         raise _NotOfferedError(f"its input schema cannot be sent: {error}") from None

@@ -210,7 +210,7 @@ class Host(call_processes.HostedCall):
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
-        """Handle a frame of the server, or send pending output; return whether it was KILL. Raises ServerGoneError."""
+        """Handle a frame from the server, or send pending output; whether it was KILL. Raises ServerGoneError."""
         try:
             frame = os.read(self.control, kernel.CHUNK)
         except BlockingIOError:

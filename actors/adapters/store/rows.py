@@ -40,7 +40,7 @@ from actors.ports import (
 from actors.ports.records import AuditEntry, CommandOrigin, LogAudit, Outcome
 
 RECORD, MESSAGE = models.columns(models.Records), models.columns(models.Messages)
-# What never changes, and what each commit writes besides `log_hash`.
+# The columns that never change, and those that each commit writes besides `log_hash`.
 FIXED, CHANGING = RECORD[: RECORD.index("state")], RECORD[RECORD.index("state") : RECORD.index("slug")]
 
 _NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "revision")
@@ -73,7 +73,7 @@ class Display(Struct, frozen=True, omit_defaults=True):
 
 _encode = json.Encoder().encode
 _STATE = json.Decoder(StoredState)
-# msgspec examines a type when it is first used: if two threads are the first at once, the process crashes.
+# msgspec inspects a type on its first use, here: if two threads did so at the same time, the process would crash.
 json.Decoder(ConversationRecord)
 # The columns of a conversation that contain JSON, except for its state.
 _JSON: dict[str, json.Decoder[Any]] = {

@@ -289,7 +289,7 @@ class Writer(ABC):
 
     def _abandon(self) -> None:
         """Refuse all further changes and wake all waiting callers, after an error that no single change has caused."""
-        _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
+        _log.critical("the store's writer failed; nothing more can be written: restart the server", exc_info=True)
         with self._due:
             self._closing = True
             self._due.notify()

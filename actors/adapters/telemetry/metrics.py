@@ -38,9 +38,7 @@ _MODEL = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model
 RPC = Metric(
     "bedrock.rpc.duration", Kind.HISTOGRAM, "s", _RPC, "calls from clients, without streams and WaitRequestCycle", _FAST
 )
-STREAMS = Metric(
-    "bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams and calls of WaitRequestCycle that ended"
-)
+STREAMS = Metric("bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams and WaitRequestCycle calls that ended")
 MAILBOX = Metric(
     "bedrock.mailbox.wait", Kind.HISTOGRAM, "s", (), "how long commands wait for their conversation", _FAST
 )
@@ -97,9 +95,7 @@ WAITING_REQUESTS = Metric(
 )
 OPEN_TOOLS = Metric("bedrock.tools.open", Kind.GAUGE, "{call}", (), "tool calls that run, or wait for a client")
 CONVERSATIONS = Metric("bedrock.conversations.live", Kind.GAUGE, "{conversation}", (), "conversations in memory")
-WATCHERS = Metric(
-    "bedrock.watchers", Kind.GAUGE, "{stream}", (), "open Subscribe streams, and calls of WaitRequestCycle"
-)
+WATCHERS = Metric("bedrock.watchers", Kind.GAUGE, "{stream}", (), "open Subscribe streams and WaitRequestCycle calls")
 WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes waiting for the store")
 NODES = Metric("bedrock.nodes", Kind.GAUGE, "{node}", (), "live nodes that this one sees, itself included")
 LEASE = Metric("bedrock.lease.age", Kind.GAUGE, "s", (), "time since the database accepted this node's last heartbeat")

@@ -35,7 +35,7 @@ def drop_notices(builder: TransitionBuilder, kinds: Collection[SystemKind]) -> N
 
 
 def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = frozenset(SystemKind)) -> None:
-    """Persist the queued notices of these kinds as system messages, the oldest first, then the ends of jobs."""
+    """Persist the queued notices of these kinds as system messages, oldest first, then report the jobs that ended."""
     due = [notice for notice in builder.ledger.pending_notices if notice.kind in kinds]
     drop_notices(builder, kinds)
     for notice in due:

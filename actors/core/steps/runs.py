@@ -101,7 +101,7 @@ def return_steers(builder: TransitionBuilder) -> None:
 
 
 def deliver_steers(builder: TransitionBuilder) -> None:
-    """Add queued steers to the history, the oldest first; they end a series of equal failures."""
+    """Add queued steers to the history, oldest first; they end a series of equal failures."""
     steers = builder.ledger.steers
     if steers:
         builder.ledger = replace(builder.ledger, steers=(), failure="", repeats=0)

@@ -276,8 +276,8 @@ class AsyncClient(AsyncClosing):
     def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
         """Iterate over the open approvals of all conversations; the conversation that has waited longest comes first.
 
-        To answer an approval, call `approve` or `deny` of ``client.conversation(approval.conversation)``. `timeout` is
-        the time limit of each page in seconds.
+        To answer an approval, call `approve` or `deny` on ``client.conversation(approval.conversation)``. `timeout` is
+        the time limit for fetching each page, in seconds.
         """
         request = v1.ListApprovalsRequest(parent="conversations/-")
         return self._transport.items(self.conversations_stub.ListApprovals, request, "approvals", Approval, timeout)
@@ -285,8 +285,8 @@ class AsyncClient(AsyncClosing):
     def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
         """Iterate over the open questions of running tools in all conversations.
 
-        To answer a question, call `answer_question` or `decline_question` of
-        ``client.conversation(question.conversation)``. `timeout` is the time limit of each page in seconds.
+        To answer a question, call `answer_question` or `decline_question` on
+        ``client.conversation(question.conversation)``. `timeout` is the time limit for fetching each page, in seconds.
         """
         request = v1.ListQuestionsRequest(parent="conversations/-")
         return self._transport.items(self.conversations_stub.ListQuestions, request, "questions", Question, timeout)
@@ -377,7 +377,7 @@ class AsyncClient(AsyncClosing):
     async def nodes(self, *, timeout: float | None = None) -> list[Node]:
         """The servers that share this server's database, including this one. Requires the operator role.
 
-        `timeout` is the time limit of each page in seconds.
+        `timeout` is the time limit for fetching each page, in seconds.
         """
         pages = self.pages(self.catalog_stub.ListNodes, v1.ListNodesRequest(), timeout)
         return [Node.from_proto(node) async for page in pages for node in page.nodes]

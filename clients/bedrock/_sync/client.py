@@ -277,8 +277,8 @@ class Client(Closing):
     def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
         """Iterate over the open approvals of all conversations; the conversation that has waited longest comes first.
 
-        To answer an approval, call `approve` or `deny` of ``client.conversation(approval.conversation)``. `timeout` is
-        the time limit of each page in seconds.
+        To answer an approval, call `approve` or `deny` on ``client.conversation(approval.conversation)``. `timeout` is
+        the time limit for fetching each page, in seconds.
         """
         request = v1.ListApprovalsRequest(parent="conversations/-")
         return self._transport.items(self.conversations_stub.ListApprovals, request, "approvals", Approval, timeout)
@@ -286,8 +286,8 @@ class Client(Closing):
     def tool_questions(self, *, timeout: float | None = None) -> Iterator[Question]:
         """Iterate over the open questions of running tools in all conversations.
 
-        To answer a question, call `answer_question` or `decline_question` of
-        ``client.conversation(question.conversation)``. `timeout` is the time limit of each page in seconds.
+        To answer a question, call `answer_question` or `decline_question` on
+        ``client.conversation(question.conversation)``. `timeout` is the time limit for fetching each page, in seconds.
         """
         request = v1.ListQuestionsRequest(parent="conversations/-")
         return self._transport.items(self.conversations_stub.ListQuestions, request, "questions", Question, timeout)
@@ -378,7 +378,7 @@ class Client(Closing):
     def nodes(self, *, timeout: float | None = None) -> list[Node]:
         """The servers that share this server's database, including this one. Requires the operator role.
 
-        `timeout` is the time limit of each page in seconds.
+        `timeout` is the time limit for fetching each page, in seconds.
         """
         pages = self.pages(self.catalog_stub.ListNodes, v1.ListNodesRequest(), timeout)
         return [Node.from_proto(node) for page in pages for node in page.nodes]

@@ -21,7 +21,7 @@ OURS = {
     "ask": ("ask", "Ask and print the answer."),
     "console": ("chat", "Open the console: all conversations in a browser."),
     "new": ("manage", "Create a conversation and print its slug."),
-    "list": ("inspect", "List conversations, the latest first."),
+    "list": ("inspect", "List conversations, latest first."),
     "show": ("inspect", "Show a conversation: its state and settings, and its latest messages."),
     "cycles": ("inspect", "List the runs of a conversation with their messages and outcomes."),
     "wait": ("inspect", "Wait until a run has ended, and print how."),

@@ -170,7 +170,7 @@ def connect_or_spawn(ctx: click.Context) -> Client:
 
 
 class _McpTable(Struct, forbid_unknown_fields=True):
-    """A table [[mcp_servers]]."""
+    """An [[mcp_servers]] table."""
 
     name: str
     command: tuple[str, ...] = ()

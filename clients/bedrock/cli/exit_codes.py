@@ -108,7 +108,7 @@ CHECK_ADDRESS = (
 )
 
 
-# The key in a command's context for the conversation that it is about, which hints name.
+# The key in a command's context for the name of its conversation, which hints contain.
 NAME = "bedrock.conversation"
 
 

@@ -286,7 +286,7 @@ def test_a_writer_that_ends_leaves_no_caller_waiting(
     assert all(isinstance(error, ports.StoreUnavailableError) for error in errors[1:])
     with pytest.raises(ports.StoreUnavailableError):
         store.delete("c1")
-    assert "writer ended" in caplog.text
+    assert "writer failed" in caplog.text
     store.close()
     reopened = open_store(path)
     assert all(reopened.verify(draft.id) == () for draft in drafts)

@@ -888,7 +888,7 @@ def test_the_doctor_notices_that_no_server_is_there() -> None:
     assert result.exit_code == exits.UNREACHABLE
     found = {finding["subject"]: finding for finding in json.loads(result.stdout)}
     assert found["server"]["level"] == "fail"
-    assert found["sandbox"]["text"] == "not known without a running server"
+    assert found["sandbox"]["text"] == "not checked: the server is unreachable"
 
 
 def test_the_doctor_notices_a_token_that_others_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

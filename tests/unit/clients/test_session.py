@@ -301,7 +301,7 @@ async def test_a_chat_goes_on_in_a_fork(chat: Chat, fake: FakeBedrock) -> None:
         await chat.until(partial(attrgetter("info.slug"), before))
         chat.session.enter(line)
         await chat.until(partial(moved, chat, before))
-        assert chat.screen.count("· a fork: brave-otter; files stay as they are") == number
+        assert chat.screen.count("· forked to brave-otter; files stay as they are") == number
     asked = fake.asked(v1.ForkConversationRequest)
     assert [each.request_cycle.rpartition("/")[2] for each in asked] == ["", "c1:2", "c1:1"]
 
@@ -449,7 +449,7 @@ async def test_a_new_conversation_in_the_same_chat_has_the_same_settings(
     chat.session.clear_screen = lambda: cleared.append("screen")
     before = chat.session.view
     await chat.until(lambda: before.info.slug)
-    await chat.enters(command, "· a new conversation: brave-otter")
+    await chat.enters(command, "· started a new conversation: brave-otter")
     await chat.until(lambda: chat.session.view is not before and chat.session.view.info.slug)
     (made,) = fake.asked(v1.CreateConversationRequest)
     wanted = made.conversation

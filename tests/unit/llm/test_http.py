@@ -257,7 +257,7 @@ def _stall(connection: ServedConnection) -> None:
         (_short_body, PATIENT, "broke in the middle"),
         (_cut_chunk, PATIENT, "broke in the middle"),
         (_reset_inside, PATIENT, "broke in the middle"),
-        (_stall, replace(PATIENT, idle=0.2), "nothing arrived for 0.2 s"),
+        (_stall, replace(PATIENT, idle=0.2), "no data received for 0.2 s"),
     ],
 )
 def test_breaks_and_stalls(

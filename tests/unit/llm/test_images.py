@@ -148,7 +148,7 @@ def test_a_model_that_its_server_lists_without_images_is_not_sent_the_first_one_
 def test_a_refusal_for_another_reason_says_that_images_may_be_the_cause_of_it() -> None:
     odd = answer(422, b'{"error": {"message": "messages[1]: invalid type: sequence, expected a string"}}')
     with ScriptedServer(odd, odd, odd) as server:
-        assert 'if not, set images = false in [models."some-model"]' in _failure(
+        assert 'if it does not, set images = false in [models."some-model"]' in _failure(
             model("openai-chat", server.url, "some-model")
         )
         assert "images" not in _failure(model("openai-chat", server.url, "gpt-4o"))

@@ -79,10 +79,10 @@ def test_a_huge_schema_is_refused_before_it_is_converted(monkeypatch: pytest.Mon
     monkeypatch.delattr(commands, "plain")
     huge = Struct()
     huge.update({"properties": {f"p{number}": {} for number in range(60_000)}})
-    with pytest.raises(MalformedRequestError, match="output_schema: must have at most 65536 bytes as JSON"):
+    with pytest.raises(MalformedRequestError, match="output_schema: must be at most 65536 bytes of JSON"):
         commands.send_message(v1.SendMessageRequest(text="x", output_schema=huge))
     wanted = v1.Conversation(client_tools=[v1.ClientTool(name="one", input_schema=huge)])
-    text = r"conversation.client_tools\[0\].input_schema: must have at most 16384 bytes as JSON"
+    text = r"conversation.client_tools\[0\].input_schema: must be at most 16384 bytes of JSON"
     with pytest.raises(MalformedRequestError, match=text):
         commands.create_conversation(v1.CreateConversationRequest(conversation=wanted), "somebody")
     mask = FieldMask(paths=["client_tools"])

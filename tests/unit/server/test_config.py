@@ -545,7 +545,7 @@ def test_what_this_machine_cannot_give_is_named(env: dict[str, str], said: str) 
 def test_a_certificate_that_is_none_is_found(home: Path) -> None:
     (home / "c.pem").write_text("no certificate")
     done = check(BEDROCK_TLS_CERTIFICATE=str(home / "c.pem"), BEDROCK_TLS_KEY=str(home / "c.pem"))
-    assert (done.exit_code, "not a certificate and its private key" in done.output) == (1, True)
+    assert (done.exit_code, "not a PEM certificate and its private key" in done.output) == (1, True)
 
 
 def test_a_data_directory_that_others_may_write_to_is_found(home: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_file_that_an_operator_names_may_be_reached_by_a_link_of_theirs_alone(
     monkeypatch.setattr(Path, "lstat", lambda _: theirs)
     with pytest.raises(NotPrivateError, match=f"belongs to uid {SOMEBODY}"):
         open_believed(link, named=True)
-    with pytest.raises(ValueError, match=f"belongs to user {SOMEBODY}"):
+    with pytest.raises(ValueError, match=f"is owned by uid {SOMEBODY}"):
         read_named(link)
 
 

@@ -292,7 +292,7 @@ def test_the_worker_reads_whole_files_of_bounded_size(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(DATA)
     assert read_whole(str(file), len(DATA)) == DATA
-    with pytest.raises(UnreadableFileError, match="more than 7 bytes"):
+    with pytest.raises(UnreadableFileError, match="larger than 7 bytes"):
         read_whole(str(file), len(DATA) - 1)
     with pytest.raises(UnreadableFileError, match="directory"):
         read_whole(str(tmp_path), 10)

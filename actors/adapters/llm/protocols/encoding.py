@@ -242,7 +242,7 @@ class PrefixCache:
         return self._held
 
     def pop(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
-        """Remove the conversation's prefix, an empty one if it does not fit.
+        """Remove the conversation's prefix and return it, or an empty one if it does not fit.
 
         It fits if `view` begins with it, and it was encoded for the same `form`: all else on which the encoding
         depends.

@@ -135,7 +135,7 @@ class Exchange:
                 poll = select.poll()
                 poll.register(sock, select.POLLOUT if isinstance(wait, ssl.SSLWantWriteError) else event)
             if not poll.poll(min(left, self.idle) * 1000) and self.idle < left:
-                raise TransportTimeoutError(f"nothing arrived for {self.idle:g} s")
+                raise TransportTimeoutError(f"no data received for {self.idle:g} s")
         raise TransportTimeoutError(self._late)
 
 

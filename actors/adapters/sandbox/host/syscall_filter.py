@@ -49,11 +49,11 @@ creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink syml
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
 """
 
-# In workspace mode these fail as on a file system without extended attributes, which most programs ignore. With EPERM,
-# copying a directory with its mode would fail, because programs then remove the access control list of the copy.
+# In workspace mode these fail as they would on a file system without extended attributes, which most programs ignore.
+# With EPERM, copying a directory with its mode would fail: programs then remove the access control list of the copy.
 ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
 
-# System calls that fail as on a file system without extended attributes, if `apart` (see seccomp_program).
+# If `apart` (see seccomp_program), these fail, too, as they would on a file system without extended attributes.
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
 
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY

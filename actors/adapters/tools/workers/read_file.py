@@ -147,7 +147,7 @@ def read_whole(path: str, max_bytes: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         data = file.read(max_bytes + 1) if size <= max_bytes else b""
     if size > max_bytes or len(data) > max_bytes:
-        raise UnreadableFileError(f"it has more than {max_bytes} bytes; make a smaller copy with bash")
+        raise UnreadableFileError(f"it is larger than {max_bytes} bytes; make a smaller copy with bash")
     if not data:
         raise UnreadableFileError("it is empty")
     return data

@@ -51,7 +51,7 @@ class ChatHistory(FileHistory):
         super().__init__(path)
 
     def load_history_strings(self) -> Iterable[str]:
-        """The entries, the latest first; none if the file cannot be read."""
+        """The entries, latest first; none if the file cannot be read."""
         try:
             return list(super().load_history_strings())
         except OSError:

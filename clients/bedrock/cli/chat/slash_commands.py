@@ -216,7 +216,7 @@ async def _clear(chat: ChatSession, _: str) -> None:
     chat.clear_screen()
     made = await chat.attempt(chat.create_alike())
     if made is not None:
-        _move(chat, made, f"a new conversation: {made.slug}, {made.mode}")
+        _move(chat, made, f"started a new conversation: {made.slug} (mode: {made.mode})")
 
 
 async def _fork(chat: ChatSession, _: str) -> None:
@@ -234,7 +234,7 @@ async def _go_on_in(chat: ChatSession, fork: AsyncConversation | None) -> None:
     """Continue this chat in a fork of its conversation; do nothing if `fork` is None (the server refused to fork)."""
     now = None if fork is None else await chat.attempt(fork.get())
     if now is not None:
-        _move(chat, now, f"a fork: {now.slug}; files stay as they are")
+        _move(chat, now, f"forked to {now.slug}; files stay as they are")
 
 
 def _move(chat: ChatSession, to: ConversationInfo, what: str) -> None:

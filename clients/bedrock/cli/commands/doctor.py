@@ -114,7 +114,7 @@ def _server(client: Client) -> Iterator[Finding]:
         advice = exits.way_to_a_server(error, exits.address_source(click.get_current_context()))
         yield Finding("fail", "server", error.message, advice)
         advice = "The server probes this machine when it starts. Run this again with a server running."
-        yield Finding("warn", "sandbox", "not known without a running server", advice)
+        yield Finding("warn", "sandbox", "not checked: the server is unreachable", advice)
         return
     except (Unauthenticated, PermissionDenied) as error:
         yield Finding("ok", "server", f"answers at {client.address}")

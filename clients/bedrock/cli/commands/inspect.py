@@ -59,7 +59,7 @@ _LABEL = 12
 def list_(
     ctx: click.Context, *, archived: bool, here: bool, parent: str | None, filter_: str, limit: int, output: str
 ) -> None:
-    """List conversations, the latest first.
+    """List conversations, latest first.
 
     By default those in all directories; --here lists those in the current one. FILTER names fields of conversations:
     --filter 'busy = true', 'title:"draft" AND labels.team = "docs"', 'update_time > "2026-01-31T00:00:00Z" AND NOT

@@ -220,7 +220,7 @@ class MarkdownFlow(LineFlow):
 
 
 def _code_line(lines: Sequence[str], language: str) -> SafeText:
-    """The last of `lines` of code with the colours of its syntax; the lines before it are only its context."""
+    """The last of `lines` of code, syntax-highlighted; the lines before it are only its context."""
     last = for_terminal(lines[-1].expandtabs(4))
     syntax = _syntax(language)
     if syntax is None or not last.strip():

@@ -35,7 +35,7 @@ def taking(conversation: str) -> str:
 _FREE = """
     (owner IS NULL OR EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner AND theirs.dead)
      OR owner < %(me)s AND NOT EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner))
-"""  # the same as FREE of actors.adapters.store.query
+"""  # the same condition as FREE in actors.adapters.store.query
 CLAIM = f"""
 WITH top AS MATERIALIZED (
     SELECT id AS family_id FROM conversations
