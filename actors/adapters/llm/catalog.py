@@ -1,11 +1,11 @@
 """The catalogue of models: which provider serves a model name, and which names are offered to users.
 
-A provider is chosen for the first of these reasons that any provider meets: its settings name the model; its server
-lists the model; its protocol is that of the model's family (Claude models use Anthropic Messages, GPT models use
-OpenAI's protocols); its settings accept every name ("*").
+These criteria are tried in order until a provider meets one: its settings name the model; its server lists the model;
+its protocol is that of the model's family (Claude models use Anthropic Messages, GPT models use OpenAI's protocols);
+its settings accept every name ("*").
 
-If a provider's settings name no models, its server is asked for its list, but only when a user names a model for which
-no provider was found yet, so that known models never wait for a server.
+If a provider's settings name no models, its server is asked for a list of models, but only when a user names a model
+for which no provider is known yet. Known models therefore never wait for a server.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHOWN = 20
 
 
 def family_of(name: str) -> tuple[str, ...]:
-    """The protocols over which a model's maker serves it; () if the name does not show the maker."""
+    """The protocols over which a model's vendor serves it; () if the name does not reveal the vendor."""
     return tuple(
         protocol
         for protocol, traits in PROTOCOLS.items()
@@ -50,7 +50,7 @@ def family_of(name: str) -> tuple[str, ...]:
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
-    """`servers`, first those that use a protocol of the model's vendor; otherwise in the given order."""
+    """`servers` with those that use a protocol of the model's vendor first; otherwise in the given order."""
     spoken = family_of(name)
     return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
 
@@ -92,11 +92,11 @@ _WIRE_PROTOCOLS = {
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Thread-safe; only `learn` blocks.
 
-    `default` "" stands for the first provider's default that its server has not refuted, else for the demo model.
-    `small` is the model for side queries, or "none"; "" is the small model of the conversation's own provider, so that
-    no third party gets its text. `models` has the operator's limits and prices by prefix. `pace` is the demo model's
-    pause between words, in seconds. Raises ValueError for a default or small model that no provider
-    serves, for invalid limits, or for two providers of the same name.
+    If `default` is "", the default is that of the first provider whose server has not refuted it, or else the demo
+    model. `small` is the model for side queries, or "none"; "" means the small model of the conversation's own
+    provider, so that no third party sees the text. `models` maps name prefixes to the operator's limits and prices.
+    `pace` is the demo model's pause between words, in seconds. Raises ValueError for a default or small model that no
+    provider serves, for invalid limits, or for two providers with the same name.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Catalog:
 
     @property
     def default(self) -> str:
-        """Defaults that are guesses are skipped once the list of the provider's server shows them to be wrong."""
+        """The default model; a guessed default is skipped once the list from its server shows that it is wrong."""
         servers = self._servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO
         return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
@@ -182,7 +182,7 @@ class Catalog:
     def list(self) -> tuple[ModelInfo, ...]:
         """All known names: the default first, the demo model last.
 
-        With `models = ["*"]` a provider serves any other, too.
+        A provider with `models = ["*"]` also serves any other name.
         """
         names = dict.fromkeys(filter(None, (self.default,)))
         for server in self._servers:
@@ -203,7 +203,7 @@ class Catalog:
         return self._model(chosen, server) if server and chosen else None
 
     def close(self) -> None:
-        """Close the idle connections to providers; a running request closes its own connection. Idempotent."""
+        """Close idle connections to providers; a running request closes its own connection. Idempotent."""
         for server in self._servers:
             server.client.close()
 
@@ -215,7 +215,7 @@ class Catalog:
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _route(self, name: str) -> Server | None:
-        """The server that serves a model; None if none is known to do so, e.g. because lists were not fetched yet."""
+        """The server that serves a model; None if none is known, for example because no lists were fetched yet."""
         if not _is_name(name):
             return None
         return (
@@ -229,8 +229,8 @@ class Catalog:
     def _presumed(self, name: str) -> Server | None:
         """The server of a model that was accepted earlier; None if unknown.
 
-        Without `_route`, for example because no list was fetched yet, it is that of the only provider whose settings
-        name no models.
+        If `_route` finds none, for example because no list was fetched yet, this is the server of the only provider
+        whose settings name no models.
         """
         silent = [server for server in self._servers if server.lists]
         return self._route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
@@ -250,7 +250,7 @@ class Catalog:
     def _of_family(self, name: str) -> Server | None:
         """The server whose protocol fits the name, such as "claude-…"; None if there is none.
 
-        A row in models.toml is enough. Another name of the family may be newer than this program, and matches if the
+        A row in models.toml is enough. Any other name in the family may be newer than this program; it matches if the
         list cannot be fetched.
         """
         known, spoken = limits_of(name) is not None, family_of(name)
@@ -268,13 +268,13 @@ class Catalog:
 
     @property
     def _unreachable(self) -> tuple[Server, ...]:
-        """The servers whose list could not be fetched."""
+        """The servers whose lists could not be fetched."""
         return tuple(server for server in self._servers if server.lists and server.failure)
 
     def _check(self, setting: str, name: str) -> None:
-        """Raise ValueError if certainly no provider serves the model.
+        """Raise ValueError if it is certain that no provider serves the model.
 
-        Servers are not asked at the start: they may not run yet.
+        Servers are not asked at startup, because they may not be running yet.
         """
         if self.get(name) is None and not self.undecided(name):
             raise ValueError(f"{setting}: no provider serves {name}")
@@ -291,7 +291,7 @@ class Catalog:
 
 
 def _spelled(provider: ProviderConfig) -> tuple[str, ...]:
-    """The names in a provider's setting `models`, and the names in models.toml that match its patterns."""
+    """The names in a provider's `models` setting, and the names in models.toml that match its patterns."""
     spelled = [name for name in provider.models if not name.endswith("*")]
     patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
     offers = PROTOCOLS[provider.protocol].offers

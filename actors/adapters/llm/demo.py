@@ -1,4 +1,4 @@
-"""The demo model: a script that answers without a key or network, and uses real tools. Only the model is simulated.
+"""The demo model: a script that answers without a key or a network, and uses real tools. Only the model is simulated.
 
 Its answers depend only on the request. The server treats them like those of other models: text streams, tool calls run
 or ask for approval, a simulated failure is retried, and everything can be cancelled.
@@ -46,15 +46,15 @@ from actors.ports import (
 )
 
 _DEPTH = 24
-# From this nesting depth on, lists have only the items that `minItems` requires: recursive schemas stay finite.
+# From this nesting depth on, lists have only the items that `minItems` requires, so that recursive schemas stay finite.
 _WIDE = 6
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
-    """Make up a value that fits a schema, as far as its keywords are supported.
+    """Make up a value that fits a schema, as far as the schema's keywords are supported.
 
-    Returns None if the schema is nested too deeply or is not an object.
-    References ($ref) are resolved in `root` (None: `schema`); `depth` is the depth of `schema` in it.
+    Returns None if the schema is nested too deeply or is not an object. References ($ref) are resolved in `root`, by
+    default `schema` itself; `depth` is the depth of `schema` in `root`.
     """
     root = schema if root is None else root
     if not isinstance(schema, dict) or depth > _DEPTH:
@@ -139,7 +139,7 @@ _TASKS = (
 )
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
-# A sleep of more seconds gets the argument `wait_seconds`; otherwise bash would move it to the background.
+# A sleep longer than this gets the argument `wait_seconds`; otherwise bash would move it to the background.
 _PATIENCE_SECONDS = 25
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -152,7 +152,7 @@ class Scene(Struct, frozen=True):
     reasoning: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
     fails: str = ""
-    """If not "", the attempt fails with this text after the answer was streamed."""
+    """The error with which the attempt fails after the answer was streamed; "" if it succeeds."""
     tempo: float = 1.0
 
 
@@ -174,7 +174,7 @@ def scene_for(request: ModelRequest) -> Scene:
         return Scene("I am scripted, so I will use each of my tools once, with made-up input.", calls=calls)
     if found := _RESULTS.match(_end_of(last)):
         return Scene(f"The sub-agents are done. They say:\n{found[1]}")
-    # If the user cancelled a tool call, a message that follows is a new request, not a comment on the call's result.
+    # After the user has cancelled a tool call, the next message is a new request, not a comment on the call's result.
     ended = any(isinstance(result, ToolCancelled) for result in results)
     wanted = _wanted(said, request)
     if results and not wanted and not (ended and said):
@@ -191,9 +191,9 @@ def scene_for(request: ModelRequest) -> Scene:
 
 
 def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
-    """The function that makes the scene for a user's text, and the match; None if the text asks for nothing.
+    """The function that makes the scene for a user's text, and the match; None if the text asks for nothing known.
 
-    A command at the beginning takes precedence over names of clients' tools, and these over known words.
+    A command at the beginning takes precedence over names of client tools, which take precedence over known words.
     """
     for scenes in (_COMMANDS, _of_clients(said, request), _SCENES):
         for pattern, play in scenes:
@@ -203,7 +203,7 @@ def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | N
 
 
 def _of_clients(said: str, request: ModelRequest) -> _Scenes:
-    """A scene that calls every client tool whose name consists of words of the user's text; () if there is none."""
+    """A scene that calls each client tool whose name consists of words in the user's text; () if there are none."""
     words = set(_words_in(said))
     named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
     calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)
@@ -220,7 +220,7 @@ def _words_in(text: str) -> list[str]:
 
 
 def said_in(turn: Turn) -> list[str]:
-    """Those texts in a turn that users wrote: all texts except system notices."""
+    """The texts in a turn that users wrote, which are all texts except system notices."""
     texts = (block.text for block in turn.content if isinstance(block, Text))
     return [text for text in texts if not text.startswith(_NOTICE)]
 
@@ -273,7 +273,7 @@ def _help(_: re.Match[str], request: ModelRequest) -> Scene:
 
 
 def _call(found: re.Match[str], request: ModelRequest) -> Scene:
-    """Call a tool by its name, with the JSON object that follows the name or, without one, with made-up input."""
+    """Call the named tool with the JSON object that follows the name, or with made-up input if there is none."""
     name = found[1]
     schemas = (tool.input_schema for tool in request.tools if tool.name == name)
     try:
@@ -371,7 +371,7 @@ def _name(calls: dict[str, ToolUse], result: ToolResult) -> str:
 
 
 def _blocked(request: ModelRequest, calls: dict[str, ToolUse]) -> ToolUse | None:
-    """The latest call that the mode did not allow, whose result mentions request_mode_upgrade, or None."""
+    """The latest call that the mode did not allow (its result mentions request_mode_upgrade), or None."""
     results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     found = (result for result in reversed(results) if _ASK in result.output and _name(calls, result) != _ASK)
     latest = next(found, None)
@@ -394,7 +394,7 @@ def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
 
 
 def _lines(result: ToolResult) -> list[str]:
-    """The lines that are printed, without the empty ones around them; the first keeps its indent."""
+    """The printed lines, without empty ones at the beginning and the end; the first line keeps its indentation."""
     return result.output.rstrip().lstrip("\n").splitlines()
 
 
@@ -488,7 +488,7 @@ def _title(said: str) -> Scene:
 
 
 def _excerpts(said: str) -> Scene:
-    """The first lines that show a match as excerpts, because a script cannot judge which lines are useful."""
+    """Return the first lines that contain a match as excerpts, because a script cannot judge which lines are useful."""
     matches = _MATCH.findall(said.partition("Found:\n")[2])
     return Scene("\n".join(matches[:SHOWN_LINES]) or "Nothing relevant was found.", tempo=0.1)
 

@@ -1,7 +1,7 @@
 """Models that are reached over HTTP: what the server of a provider states about them, and the adapter for one model.
 
-A server's names are fetched when a user names an unknown model, limits for the first request to a model whose limits
-are unknown.
+A server's list of names is fetched when a user names an unknown model; a model's limits are fetched before the first
+request to it if they are unknown.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class HttpModel:
 
     @property
     def info(self) -> ModelInfo:
-        """The model's description. It changes when the server has stated the model's limits, or has refused images."""
+        """The model's description, which changes once the server has stated the model's limits or refused images."""
         return self._info_and_limits()[0]
 
     def ask_limits(self, cancel: CancelToken) -> None:
-        """Ask the server for the model's limits unless they are known or it was just asked. Never raises. Blocks."""
+        """Ask the server for the model's limits, unless they are known or were just asked for. Never raises. Blocks."""
         if self._asks_server:
             self._server.ask_limits(self._name, cancel)
 
@@ -132,7 +132,7 @@ class HttpModel:
             return protocol.turn_of(turn, prepared)
 
         cache_key = (self._client.provider.name, self._name, prepared.info.images)
-        # Turns that will not change are encoded once and kept; only the others are encoded for each request.
+        # Turns that no longer change are encoded once and kept; only the others are encoded for each request.
         prefix = self._prefixes.pop(request.conversation_id, cache_key, protocol.joint, view)
         prefix.grow(view, encode)
         tail = EncodedTurns(protocol.joint, prefix.encoded.role)
@@ -184,28 +184,28 @@ def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool)
 # --- what a provider's server states about its models -----------------------------------------------------------------
 
 
-# Time limits in seconds for fetching the names of a server's models. They are short, since a client that names an
+# Time limits in seconds for fetching the names of a server's models. They are short, because a client that names an
 # unknown model waits for the list.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
-# Seconds after which the names may be fetched again: models change, and a server may be running again.
+# Seconds after which the names may be fetched again, because models change and servers come back up.
 LIST_AGAIN_SECONDS = 10.0
-# The same for limits; the first request to a model waits for them.
+# Time limits in seconds for fetching a model's limits, for which the first request to the model waits.
 PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
 # Seconds before limits are asked for again after a failure.
 LIMITS_AGAIN_SECONDS = 60.0
 # Where Ollama lists the models that it has in memory.
 OLLAMA_LOADED = "/api/ps"
-# Maximum bytes of a list that are read; OpenRouter's list has half a megabyte.
+# Maximum bytes of a list that are read; OpenRouter's list is half a megabyte.
 _MAX_BYTES = 16 << 20
 _MAX_NAMES = 5_000
 
-# HTTP statuses that mean that a server has no list of models. After one of them the server is not asked again for the
-# same model; after any other error status it is.
+# HTTP statuses that mean that a server has no list of models. After one of them, the server is not asked again about
+# the same model; after any other error status, it is.
 _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
 class Server:
-    """A provider, and what its server has stated about its models. Thread-safe.
+    """A provider and what its server has stated about its models. Thread-safe.
 
     Only `refresh` and `ask_limits` block; neither raises.
     """
@@ -218,7 +218,7 @@ class Server:
         self.failure = ""
         """Why the last fetch of the names failed, as the end of a sentence; "" if it succeeded."""
         self.images_refused: set[str] = set()
-        """The models for which the provider has refused images, since this process was started."""
+        """The models for which the provider has refused images since this process started."""
         self._loaded: tuple[str, ...] = ()
         self._listing = threading.Lock()  # held while the list is fetched, so that concurrent callers wait for it
         self._requested_at = float("-inf")
@@ -229,14 +229,14 @@ class Server:
 
     @property
     def lists(self) -> bool:
-        """Whether the server's list determines the provider's models, because its settings name none."""
+        """Whether the server's list determines the provider's models, because the settings name none."""
         return not self.provider.models
 
     @property
     def default(self) -> str:
-        """The provider's default; "" if it has none, or only a guess that its server does not list.
+        """The provider's default model; "" if it has none, or only a guess that its server does not list.
 
-        "default" stands for the server's only model, or only loaded one.
+        The name "default" stands for the server's only model, or its only loaded one.
         """
         if self.presumes(ONLY_MODEL) and not self.has(ONLY_MODEL):
             found = self.names if self.names is not None and len(self.names) == 1 else self._loaded
@@ -246,7 +246,7 @@ class Server:
 
     @property
     def refuted(self) -> bool:
-        """Whether the default model was only guessed (presumed), and the server's list shows that it is wrong."""
+        """Whether the default model was only a guess (presumed) that the server's list shows to be wrong."""
         presumed = self.provider.default_model
         if not self.provider.presumed or self.names is None or self.has(presumed):
             return False
@@ -254,7 +254,7 @@ class Server:
 
     @property
     def stale(self) -> bool:
-        """Whether the names are old enough to be fetched again, or were never fetched."""
+        """Whether the names were never fetched, or so long ago that they may be fetched again."""
         return time.monotonic() - self._requested_at >= LIST_AGAIN_SECONDS
 
     def presumes(self, name: str) -> bool:
@@ -318,7 +318,8 @@ class Server:
             stated = None if body is None else limits_in_list(body, model, loaded=of_loaded)
             if body is None or not of_loaded or (stated is not None and stated.window is not None):
                 self._limits[model] = stated
-            # Else the server lists only loaded models: the request that follows loads this one, the next asks again.
+            # Otherwise the server lists only loaded models. The request that follows loads this one, and the next
+            # request asks again.
         except (
             TransportError,
             ModelFailedError,
@@ -336,9 +337,9 @@ class Server:
 
 
 def lists_in(body: bytes) -> list[list[dict[str, Any]]]:
-    """A server's lists of its models as objects; anything else is left out.
+    """The lists of models in a server's answer, with only those entries that are objects.
 
-    They are in `data` and `models` (llama.cpp has both), or at the top level. Raises msgspec.DecodeError,
+    The lists are in `data` and `models` (llama.cpp has both), or at the top level. Raises msgspec.DecodeError,
     UnicodeDecodeError or RecursionError.
     """
     found = msgspec.json.decode(body)
@@ -356,7 +357,7 @@ def _entry(model: object) -> object:
 
 
 def names_of(entry: dict[str, Any]) -> tuple[str, ...]:
-    """The names of a model in a server's list: its id, or else another name, and its aliases."""
+    """The names of an entry in a server's list: its id (or another name if it has no id) and its aliases."""
     aliases = entry.get("aliases")
     name = next((entry[key] for key in ("id", "name", "model_name") if entry.get(key)), None)
     return tuple(filter(_usable, (name, *(aliases if isinstance(aliases, list) else ()))))
@@ -373,15 +374,15 @@ def _usable(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= 200
 
 
-# The fields in which servers state a model's window; those that describe the running server come first: llama.cpp,
-# LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot, Mistral, Anthropic and LiteLLM. Ollama's model_info has the name
-# of the model's family before the field.
+# The fields in which servers state a model's window: llama.cpp, LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot,
+# Mistral, Anthropic and LiteLLM. Fields that describe the running server come first. In Ollama's model_info, the field
+# is prefixed with the name of the model's family.
 _WINDOWS = (
     "n_ctx", "loaded_context_length", "max_model_len", "context_window", "context_length", "max_context_window_tokens",
     "max_context_length", "max_input_tokens", "n_ctx_train",
 )  # fmt: skip
 _OUTPUTS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-# Those that state what a model could have, not what it has been loaded with.
+# The fields that state the window that a model supports, not the one it was loaded with.
 _POSSIBLE = frozenset({"max_context_length", "n_ctx_train"})
 # Where these fields are: in the entry itself, and in objects inside it.
 _PLACES = ("meta", "model_info", "limits", "top_provider")
@@ -390,8 +391,8 @@ _PLACES = ("meta", "model_info", "limits", "top_provider")
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
     """The limits that a list states for `model`, whose name may be followed by ":latest"; None if it states none.
 
-    A single entry counts whatever its name, unless `loaded`: the list has loaded models only. Raises what `lists_in`
-    raises.
+    A single entry counts whatever its name, unless `loaded`, which means that the list has loaded models only. Raises
+    what `lists_in` raises.
     """
     names = {model, f"{model}:latest"}
     for entries in lists_in(body):
@@ -430,7 +431,7 @@ def _count_in(places: Sequence[dict[str, Any]], names: Iterable[str]) -> int | N
 
 
 def _price(pricing: object) -> Price | None:
-    """An OpenRouter entry's prices, strings in dollars per token; None if not fixed (negative numbers)."""
+    """The prices in an OpenRouter entry (strings, in dollars per token); None if they are not fixed (negative)."""
     if not isinstance(pricing, dict):
         return None
     names = ("prompt", "completion", "input_cache_read", "input_cache_write")

@@ -1,6 +1,6 @@
 """What is known about providers and models before a server is asked: settings, presets.toml and models.toml.
 
-Of providers: addresses, credentials, time limits and differences between their servers; of models: limits and prices.
+For providers: URLs, credentials, time limits and differences between their servers. For models: limits and prices.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ OPENAI_RESPONSES = "openai-responses"
 
 
 class ProtocolTraits(Struct, frozen=True):
-    """Properties of all servers of one wire protocol, apart from the request format."""
+    """What all servers of one wire protocol have in common, apart from the request format."""
 
     family: str
-    """The preset of the company that invented the protocol."""
+    """The preset for the company that invented the protocol."""
     offers: frozenset[str]
     """The values of `protocol` in models.toml that are offered over this protocol."""
     auth: str = "bearer"
@@ -41,7 +41,7 @@ class ProtocolTraits(Struct, frozen=True):
     version_header: str = ""
 
 
-# The protocols that a provider can be configured with, by name.
+# The protocols that a provider can use, by name.
 PROTOCOLS = {
     ANTHROPIC: ProtocolTraits(
         family="anthropic",
@@ -54,12 +54,12 @@ PROTOCOLS = {
     OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
 }
 
-# The value of the setting `small_model` that means that no small model is configured.
+# The `small_model` setting for no small model.
 NO_MODEL = "none"
-# The model name sent to a server when none is configured: servers of a single model often accept any name.
+# The model name sent if none is configured; servers with a single model often accept any name.
 ONLY_MODEL = "default"
 
-# Fields of the request body that the setting `extra_body` must not replace. Other values could make the answer
+# Fields of the request body that the `extra_body` setting must not replace. Other values could make the answer
 # unreadable, or change the history that the model gets.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
@@ -105,12 +105,12 @@ class Secret:
 
 
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
-    """Time limits of the phases of a request, in seconds."""
+    """Time limits for the phases of a request, in seconds."""
 
     connect: _Seconds = 10.0
-    """Time to connect, without name resolution; each step of the TLS handshake has the same limit."""
+    """Time for connecting, without name resolution; each step of the TLS handshake has the same limit."""
     first_byte: _Seconds = 300.0
-    """Time for sending the request; after that, the same time again until the response headers are complete."""
+    """Time for sending the request, and then the same time again for receiving the complete response headers."""
     idle: _Seconds = 300.0
     """Maximum time between two chunks of the answer; a ping counts as a chunk."""
     total: Annotated[float, Meta(ge=0, description="must be a number of seconds, 0 for no limit")] = 3600.0
@@ -120,56 +120,56 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 class ProviderConfig(Struct, frozen=True, kw_only=True):
     """The settings of one provider. Raises ValueError with a message such as ".base_url: why".
 
-    Servers of one protocol differ in fields only, so no code depends on a provider's name. presets.toml has those of
-    well-known servers.
+    Servers of one protocol differ only in these settings, so no code depends on a provider's name. presets.toml
+    contains the settings for well-known servers.
     """
 
     name: str
     preset: str = ""
     protocol: Annotated[str, one_of(PROTOCOLS)]
-    """"anthropic", "openai-chat" or "openai-responses". There is no default."""
+    """"anthropic", "openai-chat" or "openai-responses". Required."""
     base_url: Annotated[str, Meta(description="must be an http or https URL with a host")]
-    """The URL in front of "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
+    """The part of the URL before "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
     api_key: Secret = Secret()
     api_key_env: str = ""
     api_key_command: tuple[str, ...] = ()
-    """A program and its arguments that print the key; run at the first request, and again if the key is refused."""
+    """A command that prints the key, with its arguments; run for the first request, and again if the key is refused."""
     key_source: str = ""
-    """Where the key comes from, for messages about a refused key, e.g. "ANTHROPIC_API_KEY"."""
+    """Where the key comes from, e.g. "ANTHROPIC_API_KEY", for messages about a refused key."""
     auth: str = ""
     """How the key is sent: "bearer", or the name of a header. "" means "x-api-key" for anthropic, else "bearer"."""
     models: tuple[str, ...] = ()
-    """"prefix*" stands for all names with this prefix, "*" for every name.
+    """The models' names. "prefix*" stands for all names with this prefix, "*" for every name.
 
-    () stands for all that the server lists, and those of models.toml whose family uses the protocol.
+    () stands for all models that the server lists, and those in models.toml whose family uses the protocol.
     """
     default_model: str = ""
     presumed: bool = False
-    """Whether `default_model` is a guess, which the server's list may refute. Not a setting."""
+    """Whether `default_model` is only a guess that the server's list may refute. Not a setting."""
     small_model: str = ""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
     extra_body: Mapping[str, Any] = {}
     """Merged into the body of every request; contains none of OURS."""
     proxy: Secret = Secret()
-    """The URL of an HTTP proxy, "http://[user:password@]host:port". Proxy settings of the environment are ignored."""
+    """The URL of an HTTP proxy, "http://[user:password@]host:port". Proxy settings in the environment are ignored."""
     ca_bundle: str = ""
     """The path of a PEM file with the authorities to trust instead of the default ones. Certificates are always
     verified."""
     context_window: _Tokens = 0
-    """The window in tokens of each model of this provider; 0: not set. Overrides models.toml and the server."""
+    """The window of this provider's models, in tokens; 0 if not set. Overrides models.toml and the server."""
     max_output: _Tokens = 0
-    """The maximum output in tokens of each model of this provider; 0: not set. Overrides models.toml and the server."""
+    """The maximum output of this provider's models, in tokens; 0 if not set. Overrides models.toml and the server."""
     discover: Annotated[str, one_of(("unknown", "always", "never"))] = "unknown"
-    """Whether to ask the server for a model's limits; "unknown": if models.toml has no row for it."""
+    """When to ask the server for a model's limits; "unknown" means only if models.toml has no row for the model."""
     loaded_path: str = ""
-    """Where the server lists its loaded models with their windows, e.g. "/api/ps"; "" to ask at "/models" instead."""
+    """The path of the list of loaded models with their windows, e.g. "/api/ps"; "" to use "/models" instead."""
     profile: Annotated[str, one_of(("full", "lean"))] = "full"
-    """"lean", for slow models: a shorter system prompt and only the essential tools."""
+    """"lean" is for slow models; it means a shorter system prompt and only the essential tools."""
     api_version: str = "2026-10-21"
     prompt_cache: bool = True
     cache_key: bool = False
-    """OpenAI only: whether to send the conversation's id as "prompt_cache_key"; requests with one key share a cache."""
+    """OpenAI only: whether to send the conversation's id as "prompt_cache_key", since each key has its own cache."""
     encrypted_reasoning: bool = True
     """openai-responses only: whether to request encrypted reasoning, which can be sent back in the next request."""
     max_tokens_field: str = "max_tokens"
@@ -177,13 +177,13 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     models."""
     stream_usage: bool = True
     tool_choice: str = ""
-    """OpenAI only: the field "tool_choice"; "" for none, "auto" for servers that otherwise ignore tools."""
+    """OpenAI only: the value of "tool_choice"; "" to omit it, "auto" for servers that otherwise ignore tools."""
     system_role: str = "system"
     """openai-chat only: the role of the system prompt; some servers expect "developer"."""
     echo_reasoning: Annotated[str, one_of(("calls", "always", "never"))] = "calls"
-    """openai-chat only: whether answers are sent back with their reasoning; "calls": those with tool calls."""
+    """openai-chat only: which answers are sent back with their reasoning; "calls" means those with tool calls."""
     structured_output: bool = False
-    """Whether the server enforces a JSON Schema besides tools. If not, the model submits its answer with a tool."""
+    """Whether the server enforces a JSON Schema even with tools. If not, the model submits its answer with a tool."""
     cost_in_usage: bool = False
     """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 
@@ -226,7 +226,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def advice(self) -> str:
-        """A text for users whose key was refused: it says where the key is configured."""
+        """A message for users whose key was refused, which says where the key is configured."""
         if self.key_source or self.api_key_env:
             return self.key_source or self.api_key_env
         return f"the {'api_key_command' if self.api_key_command else 'api_key'} of provider {self.name}"
@@ -279,10 +279,10 @@ def presets() -> Mapping[str, Mapping[str, Any]]:
 def provider_from_mapping(
     name: str, settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> ProviderConfig:
-    """Read one provider, e.g. from a TOML table.
+    """Read one provider's settings, e.g. from a TOML table.
 
-    `api_key`, `proxy` and the values of `headers` are plain strings; `api_key_env` is looked up in `environ`. Raises
-    ValueError, which names the setting, but never its value.
+    `api_key`, `proxy` and the values of `headers` are plain strings; `api_key_env` is looked up in `environ`. Raises a
+    ValueError that names the setting but never contains its value.
     """
     where, given = f"providers.{name}", _with_preset(name, settings)
     if unknown := given.keys() - set(SETTINGS):
@@ -300,9 +300,9 @@ SETTINGS = tuple(name for name in ProviderConfig.__struct_fields__ if name not i
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in missing settings from the preset, but no source of the key if there is one.
+    """Fill in missing settings from the preset, except for the source of the key if there already is one.
 
-    Raises ValueError for an unknown preset, or several sources of the key.
+    Raises ValueError for an unknown preset, or for several sources of the key.
     """
     given = [key for key in _KEY_SETTINGS if settings.get(key)]
     if len(given) > 1:
@@ -322,9 +322,9 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def providers_from_env(env: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
-    """The providers of the usual environment variables, Anthropic first.
+    """The providers configured by the usual environment variables, Anthropic first.
 
-    Raises ValueError, which names the variable, but never its value.
+    Raises a ValueError that names the variable but never contains its value.
     """
     found = (_anthropic_from_env(env), _openai_from_env(env))
     return tuple(provider for provider in found if provider is not None)
@@ -349,9 +349,9 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
 
 
 def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
-    """The provider of OPENAI_API_KEY and OPENAI_BASE_URL; None if neither is set.
+    """The provider configured by OPENAI_API_KEY and OPENAI_BASE_URL; None if neither is set.
 
-    OpenAI is used over Responses, other servers over Chat Completions, which all implement.
+    OpenAI itself is used over Responses, other servers over Chat Completions, which all of them implement.
     """
     key, url = env.get("OPENAI_API_KEY"), env.get("OPENAI_BASE_URL")
     if not (key or url):
@@ -377,15 +377,15 @@ def _read_env(name: str, settings: Mapping[str, Any], env: Mapping[str, str]) ->
 
 # --- limits and prices of models --------------------------------------------------------------------------------------
 
-# The most tokens of a context window that are reserved for an answer. Requests set this limit for their answers,
-# unless the model's own limit is lower.
+# Maximum tokens of a context window that are reserved for an answer. Requests set this limit for their answers, unless
+# the model's own limit is lower.
 RESERVED_OUTPUT = 32_000
-# The context window that is assumed for an unknown model of a server that speaks one of OpenAI's protocols.
+# The context window assumed for an unknown model on a server that speaks one of OpenAI's protocols.
 ASSUMED_WINDOW = 32_768
 
 
 class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"tokens": "from"}):
-    """Price factors for requests of more than `tokens` input tokens; `input` applies to cache reads and writes, too."""
+    """Price factors for requests with over `tokens` input tokens; `input` also applies to cache reads and writes."""
 
     tokens: int
     input: float
@@ -417,24 +417,26 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     input: int = 0
     """The input limit if it is smaller than the window; 0 if the window is the limit."""
     protocol: str = ""
-    """The protocol of the providers that list this model; "" if none does. "openai-responses" lists "openai-chat",
-    too."""
+    """The protocol of the providers that list this model; "" for none.
+
+    "openai-chat" models are also listed by providers with "openai-responses".
+    """
     name: str = ""
     images: bool | None = None
     reasons: bool = True
-    """Whether requests may ask for the model's encrypted reasoning (only used by the protocol "openai-responses")."""
+    """Whether requests may ask for the model's encrypted reasoning (used only by the protocol "openai-responses")."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
     temperature: bool = False
     price: Price | None = None
 
     @property
     def reserved_output(self) -> int:
-        """The limit of output tokens that requests set: at most RESERVED_OUTPUT."""
+        """The limit on output tokens that requests set, at most RESERVED_OUTPUT."""
         return min(self.output, RESERVED_OUTPUT)
 
     @property
     def usable_window(self) -> int:
-        """The tokens that the history may fill: the smaller of input limit, and window minus reserved output."""
+        """How many tokens the history may have: the smaller of the input limit and the window minus reserved output."""
         return min(self.input or self.window, self.window - self.reserved_output)
 
     def cost_micros(self, usage: Usage) -> int:
@@ -446,7 +448,7 @@ Tokens: TypeAlias = Annotated[int, Meta(ge=1, description="must be a whole numbe
 
 
 class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of a model as stated by the operator (`[models."name"]`) or by a server; None for what is not stated."""
+    """A model's limits as stated by the operator (`[models."name"]`) or by a server; None for any that are not."""
 
     window: Tokens | None = None
     output: Tokens | None = None
@@ -460,8 +462,8 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
         """`limits`, overridden by what is stated here.
 
-        `roomy`: the output limit is a guess, which a stated window replaces by a quarter of itself, even if that is
-        more.
+        `roomy` means that the output limit is a guess: if a window is stated, a quarter of it becomes the output limit,
+        even if that is higher.
         """
         given = {field: value for field in self.__struct_fields__ if (value := getattr(self, field)) is not None}
         if self.window is not None:
@@ -474,14 +476,14 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
-    """The limits by model name prefix, in lower case. Raises ValueError, which names the invalid key."""
+    """The limits by lower-case model name prefix. Raises a ValueError that names the invalid key."""
     result = {}
     for name, table in tables.items():
         result[name.lower()] = read(StatedLimits, f'models."{name}"', table)
     return result
 
 
-msgspec.json.Decoder(ModelLimits)  # two threads must not be the first to use it at once: see rows.py
+msgspec.json.Decoder(ModelLimits)  # its first use must not be by two threads at once; see rows.py
 
 
 @functools.cache
@@ -492,12 +494,12 @@ def known_limits() -> dict[str, ModelLimits]:
 
 @functools.lru_cache(maxsize=256)
 def limits_of(model: str) -> ModelLimits | None:
-    """The row of models.toml for a model; None if there is none."""
+    """A model's row in models.toml; None if there is none."""
     return best_match(known_limits(), model)
 
 
 def best_match(rows: Mapping[str, Row], model: str) -> Row | None:
-    """The row whose key is the longest prefix of `model` up to a word boundary, without case and vendor, or None."""
+    """The row whose key is the longest prefix of `model` up to a word boundary, or None. Ignores case and vendor."""
     full = model.lower()
     prefixes = [prefix for prefix in rows if _begins(full, prefix) or _begins(full.rpartition("/")[2], prefix)]
     return rows[max(prefixes, key=len)] if prefixes else None
@@ -511,8 +513,8 @@ def _begins(name: str, prefix: str) -> bool:
 def assumed_limits(protocol: str) -> ModelLimits:
     """The limits of a model without a row in models.toml (REQ-BED-022).
 
-    Servers that speak OpenAI's protocols have new and private models, hardly any with less than 32,768 tokens; over
-    Anthropic's, the smallest known window is assumed.
+    Servers that speak OpenAI's protocols have new and private models, hardly any of them with a window below 32,768
+    tokens. For Anthropic's protocol, the smallest known window is assumed.
     """
     if protocol != ANTHROPIC:
         return ModelLimits(ASSUMED_WINDOW, ASSUMED_WINDOW // 4, temperature=True)
@@ -525,7 +527,8 @@ def resolve_limits(
 ) -> tuple[ModelLimits, bool]:
     """A model's limits, and whether they are known rather than assumed (REQ-BED-022).
 
-    The operator's settings of the model go first, then those of the provider, its server's statement, models.toml.
+    The sources in order of precedence: the operator's settings for the model, those for the provider, what its server
+    states, models.toml.
     """
     row = limits_of(model)
     provided = StatedLimits(window=provider.context_window or None, output=provider.max_output or None)
@@ -540,7 +543,8 @@ def resolve_limits(
 def needs_discovery(model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits]) -> bool:
     """Whether the server should be asked for the model's limits.
 
-    Not if a setting states the window, with `discover = "never"`, or with "unknown" and a row in models.toml.
+    It is not asked if a setting states the window, if `discover` is "never", or if it is "unknown" and models.toml has
+    a row.
     """
     stated = best_match(operator, model)
     if provider.discover == "never" or provider.context_window or (stated is not None and stated.window):

@@ -1,4 +1,4 @@
-"""Performs one attempt of a model request: sends it, reads the answer, and classifies the outcome.
+"""Performs one attempt at a model request: sends it, reads the answer, and classifies the outcome.
 
 All wire protocols use this module. The API key comes from the settings, or from a command that prints it.
 """
@@ -68,13 +68,13 @@ class WireProtocol(Struct, frozen=True):
     turn_of: Callable[[Turn, PreparedRequest], bytes]
     """Encodes a turn; returns b"" for a turn that cannot be sent."""
     body_of: Callable[[PreparedRequest, Sequence[bytearray]], bytes]
-    """Returns the body of a request with these encoded turns, in pieces since a long history is copied once only."""
+    """Returns a request's body, with these encoded turns. They come in pieces, to copy a long history only once."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
 
 
 class GatheredText:
-    """A ModelSink in front of another one, which joins texts that arrived together.
+    """A ModelSink that joins texts that arrived together before it passes them on to another sink.
 
     Reasoning is never joined with the answer. Halves of surrogate pairs are joined; see `mark_halves`.
     """
@@ -96,7 +96,7 @@ class GatheredText:
     def pass_on(self, *, ended: bool = False) -> None:
         """Pass on the gathered text.
 
-        Half a surrogate pair at its end waits for its other half, unless the text has `ended`.
+        If it ends with half a surrogate pair, that half waits for the other one, unless the text has `ended`.
         """
         text = "".join(self._texts)
         end = len(text) if ended else len(text) - open_half(text)
@@ -126,10 +126,11 @@ class ProviderClient:
     def request(
         self, protocol: WireProtocol, prepared: PreparedRequest, body: bytes, sink: ModelSink, cancel: CancelToken
     ) -> ModelAnswer:
-        """POST `body` and return the answer; once more if the key is refused and `api_key_command` prints another.
+        """POST `body` and return the answer; try once more if the key is refused and `api_key_command` prints another.
 
-        After a cancel, errors look like a broken network, so the token decides. Exceptions are not chained: a chain
-        would keep request and credentials in memory. Raises ModelFailedError or ModelAbortedError, and nothing else.
+        Errors after a cancel look like a broken network, so the token decides which it was. Exceptions are not chained,
+        because a chain would keep the request and credentials in memory. Raises only ModelFailedError or
+        ModelAbortedError.
         """
         if cancel.cancelled:
             raise ModelAbortedError
@@ -153,9 +154,9 @@ class ProviderClient:
         *,
         readers: list[AnswerReader],
     ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
-        """Try once: the answer, the failure, or neither if cancelled.
+        """Try once; return the answer, the failure, or neither if cancelled.
 
-        `readers` gets the answer's reader, to count tokens.
+        The answer's reader is appended to `readers`, to count tokens.
         """
         reader = None
         try:
@@ -205,9 +206,9 @@ class ProviderClient:
 def _read_answer(
     provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: GatheredText, cancel: CancelToken
 ) -> None:
-    """Read an answer as whatever it begins like: many servers state a wrong content type.
+    """Read an answer in the format that its beginning suggests, because many servers state a wrong content type.
 
-    Raises ModelFailedError if it is neither a stream of events nor an object.
+    Raises ModelFailedError if it is neither a stream of events nor a JSON body.
     """
     stated = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     begin = b""
@@ -277,7 +278,7 @@ def _error_body(reply: Reply) -> bytes:
 
 
 def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
-    """Log a bug by its type and location only: the exception's text may contain secrets."""
+    """Log only the type and location of a bug, because the exception's text may contain secrets."""
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)
     text = f"unexpected fault in the model adapter: {type(fault).__name__}"
@@ -287,7 +288,7 @@ def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
 # --- the key ----------------------------------------------------------------------------------------------------------
 
 
-# Seconds that an `api_key_command` may take. This is long, because a person may have to unlock a password store.
+# Seconds that an `api_key_command` may take. This is long, because the user may have to unlock a password store.
 COMMAND_SECONDS = 60.0
 # Maximum bytes that an `api_key_command` may print. Longer output is an error, since it cannot be a key.
 _MAX_KEY = 16 << 10
@@ -303,20 +304,20 @@ class ApiKeys:
         self._provider = provider
         self._lock = threading.Lock()  # guards _run
         self._run: Future[tuple[Secret, str | LlmFailure]] | None = None
-        """The run of the command that is in progress, or that printed the present key."""
+        """The run of the command that is in progress, or that printed the current key."""
 
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
         """The provider's configuration with its key. Blocks while the `api_key_command` runs, but not after a cancel.
 
-        No error contains the command's output. Raises ModelFailedError (AUTH, or a lack of resources) or
-        ModelAbortedError.
+        Raises ModelFailedError (AUTH, or a lack of resources) or ModelAbortedError; neither contains the command's
+        output.
         """
         if not self._provider.api_key_command:
             return self._provider
         return replace(self._provider, api_key=self._obtain(cancel))
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
-        """Whether there is a key other than `refused`; may run the command. False if that fails, or on a cancel."""
+        """Whether there is a key other than `refused`; may run the command. False if that fails or is cancelled."""
         if not self._provider.api_key_command:
             return False
         with self._lock:
@@ -328,7 +329,7 @@ class ApiKeys:
             return False  # the caller reports the provider's refusal, which explains more
 
     def _obtain(self, cancel: CancelToken) -> Secret:
-        """The key; callers that wait for the same run of the command share its failure."""
+        """The key. Callers that wait for the same run of the command share its failure."""
         while not cancel.cancelled:
             with self._lock:
                 run, mine = self._run or Future(), self._run is None
@@ -348,7 +349,7 @@ class ApiKeys:
         raise ModelAbortedError
 
     def _perform(self, run: Future[tuple[Secret, str | LlmFailure]], cancel: CancelToken) -> None:
-        """Run the command; a cancel cancels `run`, so that one of those who wait for it begins another."""
+        """Run the command; a cancel cancels `run`, so that one of the callers waiting for it begins another run."""
         key: Secret = Secret()
         failure: str | LlmFailure = "could not be run"
         try:
@@ -371,7 +372,7 @@ class ApiKeys:
 
 
 def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
-    """The key and "", or an empty secret and why: a string if the command failed, an LlmFailure if resources did."""
+    """The key and "", or an empty secret and the reason: text if the command failed, an LlmFailure if resources did."""
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True

@@ -1,15 +1,15 @@
-"""Classifies errors of providers: the kind of failure, advice for users, and when to try again.
+"""Classifies errors from providers: the kind of failure, advice for users, and when to try again.
 
 Some cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
-request (400), but waiting does not help: such an error becomes `invalid_request`, with a message that asks for credit.
-A 429 with a header that forbids retries is handled in the same way. Errors about a conversation that is too long become
-`context_exhausted`, and those about refused content become `content_filter`. An error that says that the model takes no
-images becomes an ImagesRefusedError. Otherwise 401 and 403 become `auth`, and 429 becomes `rate_limit`. Redirects and
-all other 4xx except 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006). Everything else
-becomes `server_error`, which is retried.
+request (400), but waiting does not help, so it becomes `invalid_request`, with a message that asks for credit. A 429
+with a header that forbids retries is handled in the same way. Errors about a conversation that is too long become
+`context_exhausted`, and those about refused content become `content_filter`. An error that says that the model does not
+accept images becomes an ImagesRefusedError. Otherwise 401 and 403 become `auth`, and 429 becomes `rate_limit`.
+Redirects and all other 4xx except 408, 409 and 425 become `invalid_request`, which fails at once (REQ-BED-006).
+Everything else becomes `server_error`, which is retried.
 
-A message contains the provider's own error text and nothing else of its answer. That text is bounded and on one line;
-everything in it that looks like a key, and every piece of a configured secret, is masked.
+A message contains the provider's own error text and nothing else from its answer. That text is shortened and put on one
+line; everything in it that looks like a key, and every piece of a configured secret, is masked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from actors.ports import ModelFailedError
 MAX_ERROR_BYTES = 64 << 10
 # Maximum characters of a provider's error text that are passed on.
 MAX_SAID = 400
-# An upper limit for waits (30 days), so that infinity and huge numbers become valid integers.
+# Maximum wait (30 days), so that infinity and huge numbers become valid integers.
 _MAX_RETRY_AFTER_MS = 30 * 86_400_000
 
 _QUOTA = frozenset({
@@ -49,8 +49,8 @@ _QUOTA_TEXT = re.compile(
     r"|budget has been exceeded",
     re.IGNORECASE,
 )
-# Matches the error of a request that is larger than the tokens allowed per minute. The error looks like a rate limit,
-# but no retry of this request can succeed.
+# Matches the error for a request with more tokens than are allowed per minute. The error looks like a rate limit, but
+# no retry of this request can succeed.
 _TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.IGNORECASE)
 _FILTER = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
@@ -102,7 +102,7 @@ _NAMED = {
 _TRY_AGAIN_IN = re.compile(
     r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.IGNORECASE
 )
-# Advice for users by the kind of failure.
+# Advice for users, by kind of failure.
 _ADVICE = {
     ErrorKind.NETWORK: "Check the network and {where} of provider {name}, then send a message.",
     ErrorKind.RESPONSE_TOO_LARGE: "Ask for less in one answer: split a long text or file into several parts.",
@@ -127,18 +127,18 @@ class ImagesRefusedError(ModelFailedError):
 
 
 class ErrorBody(Struct, frozen=True):
-    """A provider's error in one normalized form."""
+    """A provider's error in normalized form."""
 
     names: frozenset[str] = frozenset()
     said: str = ""
     status: int | None = None
-    """The HTTP status that the error itself contains; None if it contains none."""
+    """The HTTP status stated in the error itself; None if there is none."""
     wait_ms: int | None = None
     moderated: bool = False
 
 
 def parse_error_body(payload: bytes) -> ErrorBody:
-    """Parse an error response or an error inside a stream; unknown JSON, or anything else, gives an empty ErrorBody."""
+    """Parse an error response or an error inside a stream. Anything unknown becomes an empty ErrorBody."""
     try:
         outer = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -179,7 +179,7 @@ def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
 
 
 def _wait_ms(error: dict[str, Any], said: str) -> int | None:
-    """The wait in milliseconds in an error's details ("retryDelay": "34s") or its text, or None."""
+    """The wait in milliseconds that an error's details ("retryDelay": "34s") or its text states, or None."""
     details = error.get("details")
     delays = [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
     for delay in delays:
@@ -197,7 +197,7 @@ def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
 ) -> ModelFailedError:
     error_body = parse_error_body(body)
-    if error_body == ErrorBody() and status < 500:  # a gateway's text about servers behind it is not for users
+    if error_body == ErrorBody() and status < 500:  # a gateway's text about the servers behind it is not for users
         said = _plain_text(body)
         error_body = ErrorBody(said=said, wait_ms=_wait_ms({}, said))
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
@@ -236,14 +236,14 @@ def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = Non
 
 
 def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
-    """The error for a page or a file instead of an answer: not retried, because another server has answered."""
+    """The error for a page or file instead of an answer. It is not retried, because some other server has answered."""
     what = redacted(stated, provider.secrets)[:_MAX_TYPE] if stated and not _ANSWER_TYPE.search(stated) else "a page"
     text = f"{what} came instead of a stream; check the base_url of provider {provider.name}"
     return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))
 
 
 def malformed_answer(provider: ProviderConfig, odd: Exception, usage: Usage | None = None) -> ModelFailedError:
-    """The error for an answer that violates the protocol; for JSON that does not fit, it is not retried."""
+    """The error for an answer that violates the protocol; not retried if the answer is valid JSON that does not fit."""
     if isinstance(odd, msgspec.ValidationError):
         return failed_request(provider, ErrorKind.INVALID_REQUEST, f"the answer cannot be read: {odd}", usage)
     return broken_answer(provider, "the answer is malformed", usage)
@@ -252,7 +252,7 @@ def malformed_answer(provider: ProviderConfig, odd: Exception, usage: Usage | No
 def failed_request(
     provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None
 ) -> ModelFailedError:
-    """The error for an answer that is missing or unusable. `text` is the reason, without a period at its end."""
+    """The error for an answer that is missing or unusable. `text` is the reason, without a final period."""
     return ModelFailedError(_advised(provider, kind, f"{provider.name}: {text}."), usage=usage)
 
 
@@ -262,7 +262,7 @@ def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -
 
 
 def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailedError:
-    """The error for an answer beyond the limit of a message. Not retried: the next would cost as much."""
+    """The error for an answer that exceeds the limit of a message; not retried, because a retry would cost as much."""
     text = f"the answer exceeds the limit of {limit}"
     return failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
 
@@ -352,7 +352,7 @@ def _is_filtered(error_body: ErrorBody, status: int) -> bool:
 
 def _is_quota(error_body: ErrorBody, status: int) -> bool:
     named = error_body.names & _QUOTA or any(name.endswith(_QUOTA_SUFFIXES) for name in error_body.names)
-    # An error of Google about a quota per minute has the same text, but also says how long to wait.
+    # Google's error about a per-minute quota has the same text, but also says how long to wait.
     described = status in (400, 403, 429) and error_body.wait_ms is None and _QUOTA_TEXT.search(error_body.said)
     return bool(named or described or status == 402)
 
@@ -367,8 +367,8 @@ def _tail(provider: ProviderConfig, said: str) -> str:
 def redacted(text: str, secrets: tuple[str, ...]) -> str:
     """The beginning of `text` on one line, with secrets masked.
 
-    These are what looks like a key, pieces of at least 8 characters of one of `secrets`, and whole secrets of 4 to 7
-    characters.
+    Masked are anything that looks like a key, any 8 or more successive characters of one of `secrets`, and whole
+    secrets of 4 to 7 characters.
     """
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SAID]).split())
     line = _KEY_LIKE.sub(_MASK, _without_pieces(line, secrets))

@@ -1,4 +1,4 @@
 """The wire protocols of model providers: how requests are encoded and answers are parsed.
 
-`catalog.py` has the table of them, `provider.py` their names and traits.
+`catalog.py` contains the table of protocols, `provider.py` their names and traits.
 """

@@ -1,8 +1,8 @@
 """Common parts of the answer readers of all protocols: tokens, tool calls, text buffers, size limits, final checks.
 
-Most providers report usage only at the end of an answer, some report counts that cannot be. What is missing is
-estimated from the size of the texts in the request and in its answer. The estimate does not know which input tokens the
-provider had in its cache, so all are counted at the full price.
+Most providers report usage only at the end of an answer, and some report impossible counts. Missing counts are
+estimated from the size of the texts in the request and in its answer. The estimate cannot tell which input tokens the
+provider had in its cache, so all of them are counted at the full price.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from actors.ports.models import fixed_tokens
 
 log = logging.getLogger(__name__)
 
-# Higher token counts are reduced to this limit, so that sums of counts fit into 64 bits. No real count reaches it.
+# Higher token counts are reduced to this limit, so that sums of counts fit into 64 bits. Real counts never reach it.
 MAX_TOKENS = 1 << 40
 
 
 class UsageFields(Struct, frozen=True):
-    """Where a protocol reports its token counts, as names of fields; a dot leads to a nested field."""
+    """The names of the fields in which a protocol reports token counts; a dot leads to a nested field."""
 
     prompt: str
     output: str
     cache_read: tuple[str, ...]
-    """Of several, the first one with a count other than 0 is used."""
+    """If there are several, the first one with a count other than 0 is used."""
     cache_write: str
     reasoning: str = ""
-    """Some servers leave the reasoning out of the count of the output."""
+    """Some servers do not include reasoning in the output count."""
     prompt_has_cache: bool = True
-    """Whether the count of the prompt includes what was read from and written to the cache."""
+    """Whether the prompt count includes tokens read from or written to the cache."""
 
     def usage(self, reported: Mapping[str, Any], request: ModelRequest, limits: ModelLimits, received: int) -> Usage:
         """The usage reported for an answer of `received` bytes, without its cost.
 
-        Missing or impossible counts are estimated; an answered prompt is not larger than its window.
+        Missing or impossible counts are estimated. A prompt that was answered cannot have been larger than the window.
         """
         read = next(filter(None, (token_count(reported, path) for path in self.cache_read)), 0)
         written = token_count(reported, self.cache_write) or 0
@@ -88,9 +88,9 @@ def _note(reported: Mapping[str, Any], field: str, request: ModelRequest) -> Non
 
 
 def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None:
-    """The usage after one more report. A 0 replaces no count: some servers end an answer with zeros.
+    """The usage after one more report, which is ignored unless it is an object.
 
-    Only objects count.
+    A 0 never replaces a count, because some servers end an answer with zeros.
     """
     if not isinstance(usage, dict):
         return known
@@ -99,7 +99,7 @@ def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None
 
 
 def token_count(usage: object, path: str = "") -> int | None:
-    """The count at `path`, in any spelling of a whole number, at most MAX_TOKENS; None if it is impossible."""
+    """The count at `path`, however the whole number is written, capped at MAX_TOKENS; None if it is impossible."""
     for name in path.split(".") if path else ():
         usage = usage.get(name) if isinstance(usage, dict) else None
     count = whole_number(usage)
@@ -107,7 +107,7 @@ def token_count(usage: object, path: str = "") -> int | None:
 
 
 def prompt_tokens(request: ModelRequest) -> int:
-    """Estimate a request's input tokens: at least what the provider last counted for the conversation."""
+    """Estimate a request's input tokens, at least as many as the provider last counted for the conversation."""
     said = content_tokens(block for turn in request.turns for block in turn.content)
     return max(request.counted_tokens, fixed_tokens(request.system, request.tools) + said)
 
@@ -117,9 +117,9 @@ _NAME_CHARS = 64
 
 
 def accepted_calls(content: tuple[Content, ...], request: ModelRequest) -> tuple[Content, ...]:
-    """An answer's content with calls that can be stored and sent to every provider.
+    """An answer's content, with its calls changed so that they can be stored and sent to every provider.
 
-    Ids are unique in the conversation, inputs have no lone surrogates, and inputs encoded twice are decoded once.
+    Ids become unique in the conversation, lone surrogates in inputs are replaced, and inputs encoded twice are decoded.
     """
     view = request.view
     recent = {block.id for turn in view.turns[view.settled :] for block in turn.content if isinstance(block, ToolUse)}
@@ -133,9 +133,10 @@ def _repaired(block: Content) -> Content:
 
 
 def call_name(call: ToolUse) -> str:
-    """The call's name as every provider accepts it.
+    """The call's name in a form that every provider accepts.
 
-    An invented name gets an error result, but providers would refuse every later request with it in the history.
+    A call with an invented name gets an error result, but providers would refuse every later request with that name in
+    the history.
     """
     return _FOREIGN.sub("_", call.name[:_NAME_CHARS]) or "unnamed"
 
@@ -143,7 +144,7 @@ def call_name(call: ToolUse) -> str:
 def call_arguments(call: ToolUse) -> bytes:
     """The call's input as a JSON object.
 
-    An invalid one, whose call got an error result, is wrapped in an object, because providers refuse it in a history.
+    An invalid input, whose call got an error result, is wrapped in an object, because providers refuse it in a history.
     """
     raw = call.input.encode("utf-8", "replace")
     if not raw.strip():
@@ -156,27 +157,27 @@ def call_arguments(call: ToolUse) -> bytes:
     return msgspec.json.encode({"INVALID_JSON": call.input})
 
 
-# The default of fields of type Raw (undecoded JSON): the value if the provider did not send the field.
+# The default for fields of type Raw (undecoded JSON) that the provider did not send.
 ABSENT = Raw(b"")
 
-# Maximum number of content blocks of one answer. Each block adds some bytes to the message that clients get, and the
-# size of this message is limited, too.
+# Maximum number of content blocks in one answer. Each block adds some bytes to the message that clients get, and the
+# size of that message is limited, too.
 MAX_BLOCKS = 2_048
 
 # Maximum bytes that one byte of text takes when it is escaped in JSON. The raw JSON of a reasoning block contains its
-# text and other data, so the other data have at least the size of the JSON minus this many times that of the text.
+# text and other data, so the other data is at least as large as the JSON minus this many times the size of the text.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
 
 
 def is_present(raw: Raw) -> bool:
-    """Whether a field that is kept as undecoded JSON was present and not null."""
+    """Whether a field that is kept as undecoded JSON was sent and is not null."""
     return bytes(raw) not in (b"", b"null")
 
 
 class PreparedRequest(Struct, frozen=True):
-    """A request, and what else is needed to encode it and to read its answer: settings and limits of the model."""
+    """A request with the model's settings and limits, which are needed to encode it and to read its answer."""
 
     provider: ProviderConfig
     info: ModelInfo
@@ -184,15 +185,15 @@ class PreparedRequest(Struct, frozen=True):
     request: ModelRequest
 
     def reasoning(self, text: str, raw: str = "") -> Reasoning:
-        """A block marked as this model's; `raw` is its JSON, which later requests send back."""
+        """A reasoning block marked as this model's; `raw` is its JSON, which later requests send back."""
         return Reasoning(text, self.info.protocol, self.info.name, raw, self.info.provider)
 
     def call(self, identity: str, name: str, arguments: str, own: str = "") -> ToolUse:
-        """A tool call. `own` is a JSON object, which later requests send back to this model; "" for none."""
+        """A tool call. `own` is a JSON object that later requests send back to this model; "" for none."""
         return ToolUse(identity, name, arguments, own=self.reasoning("", own) if own else None)
 
     def can_echo(self, block: Content | None) -> TypeGuard[Reasoning]:
-        """Whether `block` is reasoning of this model and protocol of this provider that can be sent back."""
+        """Whether `block` is reasoning from this provider, model and protocol that can be sent back."""
         return (
             isinstance(block, Reasoning)
             and bool(block.raw)
@@ -201,7 +202,7 @@ class PreparedRequest(Struct, frozen=True):
         )
 
     def own_fields(self, call: ToolUse) -> dict[str, Any]:
-        """The fields that a call must have in requests to this model because its provider sent them with it."""
+        """The fields that a call must have in requests to this model because the provider sent them with the call."""
         return msgspec.json.decode(call.own.raw, type=dict[str, Raw]) if self.can_echo(call.own) else {}
 
     def priced(self, usage: Usage) -> Usage:
@@ -218,14 +219,14 @@ class Stop(Struct, frozen=True):
     context_full: bool = False
 
 
-# The meaning of the stop reasons with which providers, and servers in front of them, report a full context window.
+# The meaning of the stop reasons with which providers, or servers in front of them, report a full context window.
 WINDOW_STOPS = dict.fromkeys(
     ("model_context_window_exceeded", "model_length"), Stop(end_turn=False, truncated=True, context_full=True)
 )
 
 
 class AnswerReader(ABC):
-    """Builds one answer from a stream or a complete body. Not thread-safe; used by the request's thread."""
+    """Builds one answer from a stream or a complete body. Not thread-safe; used on the request's thread."""
 
     USAGE: ClassVar[UsageFields]
 
@@ -235,9 +236,9 @@ class AnswerReader(ABC):
         self._reported: dict[str, Any] | None = None
         self.size = ContentSize()
         self.complete = False
-        """Whether the marker of the answer's end has arrived. A stream that ends before this marker is an error."""
+        """Whether the marker that ends the answer has arrived. A stream that ends before this marker is an error."""
         self.finished = False
-        """Whether the stream need not be read any further: the answer has ended, and no token counts can follow."""
+        """Whether reading can stop, because the answer has ended and no token counts can follow."""
 
     @property
     def usage(self) -> Usage | None:
@@ -248,7 +249,7 @@ class AnswerReader(ABC):
 
     @property
     def cut_off_usage(self) -> Usage | None:
-        """The usage if the answer is cut off now, estimated where not reported; None if nothing has arrived."""
+        """The usage if the answer is cut off now, estimated where it was not reported; None if nothing has arrived."""
         told = self.usage
         if not self.size.begun or (told is not None and self.complete):
             return told
@@ -261,7 +262,7 @@ class AnswerReader(ABC):
         """Process the next event.
 
         Raises ModelFailedError for a reported error; msgspec.DecodeError, UnicodeDecodeError or RecursionError if the
-        event is not JSON; and msgspec.ValidationError if it does not fit the protocol.
+        event is not JSON; msgspec.ValidationError if it does not fit the protocol.
         """
 
     @abstractmethod
@@ -270,7 +271,7 @@ class AnswerReader(ABC):
 
     @abstractmethod
     def answer(self) -> ModelAnswer:
-        """The answer. Raises ModelFailedError if the marker of its end has not arrived, or reports a failure."""
+        """The answer. Raises ModelFailedError if the marker that ends it has not arrived, or reports a failure."""
 
     def _count(self, usage: object) -> None:
         self._reported = merged(self._reported, usage)
@@ -282,7 +283,7 @@ class AnswerReader(ABC):
 class ContentSize:
     """The size of one answer's content.
 
-    Counted while it streams, to stop an oversized answer, and again for the complete one.
+    It is counted while the answer streams, to stop an oversized one, and again for the complete answer.
     """
 
     def __init__(self) -> None:
@@ -290,7 +291,7 @@ class ContentSize:
         self.bytes = 0
         self._blocks = 0
         self.excess = ""
-        """The exceeded limit, as text for users; "" if none is exceeded."""
+        """The exceeded limit, worded for users; "" if none is exceeded."""
 
     @classmethod
     def of(cls, content: tuple[Content, ...]) -> ContentSize:
@@ -325,7 +326,7 @@ class ContentSize:
 
 
 class TextBuffer:
-    """Collects the chunks of one block of text or reasoning; also counts each chunk, and passes it to the sink."""
+    """Collects the chunks of one block of text or reasoning; counts each chunk and passes it to the sink."""
 
     def __init__(self, sink: ModelSink | None, size: ContentSize, *, reasoning: bool = False) -> None:
         self._sink = sink
@@ -348,7 +349,7 @@ class TextBuffer:
             self._part = len(self._chunks)
 
     def settle(self, text: str) -> None:
-        """Replace the current part by its final form; the sink gets what the chunks did not contain."""
+        """Replace the current part with its final form; the sink gets whatever the chunks did not contain."""
         if not text:
             return
         preview = "".join(self._chunks[self._part :])
@@ -365,18 +366,18 @@ class TextBuffer:
 def build_answer(
     prepared: PreparedRequest, content: tuple[Content, ...], stop: Stop, usage: Usage | None
 ) -> ModelAnswer:
-    """Check a complete answer.
+    """Build and check a complete answer.
 
-    Calls get ids and inputs that every provider accepts. A refusal has no calls, and an answer of reasoning alone no
-    content. Raises ModelFailedError: content_filter for a refusal without text, response_too_large beyond the limits of
-    one message.
+    Calls get ids and inputs that every provider accepts. Calls are dropped from a refusal, and so is all content of an
+    answer that has only reasoning. Raises ModelFailedError: content_filter for a refusal without text,
+    response_too_large beyond the limits of one message.
     """
     content = tuple(map(_joined, content))
     if excess := ContentSize.of(content).excess:
         raise provider_errors.too_large(prepared.provider, excess, usage)
     blocks = accepted_calls(content, prepared.request)
     if stop.refusal:
-        # The refusal may have interrupted a call in the middle of its input.
+        # The refusal may have cut off a call in the middle of its input.
         blocks = tuple(block for block in blocks if not isinstance(block, ToolUse))
         if not any(isinstance(block, Text) and block.text.strip() for block in blocks):
             raise provider_errors.filtered(prepared.provider, stop.said, usage)
@@ -387,7 +388,7 @@ def build_answer(
 
 
 def _fills_window(prepared: PreparedRequest, blocks: tuple[Content, ...], usage: Usage | None) -> bool:
-    """Whether the window has no room left: the tokens, reported or estimated, fill it, or there was room for none."""
+    """Whether the window is full: the reported or estimated tokens fill it, or there was no room for any output."""
     if usage is None:
         used = prompt_tokens(prepared.request) + tokens_of(ContentSize.of(blocks).bytes)
         return used >= prepared.info.usable_window

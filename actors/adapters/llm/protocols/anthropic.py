@@ -64,10 +64,10 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
-    """The body as JSON, the same bytes for the same turns.
+    """The body as JSON; the same turns always give the same bytes.
 
-    Otherwise the provider's cache would miss, and it would reject thinking blocks that are sent back. It refuses
-    sampling parameters, so none are sent.
+    Otherwise the provider's cache would miss, and the provider would reject thinking blocks that are sent back. It
+    refuses sampling parameters, so none are sent.
     """
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "max_tokens": prepared.limits.reserved_output, "stream": True}
@@ -91,7 +91,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
 
 
 def joint(before: str, role: str) -> bytes:
-    """The separator between turns of the roles `before` ("" for none) and `role`; equal roles share a message."""
+    """The separator between turns with the roles `before` ("" for none) and `role`; equal roles share a message."""
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]
@@ -194,7 +194,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _HEAD = msgspec.json.Decoder(dict[str, Any])
 _INPUT = msgspec.json.Decoder(_Input)
-# The types of blocks that can have deltas of one kind only; see _Delta.kind.
+# The types of blocks whose deltas are all of one kind; see _Delta.kind.
 _PLAIN = frozenset({"text", "thinking", "tool_use"})
 
 # The meaning of the known stop reasons; all others ("end_turn", "stop_sequence", and future ones) end the turn.
@@ -237,7 +237,7 @@ class _Block:
             self._signature = delta.signature
 
     def settle(self, raw: Raw) -> None:
-        """Replace the block by its final form, which the deltas previewed."""
+        """Replace the block with its final form, which the deltas previewed."""
         self._begin(raw)
         self._text.settle(self._given)
         if self._head.get("input"):
@@ -259,7 +259,7 @@ class _Block:
                 return None
 
     def _thinking(self) -> str:
-        """The JSON of this reasoning block for later requests: the provider's own bytes, or built from deltas."""
+        """The JSON of this reasoning block for later requests: the provider's own bytes, or JSON built from deltas."""
         if self._signature is None and self._text.text == self._given:
             return self._raw.decode()
         block = self._head | {"thinking": self._text.text}
@@ -281,7 +281,7 @@ class AnthropicReader(AnswerReader):
         super().__init__(prepared, sink)
         self._blocks: list[_Block] = []
         self._places: dict[int | None, _Block] = {}
-        """The last block that began at each index; under None, the last one of all."""
+        """The last block that began at each index; under None, the last block of all."""
         self._stop_reason: str | None = None
         self._details: _Details | None = None
 
@@ -338,14 +338,14 @@ class AnthropicReader(AnswerReader):
         return block
 
     def _block(self, place: object, kind: object) -> _Block:
-        """The block of a delta of this kind. Begin one if it was not announced: some servers do not."""
+        """The block to which a delta of this kind belongs. Begins one if the server did not announce it."""
         block = self._places.get(whole_number(place))
         if block is None or (block.kind in _PLAIN and block.kind != kind):
             return self._begin(place, Raw(msgspec.json.encode({"type": kind})))
         return block
 
     def _settle(self, message: _Message) -> None:
-        """Take a complete message, which the blocks of the stream previewed."""
+        """Take a complete message, which the streamed blocks previewed."""
         size = self.size if self._sink is None else ContentSize()  # the preview is counted already
         if message.blocks:
             self._blocks = [_Block(raw, None, size) for raw in message.blocks]

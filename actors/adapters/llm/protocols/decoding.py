@@ -1,7 +1,7 @@
 """Decodes what providers send: streams of server-sent events, and JSON that differs from what their protocol says.
 
 The readers of all protocols use these functions for the fields in which servers differ, so that an oddity known from
-one protocol is read in all of them. A value that has no meaning raises msgspec.ValidationError.
+one protocol is understood in all of them. A meaningless value raises msgspec.ValidationError.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 _BOM = b"\xef\xbb\xbf"
 
-# Maximum bytes of one event, and of an answer that comes as one JSON body.
+# Maximum bytes of one event, or of an answer that arrives as one JSON body.
 MAX_EVENT_BYTES = 8 << 20
 
 Kind: TypeAlias = Literal["text", "reasoning", "refusal"]
@@ -33,7 +33,7 @@ _HALVES = re.compile(f"({_HIGH}{_HALF}[dD][c-fC-F][0-9a-fA-F]{{2}})|{_HALF}[dD][
 _OPEN = re.compile(f"{_HIGH}$")
 
 _KINDS: Mapping[str, Kind] = {"thinking": "reasoning", "reasoning": "reasoning", "refusal": "refusal"}
-# The fields of a text part that contain text or further parts.
+# The fields of a text part that may contain text or further parts.
 _TEXTS = ("text", "value", "content", "thinking", "reasoning", "summary", "refusal")
 # The fields, such as signatures, that a provider adds to a tool call and needs back; see `own_fields`.
 _OWN = (
@@ -45,7 +45,7 @@ _OWN = (
     "toolset_name",
     "namespace",
 )
-# The fields of a fragment that continue those of the fragment before it; all others replace them.
+# The fields of a fragment that are appended to those of the previous fragment; all others replace them.
 _GROWING = frozenset({"text", "summary", "thinking", "data"})
 
 
@@ -59,7 +59,7 @@ class SseTooLargeError(Exception):
 
 
 class SseParser:
-    """Incremental parser of one stream. Not thread-safe.
+    """Incremental parser for one stream. Not thread-safe.
 
     Lines end with CR, LF or CRLF, even across chunks. A BOM and comments are skipped; `id` and `retry` are ignored,
     since a model request is never resumed. An unfinished event is never returned.
@@ -67,7 +67,7 @@ class SseParser:
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
-        # The beginning of the next event, with LF as line end.
+        # The beginning of the next event, with LF line endings.
         self._buffer = bytearray()
         self._after_cr = False
         self._at_start = True
@@ -110,9 +110,9 @@ class SseParser:
 
 
 def mark_halves(data: bytes) -> bytes:
-    """JSON with markers in place of escapes of lone surrogates, which no decoder accepts.
+    """JSON with markers in place of escaped lone surrogates, which no decoder accepts.
 
-    Some servers split a pair over two deltas: `join_halves` joins the marked halves.
+    Some servers split a pair over two deltas; `join_halves` joins the marked halves.
     """
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
@@ -120,7 +120,7 @@ def mark_halves(data: bytes) -> bytes:
 
 
 def join_halves(text: str) -> str:
-    """Text with the character in place of two marked halves, and U+FFFD in place of a lone one."""
+    """Replace each pair of marked halves with its character, and each lone marked half with U+FFFD."""
     return _HALVES.sub(_joined, text) if _HALF in text else text
 
 
@@ -138,19 +138,19 @@ def open_half(text: str) -> int:
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """JSON text with U+FFFD in place of every escape of a lone surrogate, which cannot be stored or sent."""
+    """JSON text with U+FFFD in place of every escaped lone surrogate, which cannot be stored or sent."""
     return join_halves(mark_halves(text.encode("utf-8", "replace")).decode())
 
 
 def word(value: object) -> str:
-    """An id, a name or another short string, which may have come as a number; "" if there is none."""
+    """An id, a name or another short string, which may have been sent as a number; "" if there is none."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 
 def whole_number(value: object) -> int | None:
-    """A whole number in any spelling: 12, 12.0 or "12"; None for anything else."""
+    """A whole number written as 12, 12.0 or "12"; None for anything else."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
     if isinstance(value, float):
@@ -159,14 +159,14 @@ def whole_number(value: object) -> int | None:
 
 
 def json_text(value: object) -> str:
-    """JSON text, such as a tool's arguments, which may have come as the value itself; "" if there is none."""
+    """JSON text, such as a tool's arguments, which may have been sent as the value itself; "" if there is none."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def object_text(text: str) -> str:
-    """The JSON text of an object from JSON strings around it, if it was encoded more than once; else `text`."""
+    """Unwrap the JSON text of an object that was encoded as a JSON string, perhaps repeatedly; else return `text`."""
     inner = text
     try:
         while inner.lstrip().startswith('"'):
@@ -203,7 +203,7 @@ def text_in(value: Any) -> str:
 
 
 def own_fields(call: Mapping[str, Any]) -> str:
-    """The fields of a call that its provider needs back in later requests, as JSON; "" if there are none."""
+    """The fields of a call that the provider needs back in later requests, as JSON; "" if there are none."""
     found = {field: call[field] for field in _OWN if call.get(field) is not None}
     return json.dumps(found, ensure_ascii=False) if found else ""
 

@@ -1,4 +1,4 @@
-"""Common parts of the encoders of all protocols: parts of turns, schemas of tools, and turns that are encoded once."""
+"""Code that the encoders of all protocols share: parts of turns, tool schemas, and turns that are encoded only once."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from actors.core.context import ReasoningEffort
 from actors.core.history import Prefix, ProviderView, Turn
 from actors.ports import ImageView, ToolSpec
 
-# Keywords that providers refuse at the top level of a schema, but accept inside it.
+# Keywords that providers refuse at the top level of a schema but accept inside it.
 NOT_AT_THE_TOP = ("oneOf", "anyOf", "allOf", "not", "enum")
 
 
 def for_providers(tool: ToolSpec) -> ToolSpec:
-    """The tool as providers accept it: keywords that they refuse at the top of a schema move to the description.
+    """The tool in a form that providers accept: keywords refused at the top of a schema move to the description.
 
     No check is lost, because the input is validated against the whole schema.
     """
@@ -52,7 +52,7 @@ ENCODER = msgspec.json.Encoder()
 
 
 def encoded_tools(tools: Iterable[ToolSpec], form: Callable[[ToolSpec], dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tools in the form of a protocol, with schemas that providers accept."""
+    """The tools in a protocol's `form`, with schemas that providers accept."""
     return [form(for_providers(tool)) for tool in tools]
 
 
@@ -80,12 +80,12 @@ def image_placeholder(image: Image) -> str:
 
 
 def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
-    """The scaled-down image that the model gets; None if `image_placeholder` has to replace the image."""
+    """The scaled-down image that the model gets; None if `image_placeholder` must replace the image."""
     return prepared.request.view_of(image) if prepared.info.images else None
 
 
 def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
-    """A tool result without the images that the model can see, and the scaled-down copies of these images."""
+    """A tool result without the images that the model can see, and the scaled-down copies of those images."""
     if not isinstance(result, ToolSuccess) or not result.images:
         return result, ()
     views = [(image, view_of(image, prepared)) for image in result.images]
@@ -96,9 +96,9 @@ def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[Tool
 def results_and_parts(
     content: Sequence[Content], prepared: PreparedRequest, result_of: Callable[[str, str], dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[str | ImageView]]:
-    """The tool results of a user turn, made by `result_of(call id, text)`, and its texts and images.
+    """The tool results in a user turn, made by `result_of(call id, text)`, and the turn's texts and images.
 
-    OpenAI's protocols have no flag for a failed call, and only user messages take images on every server.
+    OpenAI's protocols have no flag for a failed call, and only user messages may contain images on every server.
     """
     results: list[dict[str, Any]] = []
     parts: list[str | ImageView] = []
@@ -112,7 +112,7 @@ def results_and_parts(
 
 
 def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
-    """The texts and images of a user turn in their order, without blank texts or tool results."""
+    """The texts and images of a user turn in order, without blank texts or tool results."""
     parts: list[str | ImageView] = []
     for block in content:
         if isinstance(block, Image):
@@ -141,18 +141,18 @@ def json_elements(parts: Iterable[Any]) -> bytes:
 
 
 def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes | bytearray) -> bytes:
-    """Encode the object `head` with one more member `key`, an array of `elements`, which are encoded already."""
+    """Encode the object `head` with one more member `key`, an array of the already encoded `elements`."""
     return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', *elements, b"]}"))
 
 
 def openai_head(
     prepared: PreparedRequest, limit_field: str, tool: Callable[[ToolSpec], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the bodies of OpenAI's protocols have in common; `limit_field` limits the answer, "" for no limit."""
+    """The fields that request bodies of OpenAI's protocols share; `limit_field` limits the answer ("" for no limit)."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
     if (prepared.info.known or request.max_output) and limit_field:
-        # If neither the model's limits are known nor the request has a limit, the server's default is used.
+        # If the model's limits are unknown and the request sets no limit, the server's default is used.
         head[limit_field] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.cache_key or request.conversation_id
@@ -170,18 +170,18 @@ def effort_name(effort: ReasoningEffort) -> str:
 
 
 def json_schema_format(output: NativeOutput) -> dict[str, Any]:
-    """The JSON Schema that a run's final answer must fit, in the form of OpenAI's API and of APIs like it."""
+    """The JSON Schema that a run's final answer must fit, in the form used by OpenAI's API and similar ones."""
     return {"name": "output", "schema": output.schema, "strict": output.strict}
 
 
-# Returns the separator before an encoded turn, given the roles of the previous turn ("" for none) and of this turn.
+# Returns the separator before an encoded turn, given the role of the previous turn ("" for none) and that of this turn.
 Joint = Callable[[str, str], bytes]
 # Encodes a turn; returns b"" if no part of the turn can be sent.
 Encode = Callable[["Turn"], bytes]
 
 
 def comma(before: str, _role: str) -> bytes:
-    """The separator before a turn that is an element of a JSON array: b"" before the first one."""
+    """The separator before a turn that is an element of a JSON array; b"" before the first one."""
     return b"," if before else b""
 
 
@@ -190,7 +190,7 @@ class EncodedTurns:
         self._joint = joint
         self.data = bytearray()
         self.role = role
-        """The role of the last added turn; before the first `add`, that of the turn before these turns, "" for none."""
+        """The role of the last added turn or, before the first `add`, of the turn that precedes these; "" for none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
         """Encode further turns and append them. Raises what `encode` raises."""
@@ -201,7 +201,7 @@ class EncodedTurns:
 
 
 class EncodedPrefix:
-    """The encoded beginning of a conversation: those turns of its last request that no longer change."""
+    """The encoded beginning of a conversation: the turns of its last request that no longer change."""
 
     def __init__(self, form: Hashable, joint: Joint) -> None:
         self.form = form
@@ -210,11 +210,11 @@ class EncodedPrefix:
 
     @property
     def held(self) -> int:
-        """The size of the encoded turns in bytes. The turns before encoding do not count: other objects hold them."""
+        """The size of the encoded turns in bytes, without the original turns, which other objects hold anyway."""
         return sys.getsizeof(self.encoded.data)
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
-        """Append those turns of `view`, which begins with this prefix, that no longer change.
+        """Append the turns that no longer change from `view`, which begins with this prefix.
 
         Raises what `encode` raises.
         """
@@ -225,13 +225,12 @@ class EncodedPrefix:
 class PrefixCache:
     """Keeps one encoded prefix per conversation, so that a request encodes only its new turns. Thread-safe.
 
-    Beyond `max_bytes` together, the least recently used are dropped.
+    If they exceed `max_bytes` in total, the least recently used are dropped.
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max = max_bytes
-        # Guards _kept and _held. A prefix is taken out of the cache before it grows, so encoding does not need the
-        # lock.
+        # Guards _kept and _held. A prefix is taken out of the cache before it grows, so encoding needs no lock.
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, EncodedPrefix] = OrderedDict()
         self._held = 0
@@ -242,10 +241,10 @@ class PrefixCache:
         return self._held
 
     def pop(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
-        """Remove the conversation's prefix and return it, or an empty one if it does not fit.
+        """Remove and return the conversation's prefix, or return an empty one if the stored prefix does not fit.
 
-        It fits if `view` begins with it, and it was encoded for the same `form`: all else on which the encoding
-        depends.
+        It fits if `view` begins with it and it was encoded for the same `form`, which is everything else that the
+        encoding depends on.
         """
         with self._lock:
             kept = self._remove(conversation_id)
@@ -254,7 +253,7 @@ class PrefixCache:
         return kept
 
     def put(self, conversation_id: str, prefix: EncodedPrefix) -> None:
-        """Keep a prefix for the next request of the conversation."""
+        """Keep a prefix for the conversation's next request."""
         with self._lock:
             self._remove(conversation_id)
             self._entries[conversation_id] = prefix

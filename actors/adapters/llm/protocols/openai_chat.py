@@ -51,7 +51,7 @@ from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
 PATH = "/chat/completions"
 
-# Gateways mark the reasoning of other providers with these fields of a message, and always need them back.
+# Gateways put the reasoning of other providers in these fields of a message, and always need them back.
 DETAILS = ("reasoning_details", "thinking_blocks")
 
 
@@ -97,7 +97,7 @@ def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]
 
 
 def _content(parts: list[str | ImageView]) -> Any:
-    """A plain text, or a list of parts if there are images: not every server accepts a list."""
+    """A plain string, or a list of parts only if there are images, because not every server accepts a list."""
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n\n".join(texts)
@@ -114,7 +114,7 @@ def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[
     message: dict[str, Any] = {"role": "assistant", "content": text or None}
     calls = [block for block in content if isinstance(block, ToolUse)]
     echo = prepared.provider.echo_reasoning
-    # Reasoning models need their reasoning with their calls; some servers refuse reasoning with plain answers.
+    # Reasoning models need their reasoning back with their calls; some servers refuse reasoning with plain answers.
     echoes = echo == "always" or (echo == "calls" and bool(calls))
     for block in content:
         if prepared.can_echo(block):
@@ -160,13 +160,13 @@ class _Chunk(Struct):
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _DONE = b"[DONE]"
 
-# An upper limit in dollars for the reported cost of an answer; a higher cost is an error of the server and is ignored.
+# Maximum reported cost of an answer in dollars; a higher cost is a server error and is ignored.
 MAX_COST = 1_000_000
 
 _CUT = Stop(end_turn=False, truncated=True)
 _REFUSED = Stop(refusal=True)
 
-# The meaning of the known stop reasons; all others ("stop", and those of other servers) end the turn.
+# The meaning of the known stop reasons; all others ("stop", and those of unknown servers) end the turn.
 _STOPS = {
     "tool_calls": Stop(end_turn=False),
     "function_call": Stop(end_turn=False),
@@ -179,7 +179,7 @@ _STOPS = {
     "sensitive": _REFUSED,
 }
 
-# The stop reasons of a server that failed, although it closed the stream properly.
+# The stop reasons of servers that failed, although they closed the stream properly.
 _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
 
 
@@ -201,7 +201,10 @@ class _Call:
         self._size.add(arguments)
 
     def is_over(self, identity: str, name: str) -> bool:
-        """Whether a fragment begins another call: some servers give all calls one index, others no ids either."""
+        """Whether a fragment begins another call.
+
+        Some servers give all calls the same index, and some of these servers give them no ids either.
+        """
         if identity and self._id:
             return identity != self._id
         return bool(name and self._name) and (name != self._name or self._is_complete())
@@ -239,14 +242,14 @@ class _Message:
             self._say(delta.refusal, "refusal")
         for fragment in delta.tool_calls or ():
             self._add_call(fragment)
-        if delta.function_call and not delta.tool_calls:  # the field before there were several calls
+        if delta.function_call and not delta.tool_calls:  # the older field, for a single call
             self._add_call({"function": delta.function_call})
         if delta.reasoning_details or delta.thinking_blocks:
             for field in DETAILS:
                 self._details.setdefault(field, []).extend(getattr(delta, field) or ())
 
     def settle(self, final: _Message) -> None:
-        """Take the final form of the message, which the deltas previewed."""
+        """Accept the final form of the message, which the deltas previewed."""
         for kind, buffer in final._texts.items():
             self._texts[kind].settle(buffer.text)
         self.calls = final.calls or self.calls
@@ -258,7 +261,7 @@ class _Message:
             self._texts["reasoning" if inner == "reasoning" else "text"].add(text)
 
     def _add_call(self, fragment: dict[str, Any]) -> None:
-        """Append a fragment to the call with its index, or to the last call if it has no index; else begin a call."""
+        """Append a fragment to the call with its index (without an index, to the last call), or begin a new call."""
         given = fragment.get("function")
         function = given if isinstance(given, dict) else {}
         index = whole_number(fragment.get("index"))
@@ -294,7 +297,7 @@ class OpenAiChatReader(AnswerReader):
         super().__init__(prepared, sink)
         self._message = _Message(sink, self.size)
         self._previewed = False
-        """Whether deltas came, so that a message in the stream is their final form."""
+        """Whether deltas have arrived, so that a message in the stream is their final form."""
         self._finish_reason = ""
 
     def event(self, event: SseEvent) -> None:

@@ -44,7 +44,7 @@ PATH = "/responses"
 class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The phase of an answer that a text belongs to, as named by the model.
 
-    Stored as the `raw` of a Reasoning block before the text; models that report phases need them again.
+    It is stored as the `raw` of a Reasoning block before the text, because models that report phases need them back.
     """
 
     phase: str
@@ -160,7 +160,7 @@ class _Event(Struct):
 
     @property
     def place(self) -> int | None:
-        """The place of the event's item in the answer; None if the server does not count items."""
+        """The index of the event's item in the answer; None if the server does not number items."""
         return whole_number(self.output_index)
 
 
@@ -176,8 +176,8 @@ _END = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-# The meaning of the known reasons why an answer is incomplete. An answer with another reason does not end the turn:
-# the next request lets the model continue.
+# The meaning of the known reasons why an answer is incomplete. After any other reason the turn does not end: the next
+# request lets the model continue.
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
@@ -185,7 +185,7 @@ _CUTS = {
 }
 
 
-# The events about text, by the middle of their names ("response.….delta").
+# The middle parts of the names of events about text ("response.….delta").
 _TEXTS = frozenset(
     {"output_text", "refusal", "content_part", "reasoning_text", "reasoning_summary_text", "reasoning_summary_part"}
 )
@@ -211,16 +211,16 @@ class _Growing:
         return bool(self._raw)
 
     def has_id_of(self, item: dict[str, Any]) -> bool:
-        """Whether `item` has the id of this item, or that of its call."""
+        """Whether `item` has the same id as this item, or the same call id."""
         return any(word(item.get(field)) and item[field] == self._head.get(field) for field in ("id", "call_id"))
 
     def add(self, part: tuple[bool, int], delta: object) -> None:
-        """Append a delta to a part of the text: whether it is one of the summary, and its number."""
+        """Append a delta to a part of the text; `part` is whether it belongs to the summary, and its number."""
         self._go_to(part)
         self._text.add(text_in(delta))
 
     def settle(self, part: tuple[bool, int], final: object) -> None:
-        """Replace a part of the text by its final form."""
+        """Replace a part of the text with its final form."""
         self._go_to(part)
         self._text.settle(text_in(final))
 
@@ -242,7 +242,7 @@ class _Growing:
         self._head["name"] = self._head.get("name") or event.name
 
     def done(self, raw: Raw) -> None:
-        """Store the final form of the item, and pass to the sink what it adds to the streamed text."""
+        """Store the item's final form, and pass on to the sink whatever it adds to the streamed text."""
         self._head |= _ITEM.decode(raw)
         self._raw = bytes(raw)
         final, preview = self._final_text(), self._text.text
@@ -359,13 +359,14 @@ class OpenAiResponsesReader(AnswerReader):
         return self._item(event, kind) or self._begin(_Event(output_index=event.output_index, item=head))
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
-        """The item of an event, by place, by id, or the last unfinished one of its type; None if there is none."""
+        """An event's item, found by index or id, or else the last unfinished one of its type; None if there is none."""
         head = _ITEM.decode(event.item) if is_present(event.item) else {"type": kind, "id": event.item_id}
         candidates = [item for item in reversed(self._items) if item.kind == word(head.get("type"))]
         named = next((item for item in candidates if item.has_id_of(head)), None)
         if event.place is not None and all(item.place is not None for item in candidates):
             placed = next((item for item in candidates if item.place == event.place), None)
-            # Some servers give all items one place: a finished item there is another one if its id is another.
+            # Some servers give all items the same index: a finished item with a different id is not the item of this
+            # event.
             return named if placed and placed.finished and word(head.get("id")) else placed
         return named or next((item for item in candidates if not item.finished), None)
 
@@ -385,9 +386,9 @@ class OpenAiResponsesReader(AnswerReader):
         self.complete = self.finished = self._stop is not None
 
     def _settle(self, output: Sequence[Raw], *, whole: bool) -> None:
-        """Take the final items, which the streamed ones previewed.
+        """Accept the final items, which the streamed ones previewed.
 
-        Others stay if there are none, or without `whole`.
+        Streamed items that are missing from `output` are kept if it is empty or not `whole`.
         """
         streamed, self._items = self._items, []
         for raw in output:

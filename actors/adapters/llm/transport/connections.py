@@ -1,7 +1,7 @@
 """Sockets that a cancel can shut down at any time, even before the first packet; and the errors of requests.
 
 Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing the socket from another
-thread does not. So every socket is given to its exchange before it connects.
+thread does not. Every socket is therefore given to its exchange before it connects.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from actors.core.errors import ErrorKind
 
 Result = TypeVar("Result")
 
-# SO_LINGER value that makes close() send a TCP RST. After a normal close, a server that is blocked on a full receive
-# window would notice only after about a minute.
+# SO_LINGER value that makes close() send a TCP RST. After a normal close, a server that is blocked because this side's
+# receive window is full would notice only after about a minute.
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -54,10 +54,10 @@ class NotDeliveredError(TransportError):
 
 
 class Exchange:
-    """One attempt of a request: the socket that a cancel shuts down, and the time limits of the present phase.
+    """One attempt at a request: the socket that a cancel shuts down, and the time limit of the current phase.
 
-    It holds a duplicate of the socket: TLS replaces the one that it wraps, but a shutdown of the duplicate acts all the
-    same. Only `abort` is thread-safe.
+    It holds a duplicate of the socket, because TLS replaces the socket that it wraps; a shutdown of the duplicate still
+    works. Only `abort` is thread-safe.
     """
 
     def __init__(self, timeouts: Timeouts, *, fresh: bool) -> None:
@@ -66,16 +66,16 @@ class Exchange:
         """Whether the request must not be sent on a kept connection."""
         self.sent = 0
         self.overhead = 0
-        """How many bytes arrived since the last content."""
+        """How many bytes have arrived since the last content."""
         self.idle = math.inf
-        # This lock is held while the duplicate is closed or shut down: a cancel must not affect a descriptor that was
-        # closed and is in use again for something else.
+        # This lock is held while the duplicate is closed or shut down, because a cancel must not affect a descriptor
+        # that was closed and is already in use for something else.
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self.aborted = False
 
     def abort(self) -> None:
-        """Shut down the present socket, and every socket that is passed to `publish` later. Never blocks or raises."""
+        """Shut down the current socket, and every socket that is passed to `publish` later. Never blocks or raises."""
         with self._lock:
             self.aborted = True
             self._shutdown()
@@ -97,7 +97,7 @@ class Exchange:
             former.close()
 
     def close(self) -> bool:
-        """Close the duplicate; return whether `abort` was not called, and can no longer do anything. Idempotent."""
+        """Close the duplicate, after which `abort` has no effect; return whether it was never called. Idempotent."""
         with self._lock:
             sock, self._socket = self._socket, None
             if sock is not None:
@@ -121,11 +121,11 @@ class Exchange:
         self._deadline, self._late = time.monotonic() + seconds, late
 
     def within(self, sock: socket.socket, event: int, operation: Callable[[], Result]) -> Result:
-        """Do an operation of a non-blocking socket, waiting for `event` until the phase ends.
+        """Perform an operation on a non-blocking socket, waiting for `event` until the phase ends.
 
         Raises TransportTimeoutError or OSError.
         """
-        # A socket with a time limit would take three system calls for each operation, even if it need not wait.
+        # A socket with a timeout would make three system calls for each operation, even if it need not wait.
         while (left := self._deadline - time.monotonic()) > 0:
             try:
                 return operation()
@@ -142,14 +142,14 @@ class Exchange:
 def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
     """Connect to the first address of `host` that accepts. Raises TransportError.
 
-    In `timeouts.connect` after name resolution, which no cancel interrupts: it blocks this thread until then, but no
-    other waits for it.
+    Connecting may take `timeouts.connect` after name resolution, which a cancel cannot interrupt: it blocks this
+    thread, but no other thread waits for it.
     """
     failure = TransportError(f"cannot resolve the host name {host}")
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if out_of_file_descriptors():  # the resolver's error does not name this as the cause
+        if out_of_file_descriptors():  # the resolver's error does not say so
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
         raise failure from None
     timeout = exchange.timeouts.connect

@@ -1,7 +1,8 @@
-"""HTTP requests to one provider by `requests`: a cancel aborts them in any phase, and idle connections are reused.
+"""HTTP requests to one provider with `requests`: a cancel aborts them in any phase, and idle connections are reused.
 
-An adapter of `requests` has connections of urllib3 that differ in three ways: each publishes its socket to the abort
-handle of the request before it connects; its time limits bound whole phases; and one read takes all that has arrived.
+A custom adapter for `requests` uses urllib3 connections that differ in three ways: each publishes its socket to the
+request's abort handle before it connects; its time limits apply to whole phases; and one read takes everything that has
+arrived.
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ from actors.ports import CancelToken
 
 # Maximum bytes of one response body.
 MAX_ANSWER_BYTES = 64 << 20
-# Maximum bytes that may arrive in succession without any content: the response's head, chunk headers, other framing.
+# Maximum bytes without content (the response's head, chunk headers, other framing) that may arrive in succession.
 MAX_OVERHEAD_BYTES = 256 << 10
 # Maximum bytes of one read.
 READ_BYTES = 64 << 10
 
-# Seconds of an answer's time that a read costs, and a line or a chunk. An answer that is ahead of its time by more
-# than BURST_SECONDS is read later, so that no stream of tiny pieces, events or comments takes much of a core.
+# Seconds that a read, and each line or chunk, is charged to an answer. An answer whose charges exceed the elapsed time
+# by more than BURST_SECONDS is read later, so that no stream of tiny pieces, events or comments takes much of a core.
 READ_COST, LINE_COST = 1 / 500, 1 / 20_000
 BURST_SECONDS = 1.0
 
-# Maximum seconds after which an idle connection is used again; servers keep idle connections longer.
+# Maximum seconds that a connection may be idle before it is reused; servers keep idle connections longer.
 IDLE_SECONDS = 15.0
-# If a server announces when it closes an idle connection, Bedrock closes the connection this many seconds earlier.
+# If a server announces when it will close an idle connection, Bedrock stops reusing it this many seconds earlier.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
-# Maximum number of idle connections to one server; further ones are closed. If this process can open only few files,
-# the maximum is a sixteenth of that limit, because requests and tools need most of the files.
+# Maximum number of idle connections to one server; further ones are closed. If this process may open only a few files,
+# the maximum is a sixteenth of their number, because requests and tools need most of them.
 MAX_IDLE = 100
 _SHARE_OF_FILES = 16
 
@@ -72,7 +73,7 @@ _NOT_BEGUN = "the connection closed before the answer began"
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = frozenset({"content-length", "transfer-encoding", "accept-encoding"})
 
-# Its `exchange` is the one that this thread makes: urllib3 has no way to pass it to a connection.
+# Its `exchange` is the one in progress on this thread, since urllib3 has no way to pass it to a connection.
 _thread = threading.local()
 
 
@@ -83,7 +84,7 @@ class _Arrivals(io.RawIOBase):
         super().__init__()
         self._sock = sock
         self._exchange = exchange
-        self._file = file  # as long as it is open, the socket is open, even if http.client has closed it
+        self._file = file  # while this is open, so is the socket, even if http.client has closed it
 
     def readable(self) -> bool:
         return True
@@ -91,13 +92,13 @@ class _Arrivals(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Take all that has arrived, or wait for the next bytes.
 
-        One read of TLS returns one record, and providers send one for each event: a pause after each read would let a
-        stream fall ever further behind.
+        A TLS read returns one record, and providers send one record for each event: with a pause after each read, a
+        stream would fall ever further behind.
         """
         view = memoryview(buffer)
         size = self._exchange.within(self._sock, select.POLLIN, partial(self._sock.recv_into, view))
         if size and isinstance(self._sock, ssl.SSLSocket):
-            with suppress(OSError):  # if it means more than that nothing has arrived yet, the next read meets it again
+            with suppress(OSError):  # nothing more has arrived, or the next read meets the error again
                 while size < len(view) and (more := self._sock.recv_into(view[size:])):
                     size += more
         self._exchange.overhead += size
@@ -111,18 +112,18 @@ class _Arrivals(io.RawIOBase):
 
 
 class _Chunks:
-    """Decoder of a chunked body. http.client's returns one chunk a call, and waits for the head of the next one."""
+    """Decoder for chunked bodies. http.client's own returns one chunk per call, and waits for the next chunk's head."""
 
     def __init__(self) -> None:
         self.ended = False
-        # Bytes that are not decoded yet, or follow the body.
+        # Bytes that are not yet decoded, or that follow the body.
         self.rest = b""
         self._remaining = 0
-        # The length of the line end that follows the last chunk, which may be missing in `rest`.
+        # The length of the line ending after the last chunk, which may not have arrived yet.
         self._line_end = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The content of the chunks, and parts of chunks, that arrived. Raises HTTPException if they are malformed."""
+        """The content of the chunks, and parts of chunks, that have arrived. Raises HTTPException if malformed."""
         data, position = self.rest + data, 0
         pieces: list[bytes] = []
         while not self.ended:
@@ -146,7 +147,7 @@ class _Chunks:
         return pieces
 
     def end(self) -> None:
-        """Note that nothing more will arrive. Only trailers may be missing, else IncompleteRead is raised."""
+        """Note that nothing more will arrive. Raises IncompleteRead if anything but trailers is missing."""
         self.ended = _CHUNK_HEAD.match(self.rest, self._line_end) is not None
         if not self.ended:
             raise http.client.IncompleteRead(b"")
@@ -162,7 +163,7 @@ class _Response(http.client.HTTPResponse):
         self._chunks = _Chunks()
 
     def _read_status(self) -> tuple[str, int, str]:
-        """A status line. http.client skips only 100 (Continue), but each 1xx precedes the answer, except for 101."""
+        """The answer's status line, after any 1xx except 101; http.client skips only 100 (Continue)."""
         version, status, reason = super()._read_status()  # type: ignore[misc]
         return version, http.HTTPStatus.CONTINUE if 101 < status < 200 else status, reason
 
@@ -191,7 +192,7 @@ class _Response(http.client.HTTPResponse):
         return [data] if data else []
 
     def settle(self, *, alone: bool = False) -> bool:
-        """Read the body's end if it has arrived; False if anything else came instead or, with `alone`, after it."""
+        """Read the body's end if it has arrived; False if other data came instead or, with `alone`, after the end."""
         self._exchange.begin(math.inf, "")
         self._exchange.idle = 0
         try:
@@ -214,7 +215,7 @@ class _Connection(HTTPConnection):
     response: _Response
     idle_until = 0.0
     """The time, in monotonic seconds, until which the idle connection can be used again."""
-    timeout: Any = property(lambda _: 0, lambda *_: None)  # urllib3 would make the socket wait, without our limits
+    timeout: Any = property(lambda _: 0, lambda *_: None)  # else urllib3 would block, without our limits
 
     def _new_conn(self) -> socket.socket:
         self.exchange = _thread.exchange
@@ -237,7 +238,7 @@ class _Connection(HTTPConnection):
         if self.sock is None:
             self.connect()
             cast("socket.socket", self.sock).setblocking(False)
-        elif self.exchange is not exchange:  # it is a kept connection
+        elif self.exchange is not exchange:  # this is a kept connection
             self.response.close()
             self.exchange = exchange
             exchange.publish(self.sock)
@@ -249,7 +250,7 @@ class _Connection(HTTPConnection):
         self.exchange.begin(seconds, f"no answer began within {seconds:g} s")
 
     def send(self, data: Any) -> None:
-        """Raises BrokenPipeError if the server ends the connection: urllib3 then reads what it may have answered."""
+        """Raises BrokenPipeError if the server ends the connection; urllib3 then reads an answer, if there is one."""
         left = memoryview(data)
         try:
             while left:
@@ -268,8 +269,9 @@ class _Connection(HTTPConnection):
     def getresponse(self) -> Any:
         """The next response.
 
-        A proper end acknowledges all bytes received before it. So if the server's kernel has acknowledged none, no
-        program has read them. A reset proves nothing, because bytes may have been read, but not acknowledged.
+        A proper end of the connection acknowledges all bytes received before it. So if the server's kernel has
+        acknowledged none, no program has read any. A reset proves nothing, because bytes may have been read but not
+        acknowledged.
         """
         self._expect_answer()
         exchange = self.exchange
@@ -283,7 +285,7 @@ class _Connection(HTTPConnection):
             raise TransportError("the server sent something other than HTTP") from None
 
     def is_reusable(self) -> bool:
-        """End a request; return whether the connection can be reused, now or once the response has arrived whole."""
+        """End a request; return whether the connection can be reused now, or once the whole response has arrived."""
         if self.sock is None or self.response.status < 200 or not self.response.settle():
             return False
         announced = _ANNOUNCED.search(self.response.headers.get("keep-alive", ""))
@@ -305,7 +307,7 @@ class _TlsConnection(_Connection, HTTPSConnection):
             super().connect()
         except ssl.SSLCertVerificationError as error:
             text = f"the certificate of {host} is not trusted ({error.verify_message}); set ca_bundle if it should be"
-            raise TransportError(text, ErrorKind.INVALID_REQUEST) from None  # another attempt would not change it
+            raise TransportError(text, ErrorKind.INVALID_REQUEST) from None  # another attempt would not help
         except TimeoutError:
             seconds = self.exchange.timeouts.connect
             raise TransportTimeoutError(f"the TLS handshake with {host} took longer than {seconds:g} s") from None
@@ -331,13 +333,13 @@ class _TlsPool(_Pool, HTTPSConnectionPool):
 
 
 class Adapter(HTTPAdapter):
-    """Sends requests on connections that can be aborted. `tls` verifies servers; None if there is no TLS."""
+    """Sends requests over connections that can be aborted. `tls` verifies servers; None if TLS is not used."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
         files = max_open_files()
         super().__init__(pool_maxsize=MAX_IDLE if files < 0 else max(1, min(MAX_IDLE, files // _SHARE_OF_FILES)))
-        # It logs URLs, and warns of each connection above the maximum.
+        # urllib3 logs URLs, and warns about each connection above the maximum.
         logging.getLogger("urllib3").setLevel(logging.ERROR)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
@@ -349,15 +351,15 @@ class Adapter(HTTPAdapter):
 
     def _adapt(self, manager: Any) -> Any:
         manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
-        manager.pools.dispose_func = HTTPConnectionPool.close  # else idle connections are open until garbage collection
+        manager.pools.dispose_func = HTTPConnectionPool.close  # else idle connections stay open until collected
         return manager
 
     def build_response(self, req: requests.PreparedRequest, resp: Any) -> Any:
-        """Urllib3's response: one of `requests` would look for cookies and an encoding of text."""
+        """Return urllib3's response; a `requests` one would look for cookies and a text encoding."""
         return resp
 
     def cert_verify(self, *_arguments: Any, **_options: Any) -> None:
-        """Do nothing, since the TLS context verifies; `requests` would read certifi's file for each connection."""
+        """Do nothing: the TLS context verifies, and `requests` would read certifi's file for each connection."""
 
 
 class Reply:
@@ -372,14 +374,14 @@ class Reply:
         self._response = self._connection.response
         self._cancel = cancel
         self._received = 0
-        # When the answer as read so far is due, by the costs of its reads and lines.
+        # The time at which the answer read so far is due, given the costs of its reads and lines.
         self._due = -math.inf
         self._failure: TransportError | None = None
         total = exchange.timeouts.total
         late = f"the answer was not complete within its total time limit of {total:g} s"
         exchange.begin(total or math.inf, late)
         self.idle = exchange.timeouts.idle
-        """Time limit in seconds for the next bytes; can be changed between two reads."""
+        """Time limit in seconds for the next bytes; can be changed between reads."""
         encoding = self.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             text = "the answer is compressed, which was not requested; turn off compression in the server or proxy"
@@ -424,17 +426,17 @@ class Reply:
         return b"".join(pieces)[:limit]
 
     def close(self, *, read: bool) -> None:
-        """End the exchange; keep its connection if it is intact and the answer was `read` as far as it is needed."""
+        """End the exchange; keep its connection if it is intact and the needed part of the answer was `read`."""
         unharmed = self._exchange.close() and self._failure is None
         if unharmed and (read or self._response.ended) and self._connection.is_reusable():
-            self._raw._fp = None  # else its destructor would close the response, whose end may still arrive
+            self._raw._fp = None  # else its destructor would close the response, whose end may yet arrive
             self._raw.release_conn()
         else:
             self._raw.close()
 
 
 class Transport:
-    """Sends requests to one provider, a connection for each. Thread-safe.
+    """Sends requests to one provider, each over its own connection. Thread-safe.
 
     Raises TransportError for an unusable ca_bundle.
     """
@@ -466,8 +468,8 @@ class Transport:
     ) -> Generator[Reply]:
         """Yield the reply once its headers have arrived, whatever its status.
 
-        Redirects, cookies, and the environment's proxies and credentials are ignored. At the end the connection is kept
-        or closed. A cancel shuts the socket, except during name resolution; any exception may then be
+        Redirects, cookies, and the environment's proxies and credentials are ignored. At the end, the connection is
+        kept or closed. A cancel shuts down the socket, except during name resolution, after which any exception may be
         raised, so check the token. All other failures raise TransportError.
         """
         request = self._prepared(method, url, tuple(headers.items())).copy()
@@ -475,8 +477,8 @@ class Transport:
         try:
             exchange, response = self._begin(request, cancel, Exchange(timeouts, fresh=False))
         except NotDeliveredError:
-            # A server may close an idle connection just when it is used again. A request is sent again only if the
-            # server has certainly received none of it, because a model request that is sent twice may cost twice.
+            # A server may close an idle connection just when it is reused. A request is sent again only if the server
+            # has certainly received none of it, because a model request that is sent twice may cost twice as much.
             exchange, response = self._begin(request, cancel, Exchange(timeouts, fresh=True))
         reply = Reply(exchange, response, cancel)
         read = False
@@ -508,7 +510,7 @@ class Transport:
 
 
 def _prepared(method: str, url: str, headers: tuple[tuple[str, str], ...]) -> requests.PreparedRequest:
-    """A request without a body, which is prepared once and copied for each use. Raises TransportError."""
+    """A request without a body, prepared once and copied for each use. Raises TransportError."""
     try:
         if not all(HEADER.fullmatch(name) and _HEADER_VALUE.fullmatch(value) for name, value in headers):
             raise ValueError
