@@ -1,1 +1,1 @@
-"""The gRPC server: turns calls of the gRPC API into commands for the actors and into reads of the store."""
+"""The gRPC server: turns gRPC API calls into commands for the actors and reads of the store."""

@@ -1,4 +1,4 @@
-"""Reads the certificate, key and client CA certificates of a TLS listener; reads them again when a file changes."""
+"""Reads the certificate, key and client CA certificates of a TLS listener, and rereads them when a file changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from bedrock.local_server import NotPrivateError, read_believed
 
 log = logging.getLogger(__name__)
 
-# The metadata key for a certificate presented to the HTTP gateway: the gateway's secret, followed by DER.
+# The metadata key for a client certificate presented to the HTTP gateway. Its value is the gateway's secret, followed
+# by the certificate in DER.
 SHOWN_TO_GATEWAY = "bedrock-client-certificate-bin"
 
 
@@ -32,7 +33,7 @@ class _Version(NamedTuple):
 class CertificateFiles:
     """A certificate with its chain, and its key, in PEM files. Thread-safe.
 
-    `client_ca` contains the authorities that must have signed clients' certificates; None if clients need none.
+    `client_ca` is the file with the authorities that must have signed clients' certificates; None if clients need none.
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
@@ -45,14 +46,14 @@ class CertificateFiles:
         self._first = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """GRPC credentials. Each new connection uses the current content of the files."""
+        """The credentials for a gRPC listener. Each new connection uses the current content of the files."""
         changed: Any = self._changed  # may return None, which the type stubs do not allow
         return grpc.dynamic_ssl_server_credentials(
             self._first, changed, require_client_authentication=self._client_ca is not None
         )
 
     def context(self) -> ssl.SSLContext:
-        """A context for Python's TLS. Each new connection uses the current content of the files."""
+        """The context for Python's `ssl`. Each new connection uses the current content of the files."""
         first = self._context
 
         def renew(connection: ssl.SSLObject, *_: object) -> None:
@@ -104,14 +105,17 @@ class CertificateFiles:
         if authorities is not None:
             context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
-            context.options |= ssl.OP_NO_TICKET  # a resumed session would outlive its authority
+            context.options |= ssl.OP_NO_TICKET  # a resumed session would stay valid after its authority is removed
             context.num_tickets = 0
         self._context = context
         return grpc.ssl_server_certificate_configuration([pair], authorities)
 
 
 def authorities_in(path: Path) -> bytes:
-    """The certificates in a PEM file. Raises OSError, and CertificateUnusableError, even if others can write to it."""
+    """The certificates in a PEM file.
+
+    Raises OSError, or CertificateUnusableError, including if other users can write to the file.
+    """
     content = _content(path)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "ignore"))

@@ -123,7 +123,7 @@ def _serve(config: Config, *, until_eof: bool, until_unused: bool) -> None:
 
 
 def fail(text: str, code: int) -> NoReturn:
-    """Print an error line to standard error, and exit with a code."""
+    """Print an error line to standard error and exit with `code`."""
     print_text(f"error: {' '.join(text.splitlines())}", err=True)
     sys.exit(code)
 

@@ -83,7 +83,7 @@ def describe(error: BaseException | None) -> str:
 
 
 def _stack(frames: TracebackType | None) -> list[str]:
-    """At most 12 stack frames, the innermost last, as "directory/file.py:line function"."""
+    """At most 12 stack frames, innermost last, as "directory/file.py:line function"."""
     last = traceback.extract_tb(frames)[-12:]
     return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} {frame.name}" for frame in last]
 

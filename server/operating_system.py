@@ -27,7 +27,7 @@ from server.settings.setting_values import Listen
 STACK_BYTES = 1024 * 1024
 MAX_OPEN_FILES = 65_536
 FUTEX_SLOTS = 16_384
-# With Python's default of 700, a request to a model and its answer take 0.3 ms longer.
+# The threshold of the garbage collector. With Python's default of 700, a model request takes 0.3 ms longer.
 NEW_OBJECTS = 10_000
 _PR_SET_DUMPABLE = 4
 _PR_FUTEX_HASH = 78
@@ -54,7 +54,7 @@ def raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # some systems have another limit, which cannot be queried
+        with suppress(ValueError, OSError):  # some systems have a further limit, which cannot be queried
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -62,7 +62,7 @@ def raise_open_files() -> None:
 def collection_paused() -> Generator[None]:
     """Pause garbage collection during imports, and exclude their objects, which live as long as the process.
 
-    Traversing them takes up to a tenth of the time of imports.
+    Traversing them takes up to a tenth of the import time.
     """
     gc.disable()
     try:
@@ -92,7 +92,7 @@ def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None
 
 
 def spare_what_stays() -> None:
-    """Exclude present objects from garbage collection, and collect more rarely, once the server is ready.
+    """Exclude existing objects from garbage collection, and collect less often, once the server is ready.
 
     Traversing them would stop all threads for some 20 ms in every full collection. Reference counting frees most later
     objects before a collection, unless that comes too early.
@@ -115,7 +115,8 @@ def _spread_futexes() -> None:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
-# Trim at this much above the lowest resident memory since the last trim, which takes some milliseconds.
+# Trim when resident memory has risen this much above its lowest value since the last trim. Trimming takes some
+# milliseconds.
 RISE_BYTES = 8 << 20
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
@@ -125,7 +126,7 @@ _malloc_trim = getattr(_libc, "malloc_trim", None)
 class MallocTrimmer:
     """Trims the heap when this process has grown. A thread checks every LOOK_SECONDS.
 
-    `resident` returns bytes, 0 if unknown; `give_back` makes the C library return memory.
+    `resident` returns the resident memory in bytes, 0 if unknown; `give_back` makes the C library return free memory.
     """
 
     def __init__(self, resident: Callable[[], int], give_back: Callable[[], object]) -> None:
@@ -176,9 +177,9 @@ def _resident() -> int:
 
 
 BACKLOG = 1_024
-# The tables and states of sockets that are connected.
+# The table in /proc/net and the state of each kind of connected socket.
 _CONNECTED = frozenset({("unix", "03"), ("tcp", "01"), ("tcp6", "01")})
-# The tables and states of sockets that listen on a port.
+# The table and state of each kind of socket that listens on a port.
 _LISTENS = frozenset({("tcp", "0A"), ("tcp6", "0A")})
 
 
@@ -208,7 +209,7 @@ def listener(port: int) -> str:
 
 
 class CannotListenError(Exception):
-    """The program cannot listen on an address: one line with the reason and remedy.
+    """The program cannot listen on an address. The message is one line with the reason and the remedy.
 
     `purpose`, such as " for metrics", is empty for the main service.
     """
@@ -219,7 +220,7 @@ class CannotListenError(Exception):
 
 @contextmanager
 def listening(where: Listen, option: str, purpose: str = "", more: str = "") -> Generator[None]:
-    """Convert an OSError to CannotListenError; `option` sets the address, `more` is a further remedy."""
+    """Convert an OSError to CannotListenError; `option` is the one that sets the address, `more` a further remedy."""
     try:
         yield
     except OSError as error:

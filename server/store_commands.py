@@ -94,7 +94,7 @@ def data_directory(data_dir: str | None, file: Path | None) -> Path:
 
 
 def _refuse_elsewhere(data_dir: str | None, file: Path | None) -> None:
-    """Unless `data_dir` is given, end the program for a PostgreSQL database, which this command cannot copy."""
+    """Unless `data_dir` is given, exit if the database is on PostgreSQL, which this command cannot copy."""
     database = loaded(file).database
     if database and data_dir is None:
         fail(

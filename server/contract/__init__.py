@@ -1,1 +1,1 @@
-"""Rules of the gRPC API for all calls: validation, errors, limits, resource names, pagination and filters."""
+"""Rules that apply to all calls of the gRPC API: validation, errors, limits, resource names, pagination and filters."""

@@ -26,8 +26,8 @@ DOMAIN = "bedrock.dev"
 MAX_MESSAGE_CHARS = 500
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
-# Only refusals whose cause soon passes by itself: how long a busy agent will work is unknown, and clients can wait for
-# it with a stream.
+# The seconds after which to retry. Only refusals whose cause soon passes by itself are listed: how long a busy agent
+# will work is unknown, and clients can follow a stream to wait for it.
 RETRY_SECONDS: dict[str, int] = {
     Reason.CANCELLING.value: 2,
     Reason.CONTINUATION_IN_PROGRESS.value: 5,
@@ -36,7 +36,7 @@ RETRY_SECONDS: dict[str, int] = {
     Reason.SERVER_EXHAUSTED.value: 1,
     Reason.SHUTTING_DOWN.value: 1,
 }
-# The error message for calls that only read, while the store does not answer.
+# The error message for read-only calls while the store does not answer.
 UNREAD = "the store cannot be read; retry"
 OWNERLESS_SECONDS = 1
 
@@ -80,7 +80,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.TOOL_NOT_OFFERED: _Code.FAILED_PRECONDITION,
 }
 
-# For each reason with the code INVALID_ARGUMENT that concerns a single field: the name of that field.
+# The field that each reason is about, for reasons with the code INVALID_ARGUMENT that concern a single field.
 FIELDS = {
     Reason.MODEL_UNAVAILABLE: "model",
     Reason.WORKING_DIRECTORY_INVALID: "working_directory",
@@ -141,7 +141,7 @@ class RequestTimeoutError(Exception):
 
 
 class AnswerTimeoutError(Exception):
-    """The conversation's actor did not answer a call in time. The call may still take effect."""
+    """The conversation's actor did not answer a call within the time limit. The call may still take effect."""
 
 
 class SlowReaderError(Exception):
@@ -164,7 +164,7 @@ class ClientDisconnectedError(Exception):
 
 
 def status_of(error: BaseException, *, reading: bool = False) -> Status:
-    """Log the details that clients must not see. `reading`: the method changes nothing."""
+    """The status for an error; logs the details that clients must not see. `reading`: the method is read-only."""
     match error:
         case Rejected():
             return _rejected(error, reading=reading)
@@ -233,7 +233,7 @@ def _plain(error: BaseException) -> Status:
 
 
 def _ownerless() -> Status:
-    """The status of a call whose conversation is owned by no node, or by one that cannot be reached now."""
+    """The status of a call whose conversation is owned by no node, or by a node that cannot be reached now."""
     retry = details.RetryInfo(retry_delay=Duration(seconds=OWNERLESS_SECONDS))
     text = "the server that owns the conversation cannot be reached; retry the call, or resume the stream"
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
@@ -255,7 +255,7 @@ def _exhausted(text: str) -> Status:
 
 
 def _internal(error: BaseException) -> Status:
-    """The status of an internal error: the client gets a random number with which to find the details in the log."""
+    """The status for an internal error, with a random number that identifies the details in the log."""
     number = secrets.token_hex(4)
     log.error("fault %s", number, exc_info=error)
     return make(_Code.INTERNAL, f"internal error {number}; see the server log", "INTERNAL", {"id": number})

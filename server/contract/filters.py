@@ -1,4 +1,4 @@
-"""Filters and orders of lists of conversations, in a subset of the filter language of Google's AIP-160 and AIP-132.
+"""Filters and orders for lists of conversations, in a subset of the filter language of Google's AIP-160 and AIP-132.
 
 A filter consists of restrictions such as `title:"draft"`, connected by AND, OR, NOT and parentheses. As in AIP-160, OR
 binds tighter than AND, and two restrictions side by side are connected by AND. Each restriction is converted to a
@@ -21,7 +21,7 @@ _KEYS = {"update_time": store.OrderKey.UPDATED, "create_time": store.OrderKey.CR
 
 
 def order_of(text: str) -> store.Order:
-    """The order that a string such as `create_time desc`, already validated, stands for; the default for ""."""
+    """The sort order for a validated string such as `create_time desc`; the default order for ""."""
     name, _, direction = text.strip().partition(" ")
     return store.Order(_KEYS[name], direction.strip() == "desc") if name else store.LATEST_FIRST
 
@@ -32,7 +32,7 @@ MAX_RESTRICTIONS = 100
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"[^\s()\"'.,=<>!:]+")
 _OPERATOR = re.compile(r"!=|<=|>=|[=<>:]")
-# Dots and colons are included: times, paths and names of models need no quotes.
+# Dots and colons are included, so that times, paths and model names need no quotes.
 _VALUE = re.compile(r"[^\s()\"'=<>!,]+")
 _STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -52,7 +52,7 @@ class Value(NamedTuple):
 
 class Restriction(NamedTuple):
     path: tuple[str, ...]
-    """The name of the field; for a field that is a map, followed by the key."""
+    """The name of the field; for a map, followed by the key."""
     at: int
     operator: str
     value: Value
@@ -317,7 +317,8 @@ def _time(field: store.TimeField) -> Callable[[Restriction], store.Condition]:
 def _milliseconds(value: Value, comparison: store.Comparison) -> int:
     """A filter's time in whole milliseconds since 1970. Raises FilterError.
 
-    A fraction is rounded so that the same stored times match; none matches `=`, for which the result is _NEVER.
+    A fraction is rounded so that the comparison matches the same stored times. No stored time equals a fraction, so the
+    result for `=` is _NEVER.
     """
     found = _TIME.fullmatch(value.text)
     try:
@@ -335,7 +336,10 @@ def _milliseconds(value: Value, comparison: store.Comparison) -> int:
 
 
 def _label(restriction: Restriction) -> store.Condition:
-    """`labels:key`, `labels.key:*`, `labels.key = "value"` or `labels.key != "value"`. Raises FilterError otherwise."""
+    """Convert `labels:key`, `labels.key:*`, `labels.key = "value"` or `labels.key != "value"`.
+
+    Raises FilterError for any other form.
+    """
     _, *keys = restriction.path
     operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
     if not keys and operator == ":" and not _is_any(value):

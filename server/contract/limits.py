@@ -16,9 +16,9 @@ MAX_RESPONSE_BYTES = 4 * 1024 * 1024
 # Maximum total bytes of the items on one page of a list. A single item may be larger.
 PAGE_BYTES = 3 * 1024 * 1024
 ATTACHMENT_PIECE_BYTES = 256 * 1024
-# Maximum bytes of each JSON text of a transition or a replayed step; a larger one is omitted.
+# Maximum bytes of each JSON string in a transition or a replayed step; a larger one is omitted.
 REPLAY_JSON_BYTES = 1024 * 1024
-# A snapshot also contains the queue and the pending approvals.
+# Maximum total bytes of the messages in a snapshot, which also contains the queue and the pending approvals.
 SNAPSHOT_MESSAGES_BYTES = 1024 * 1024
 # Maximum size in bytes of a batch of events, small enough that a client on a slow connection sees progress.
 BATCH_BYTES = 256 * 1024
@@ -36,7 +36,7 @@ MAX_IMAGE_BYTES = images.MAX_IMAGE_BYTES
 MAX_IMAGE_PIXELS = images.MAX_IMAGE_PIXELS
 MAX_IMAGES_PER_MESSAGE = 20
 
-# The default and the maximum number of items on a page, as in all constants of this kind.
+# The default and the maximum number of items on a page, as in all pairs below.
 CONVERSATIONS_PAGE = (50, 1_000)
 MESSAGES_PAGE = QUEUE_PAGE = APPROVALS_PAGE = RULES_PAGE = AUDIT_PAGE = TRANSITIONS_PAGE = (100, 1_000)
 CYCLES_PAGE = (20, 100)

@@ -21,7 +21,7 @@ _CHECK = 8
 
 _BEYOND = 1 << 63
 
-# msgspec inspects a type on its first use: if two threads did so at the same time, the process would crash.
+# msgspec inspects a type on first use; two threads doing so at the same time would crash the process.
 _EXAMINING = threading.Lock()
 
 
@@ -32,13 +32,13 @@ def size_of(wanted: int, bounds: tuple[int, int]) -> int:
 
 
 def token_of(position: msgspec.Struct, *listing: object) -> str:
-    """The token of the page at `position`. `listing`, such as the filter, must be the same when it is used."""
+    """The token of the page at `position`. `listing`, such as the filter, must be the same when the token is used."""
     body = msgspec.json.encode(position)
     return base64.urlsafe_b64encode(_seal(body, listing) + body).decode()
 
 
 def position_of(token: str, kind: type[Position], *listing: object) -> Position | None:
-    """The position in a token; None for "". Raises MalformedRequestError for a different `listing`."""
+    """The position in a token; None for "". Raises MalformedRequestError if `listing` differs."""
     if not token:
         return None
     try:
@@ -83,8 +83,8 @@ def fill_page(
 ) -> str:
     """Add a page's items to `into`, and return the next page's token, "" for none.
 
-    `entries` yields the items after a position (None: all), each with its own. `listing` must be the same for all
-    pages, or else MalformedRequestError is raised.
+    `entries` yields the items after a position (None: all items), each with its position. `listing` must be the same
+    for all pages; otherwise MalformedRequestError is raised.
     """
     last = position_of(request.page_token, kind, *listing)
     page = Page(size_of(request.page_size, bounds), limits.PAGE_BYTES)
@@ -106,7 +106,7 @@ def page_of(
 ) -> tuple[list[Item], str]:
     """A page of items in memory, in the order of their keys, and the next page's token, "" for none.
 
-    `listing` must be the same for all pages, or else MalformedRequestError is raised.
+    `listing` must be the same for all pages; otherwise MalformedRequestError is raised.
     """
 
     def entries(last: _After | None) -> Iterator[tuple[Item, _After]]:

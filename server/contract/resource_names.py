@@ -28,7 +28,7 @@ def name_in(request: Any) -> str:
 
 
 def conversation_in(request: Any) -> str:
-    """The name of the conversation that a request is about, or whose resource it names; "" for none."""
+    """The name of the conversation in a request, or of the one that its resource belongs to; "" for none."""
     return "/".join(name_in(request).split("/")[:2])
 
 
@@ -53,7 +53,7 @@ def attachment(conversation_id: str, attachment_id: str) -> str:
 
 
 def approval_rule(conversation_id: str, rule_id: str) -> str:
-    """The name of a rule, which without a conversation is the operator's; "" for an empty rule id."""
+    """The name of a conversation's rule, or the operator's if `conversation_id` is ""; "" for an empty rule id."""
     if not rule_id:
         return ""
     return f"conversations/{conversation_id}/approvalRules/{rule_id}" if conversation_id else f"approvalRules/{rule_id}"
@@ -78,13 +78,13 @@ def parse_conversation(name: str) -> str | None:
 
 
 def parse_child(name: str, kind: str) -> tuple[str, str] | None:
-    """The conversation's id or slug and the resource's id; None if `name` is not of this kind."""
+    """The conversation's id or slug, and the resource's id; None if `name` is not a name of this kind."""
     found = _CHILD[kind].fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return (found.group(1), found.group(2)) if found else None
 
 
 def parse_approval_rule(name: str) -> tuple[str, str] | None:
-    """The conversation's id or slug, "" for the operator, and the rule's id; None for any other name."""
+    """The conversation's id or slug ("" for an operator's rule), and the rule's id; None for any other name."""
     found = _OPERATOR_RULE.fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return ("", found.group(1)) if found else parse_child(name, "approvalRules")
 

@@ -1,4 +1,4 @@
-"""Validates requests by the rules in the contract, which are protovalidate's options of fields and messages.
+"""Validates requests against the contract's rules, which are protovalidate options on fields and messages.
 
 The rules are read from the descriptors at startup; an unsupported option makes startup fail, so that no rule is
 ignored. The few rules that options cannot express are functions. All violations in a request are reported
@@ -23,7 +23,7 @@ from server.contract.errors import MalformedRequestError
 from server.contract.filters import FilterError, meaning, parse
 
 Violation: TypeAlias = tuple[str, str]
-"""The path of a field within a value, empty for the value itself, and what is wrong with it."""
+"""The path of a field within a value ("" for the value itself), and what is wrong with that field."""
 Check: TypeAlias = "Callable[[Any], Violation | None]"
 Maker: TypeAlias = "Callable[[Any, Any, EnumDescriptor | None], Check]"
 
@@ -32,7 +32,7 @@ _IDIOMS = {r"^[^\x00]*$": "not contain a NUL character", r"^[^\x00-\x1f\x7f]*$":
 _CALLS = {*dir(v1.ConversationServiceServicer), *dir(v1.CatalogServiceServicer)}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MATCHES = re.compile(r"(!?)this(?:\.(\w+))?\.matches\('(.*)'\)")
-# The contract's CEL expressions that are more than a pattern, by id: the server has no CEL engine.
+# Python versions of the contract's CEL expressions that are more than a pattern, by id: the server has no CEL engine.
 _EXPRESSIONS: dict[str, Callable[[Any], object]] = {
     "action.required": lambda this: this.action,
     "content.declined": lambda this: not (this.decline and this.HasField("content")),
@@ -89,8 +89,8 @@ class FieldRules:
     def of_the_value(self, value: Any) -> Iterator[Violation]:
         """Yield what is wrong with a value, even if it is empty.
 
-        Elements of lists and settings of conversations have paths of their own; what is wrong within other messages is
-        reported for the field, with the part named in the text.
+        List elements and conversation settings have paths of their own. A violation within any other message is
+        reported for the whole field, and its text names the part.
         """
         for check in self.checks:
             if found := check(value):
@@ -118,7 +118,7 @@ def rules_of(kind: Descriptor) -> MessageRules:
 
 
 def _rules(of: Any, kind: Any, extension: Any) -> Any:
-    """The rules in options, parsed again: the stubs do not know protovalidate's options, and leave them unparsed."""
+    """The rules in the options of `of`, parsed again, because the stubs leave protovalidate's options unparsed."""
     rules = kind.FromString(of.GetOptions().SerializeToString()).Extensions[extension]
     for option, _ in rules.ListFields():
         if option.name not in {"cel", "ignore", "required"} and option.containing_oneof is None:
@@ -147,7 +147,7 @@ def _choice(oneof: OneofDescriptor) -> Check:
 
 
 def _searcher(pattern: str) -> Callable[[str], object]:
-    """The search for an RE2 pattern, where `$` matches the end of the text, not of its last line."""
+    """The search function for an RE2 pattern, where `$` matches only at the end of the text."""
     return re.compile(re.sub(r"\$$", r"\\Z", pattern)).search
 
 
@@ -163,7 +163,7 @@ def _must(holds: Callable[[Any], object], text: str) -> Check:
 
 
 def _pattern(pattern: str, *_: Any) -> Check:
-    """A check by a pattern, described for people: what the value must not contain, or the form of a resource name."""
+    """A check against a pattern; its message describes the pattern in words, or the form of a resource name."""
     search, form = _searcher(pattern), _RESOURCE.sub(r"\1s/{\1}", pattern.strip("^$"))
     if pattern in _IDIOMS:
         return _must(search, _IDIOMS[pattern])
@@ -183,7 +183,7 @@ def _excerpt(value: Any) -> str:
 
 
 def _one_of(_: Any, bounds: Any, enum: EnumDescriptor | None) -> Check:
-    """A check of an enum: proto3 itself accepts any number."""
+    """A check of an enum value: proto3 itself accepts any number."""
     if enum is None or not bounds.defined_only:
         _refuse("defined_only and not_in are supported for enums only, and together")
     allowed = {number: value.name for number, value in enum.values_by_number.items() if number not in bounds.not_in}
@@ -228,7 +228,7 @@ ALL = "*"
 
 
 def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str]) -> list[str]:
-    """The paths that an update sets; without a mask, those given among `settable`; with `*`, all of them."""
+    """The paths that an update sets: without a mask, the given ones in `settable`; with `*`, all of `settable`."""
     named = list(request.update_mask.paths)
     if not named:
         given = {field.name for field, _ in request.conversation.ListFields()}
@@ -244,7 +244,7 @@ def key_of_label(path: str) -> str:
 
 _BEHAVIOR: Any = field_behavior
 _SETTINGS = rules_of(v1.Conversation.DESCRIPTOR).fields
-# The names of the fields of a conversation that UpdateConversation may set; a mode has its own call.
+# The conversation fields that UpdateConversation may set; the mode has its own call.
 UPDATABLE = tuple(
     field.name
     for field in v1.Conversation.DESCRIPTOR.fields
@@ -276,7 +276,7 @@ def _violations(request: Message) -> Iterator[Violation]:
 
 
 def _update(request: v1.UpdateConversationRequest) -> Iterator[Violation]:
-    """Violations in the fields that an update sets: no option can express what a mask selects.
+    """Violations in the fields that an update sets; no option can express what a mask selects.
 
     Other fields are ignored, so a client may send a whole conversation to change one field.
     """

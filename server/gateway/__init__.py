@@ -1,1 +1,1 @@
-"""The HTTP gateway: a client of the gRPC server that serves its contract as JSON over HTTP, a separate process."""
+"""The HTTP gateway: a separate process, a client of the gRPC server, that serves the contract as JSON over HTTP."""

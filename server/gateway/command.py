@@ -19,7 +19,7 @@ from server.cli import CANNOT_START, USAGE, fail
 from server.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
 
-# The server would have to trust this process, so it believes certificates only from a gateway that it has started.
+# The server would have to trust this process; it accepts certificates only from a gateway that it has started itself.
 NOT_PASSED_ON = "--client-ca: the server does not see the certificates of clients: every call also needs a token"
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 
@@ -70,7 +70,7 @@ def gateway(
     from server.gateway.http_server import Gateway, serve  # noqa: PLC0415
 
     json_logs.set_up(log_level)
-    # The server writes them in one piece.
+    # The server writes the secret and the link at once.
     secret, *link = (os.read(0, 4096).decode().split() if fd is not None else []) or [""]
     links = Links()
     if link:

@@ -1,6 +1,7 @@
 """Serves the console, a web page, and signs browsers in: a token is exchanged for a cookie that pages cannot read.
 
-Sessions are in this process's memory and end with it. A call with a session's cookie is forwarded with its token.
+Sessions are kept in this process's memory and end with the process. A call with a session's cookie is forwarded with
+the session's token.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ HEADERS = {
     b"cache-control": b"no-cache",  # a page of another version would not fit its modules
 }
 LINK_SECONDS = 60.0
-# The maximum number of each; the oldest of the same token are dropped first.
+# The maximum number of links and of sessions; the oldest ones with the same token are dropped first.
 MAX_LINKS, MAX_SESSIONS = 100, 1_000
 MAX_BODY_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
@@ -51,7 +52,7 @@ SAFE = frozenset({"GET", "HEAD"})
 
 
 class Links:
-    """One-time links to sign in with: each is valid for one browser, for a minute."""
+    """One-time sign-in links. Each works in one browser, within a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -82,7 +83,7 @@ class SignIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Console:
-    """An ASGI middleware: serves the page, signs in, and authenticates calls by cookie.
+    """An ASGI middleware that serves the page, signs browsers in, and authenticates calls by cookie.
 
     `known` raises AioRpcError if the server does not know the caller of a request.
     """
@@ -145,7 +146,7 @@ class Console:
             raise HttpError(404, "file not found", grpc.StatusCode.NOT_FOUND) from None
 
     async def _sign_in(self, http: Request) -> Response:
-        """A response with the cookie of a new session, if the token or the link is valid."""
+        """The response, with the cookie of a new session if the token or the link is valid."""
         _check_origin(http.scope, http)
         try:
             given = msgspec.convert(decoded(await body_of(http, MAX_BODY_BYTES, BODY_SECONDS)), SignIn)
@@ -166,7 +167,7 @@ class Console:
         return Response(status_code=204, headers={"Set-Cookie": _set(http, cookie)})
 
     def _with_token(self, scope: Scope) -> Scope:
-        """A request with the token of its session. Raises HttpError if it comes from a page other than the console."""
+        """The request, with its session's token. Raises HttpError if it comes from a page other than the console."""
         http = Request(scope)
         if "authorization" in http.headers or (session := self._sessions.get(_cookie(http))) is None:
             return scope
@@ -196,7 +197,7 @@ def _check_origin(scope: Scope, http: Request) -> None:
 
 
 def _schemes(scope: Scope) -> set[str]:
-    """The schemes that a page of this origin can have: behind a TLS proxy, this process sees http."""
+    """The schemes that a page of this origin can have; behind a TLS proxy, this process sees only http."""
     return {scope["scheme"], "https"}
 
 
@@ -210,7 +211,7 @@ def _bearer(http: Request) -> str:
 
 
 def _name(http: Request) -> str:
-    """The name of the cookie, with the port: browsers keep cookies by host, and each gateway has its own."""
+    """The name of the cookie. It includes the port: browsers keep cookies by host, and each gateway has its own."""
     port = http.headers.get("host", "").rpartition(":")[2]
     return f"{'__Host-' if _secure(http) else ''}bedrock{f'-{port}' if port.isdecimal() else ''}"
 

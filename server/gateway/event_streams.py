@@ -1,7 +1,8 @@
 """Sends the responses of streaming calls: as server-sent events, as lines of JSON, or as the bytes of one file.
 
 An event's id is its revision, so a client that reconnects with the last id it has seen misses nothing. Several
-streams can share a connection, since browsers allow six to a server; one that ends or fails does not affect the others.
+streams can share a connection, since browsers allow six to a server; a stream that ends or fails does not affect the
+others.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from server.gateway.upstream import Upstream
 
 Item = TypeVar("Item")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
-# The longest time without data; after it, a comment is sent, so that proxies keep the connection open.
+# After this long without data, a comment is sent, so that proxies keep the connection open.
 COMMENT_SECONDS = 15.0
 COMMENT = b":\n"  # no blank line, which some clients would take for an empty event
 EMPTY = b"{}"
-# The number and maximum size of responses that are converted once for all watchers of the same stream.
+# How many converted responses are cached, and their maximum size. Each is converted once for all watchers of a stream.
 REMEMBERED, REMEMBERED_BYTES = 256, 16 * 1024
 # The size of one write, so that at most this much of a large event waits for a slow reader.
 PIECE_BYTES = 64 * 1024
@@ -51,9 +52,9 @@ class Sent:
     data: bytes
     """JSON on one line."""
     id: int = 0
-    """The revision after which a client that has seen the event resumes; 0: as for the previous event."""
+    """The revision after which a client that has seen this event resumes; 0 for the previous event's revision."""
     ours: bool = False
-    """Whether the event is not part of the contract, so that a JSON line must name its kind."""
+    """Whether the event is not part of the contract. If so, a JSON line must name its kind."""
 
 
 def as_event(sent: Sent) -> bytes:
@@ -74,7 +75,7 @@ def wanted(http: Request) -> str:
 
 
 def resumed(request: Message, http: Request) -> None:
-    """Make a request resume after the client's Last-Event-ID, if it is set and the call supports it."""
+    """Make a request resume after the client's Last-Event-ID, if that is set and the call can resume."""
     if (text := http.headers.get(LAST_EVENT)) and "after_revision" in request.DESCRIPTOR.fields_by_name:
         request.after_revision = last_event(text)  # type: ignore[attr-defined]
 
@@ -87,7 +88,7 @@ def last_event(text: str) -> int:
 
 
 async def events(route: Route, responses: AsyncGenerator[bytes]) -> AsyncGenerator[Sent]:
-    """Yield the events in encoded responses of a call; those of a list that cannot be resumed begin with `reset`."""
+    """Yield the events in a call's encoded responses. A list's stream, which cannot be resumed, begins with `reset`."""
     begins = route.name == "WatchConversations"
     async with aclosing(responses):
         async for response in responses:
@@ -122,8 +123,8 @@ async def of_one_message(
 ) -> AsyncGenerator[Sent]:
     """Yield the response of SendMessage, and all events until its run has stopped.
 
-    The client has seen the events up to `seen`. For a follow-up, this waits for its run; the events end if the message
-    leaves the queue without one.
+    The client has seen the events up to `seen`. If the message is a follow-up, this waits for its run, or ends if the
+    message leaves the queue without a run.
     """
     yield Sent("response", encoded(as_json(response)), ours=True)
     ours, run = response.message.name, response.run
@@ -159,9 +160,9 @@ async def start_response(
     end: Sent | None = END,
     failed: Callable[[Exception], Sent] = failure,
 ) -> Response:
-    """The response of a stream once its first event is there; an earlier error is an HTTP status.
+    """The response for a stream, once its first event has arrived; an earlier error becomes an HTTP status.
 
-    It ends with `end`, or with an error event, also sent once `stopping` is set.
+    The stream ends with `end`, or with an error event, which is also sent when `stopping` is set.
     """
     write: Callable[[Sent], bytes] = as_line if kind == LINES else as_event
     first = await first_of(stream)
@@ -187,7 +188,7 @@ async def start_response(
 
 
 async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
-    """The first item of a stream, None if there is none. If it fails or is cancelled, the stream is closed."""
+    """The first item of a stream; None if the stream is empty. If it fails or is cancelled, the stream is closed."""
     try:
         return await anext(stream, None)
     except BaseException:
@@ -196,8 +197,8 @@ async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
 
 
 async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:
-    """Yield the events of a stream, and None whenever it was silent for a while. Raises HttpError at a stop."""
-    # One task reads all events: a task for each would cost more than the event.
+    """Yield the events of a stream, and None whenever it was silent for a while. Raises HttpError when stopping."""
+    # A single task reads all events: a task for each event would cost more than the event itself.
     arrived: asyncio.Queue[Sent | None] = asyncio.Queue(1)
 
     async def read() -> None:
@@ -233,7 +234,7 @@ async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) 
 
 
 async def pieces(content: AsyncGenerator[bytes]) -> AsyncGenerator[memoryview]:
-    """Yield content in pieces, each when the connection can accept it."""
+    """Yield content in pieces, each once the connection can accept it."""
     async with aclosing(content):
         async for each in content:
             for piece in _cut(each):
@@ -254,7 +255,7 @@ def is_bytes(route: Route) -> bool:
 
 
 async def file_response(route: Route, name: str, responses: AsyncGenerator[Any]) -> Response:
-    """The response with a file once its first piece is there. `name` is the resource's."""
+    """The response with a file, once its first piece has arrived. `name` is the resource name."""
     first: Any = await first_of(responses) or route.response()
     of = name.rpartition("/")[2]
     if route.name == EXPORT:
@@ -299,12 +300,12 @@ def _safe(name: str) -> str:
 
 PATH = "/v1/conversations:subscribe"
 MAX_FOLLOWED = 100
-# How many events of each stream wait for a slow reader; the server holds back the rest.
+# How many events of each stream may wait for a slow reader; the server holds back the rest.
 WAITING = 16
 
 
 class Followed(msgspec.Struct, forbid_unknown_fields=True):
-    """The body: requests of Subscribe, and one of WatchConversations, as JSON of the contract."""
+    """The body: Subscribe requests, and at most one WatchConversations request, in the contract's JSON."""
 
     subscriptions: list[dict[str, Any]] = []
     watch: dict[str, Any] | None = None

@@ -45,15 +45,16 @@ from server.gateway.upstream import Upstream
 OPENAPI = Path(__file__).with_name("openapi.json")
 log = logging.getLogger(__name__)
 
-# Maximum size of a body: JSON of a request of the contract's maximum size, with its bytes in Base64.
+# Maximum size of a body: a request of the contract's maximum size, as JSON with bytes in Base64.
 MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
 # How many bytes of a body are read, and for how many seconds, before the server validates the token.
 STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
 # The time limit for that validation; after it, the call is refused.
 CHECK_SECONDS = 5.0
-# After these errors of that check, and after those that are not the server's own, the caller is still a stranger.
+# If that check fails with one of these statuses, or with an error that is not the server's own, the caller is still a
+# stranger.
 UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-# How long calls may go on once the gateway stops.
+# How long calls may continue once the gateway is stopping.
 GRACE_SECONDS = 1.0
 AG_UI = "/ag-ui/v1/run"
 NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
@@ -67,7 +68,7 @@ class HttpApi:
     """The ASGI application. Use only on the event loop."""
 
     def __init__(self, upstream: Upstream, new_thread: v1.Conversation | None = None) -> None:
-        """Keep the connections, and the template for conversations of new AG-UI threads; None to create none."""
+        """`new_thread` is the template for a new AG-UI thread's conversation; None to refuse new threads."""
         self._upstream, self._new_thread = upstream, new_thread
         self.stopping = asyncio.Event()
         """Set when the gateway stops, which ends all streams of events."""
@@ -125,7 +126,7 @@ class HttpApi:
         )
 
     async def _body(self, http: Request) -> bytes:
-        """Read the body. Raises HttpError if it is too large, too slow, or not plain JSON, and AioRpcError."""
+        """Read the body. Raises HttpError (too large, too slow or not plain JSON), or AioRpcError (unknown caller)."""
         headers = http.headers
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise HttpError(415, "the body must not be compressed; leave out Content-Encoding")
@@ -136,7 +137,7 @@ class HttpApi:
         return body
 
     async def check_token(self, http: Request) -> None:
-        """Raise AioRpcError if the server does not know the caller; asks with a call that every caller may make."""
+        """Raise AioRpcError if the server does not know the caller. Asks with a call that every caller may make."""
         await self._upstream.unary(self._quotas, self._quotas.request(), http)
 
     async def _check_stranger(self, http: Request) -> None:
@@ -156,7 +157,7 @@ class HttpApi:
 
         Raises HttpError if the gateway stops.
         """
-        # One task for all calls, as few calls see its end; the event loop cancels it.
+        # All calls share one task, as few calls see its end; the event loop cancels it.
         stop = self._stopped = self._stopped or asyncio.ensure_future(self._stop())
         answer = asyncio.ensure_future(answering)
         gone = asyncio.ensure_future(http.receive())  # the body has been read, so this is the end of the connection
@@ -175,7 +176,7 @@ class HttpApi:
         await asyncio.sleep(GRACE_SECONDS)
 
     async def _answer(self, route: Route, name: str, request: Message, http: Request) -> Response:
-        """The response of a call, once it is complete or its stream has begun."""
+        """The response to a call, once it is complete or its stream has begun."""
         if not route.method.server_streaming:
             kind = wanted(http) if route.name == "SendMessage" else ""
             seen = last_event(http.headers.get(LAST_EVENT) or "0") if kind else 0
@@ -212,7 +213,7 @@ async def body_of(
 ) -> bytes:
     """Read a body. Raises HttpError (too large or slow), ClientDisconnect, or what `check_stranger` raises.
 
-    `check_stranger` is called once, if the body is large or slow; None if strangers may send it.
+    `check_stranger` is called once, if the body is large or slow; None if strangers may send such a body.
     """
     announced, too_large = http.headers.get("content-length", "0"), f"the body is larger than {most_bytes} bytes"
     if announced.isdecimal() and int(announced) > most_bytes:
@@ -241,7 +242,7 @@ async def body_of(
 
 
 def _identify(request: Any, http: Request) -> None:
-    """Use the header Idempotency-Key as the request's id, if the call has one. Raises MalformedRequestError."""
+    """Use the Idempotency-Key header as the request id, if the call has one. Raises MalformedRequestError."""
     given = http.headers.get(IDEMPOTENCY)
     if given is None or "request_id" not in request.DESCRIPTOR.fields_by_name:
         return

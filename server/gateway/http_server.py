@@ -78,7 +78,10 @@ def guarded(settings: Gateway, api: HttpApi, links: Links | None = None) -> ASGI
 
 
 def _sandboxed(app: ASGIApp) -> ASGIApp:
-    """Also without ranges, which a server may ignore: Starlette would refuse what it does not understand as text."""
+    """Add the sandbox header to responses, and ignore Range headers.
+
+    A server may ignore them; Starlette would answer a malformed one with an error in plain text.
+    """
 
     async def sandboxed(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_policy(message: Message) -> None:
@@ -94,7 +97,7 @@ def _sandboxed(app: ASGIApp) -> ASGIApp:
 
 
 class _Server(uvicorn.Server):
-    """Stops at a signal like uvicorn, but ends streams with an error event, and exits with 0, not by the signal."""
+    """Like uvicorn, stops on a signal, but ends streams with an error event first, and exits with status 0."""
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
@@ -171,11 +174,11 @@ STALL_SECONDS = 60.0
 
 
 class Guard:
-    """An ASGI application in front of another, which checks Host and Origin.
+    """An ASGI application that checks Host and Origin before it calls another application.
 
-    A page whose name resolves to this machine (DNS rebinding) is recognised by that name in Host: names must be
-    allowed, while no page can take an address. `origins` are those of pages that may call, besides the gateway's own.
-    `behind_proxy`: the last address in X-Forwarded-For is the client's.
+    A page whose name resolves to this machine (DNS rebinding) is recognised by that name in Host: names must be allowed
+    explicitly, whereas a page cannot take over an address. `origins` are the origins of pages that may call, besides
+    the gateway's own. `behind_proxy`: the last address in X-Forwarded-For is the client's.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str], *, behind_proxy: bool) -> None:
@@ -237,15 +240,15 @@ def _forbidden(text: str) -> HttpError:
 
 
 def _last(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
-    """The last value of a header, the last one of a list in it; "" if there is none."""
+    """The last value of a header, or the last element if that is a list; "" if there is none."""
     found = [value for key, value in headers if key == name]
     return found[-1].decode("latin-1").rpartition(",")[2].strip() if found else ""
 
 
 class GuardedConnection(H11Protocol):
-    """A connection that is closed if its client neither completes a request nor reads the response.
+    """A connection that is closed if its client does not complete a request, or does not read the response.
 
-    Beyond `max_connections` of this process, further ones are closed at once.
+    Once this process has `max_connections`, further ones are closed at once.
     """
 
     max_connections = 1_000

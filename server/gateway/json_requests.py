@@ -1,7 +1,7 @@
 """Converts JSON, the path and the query of an HTTP request to a request of the contract.
 
-protobuf's `json_format` converts. Some of its errors only describe its own internals, and it accepts invalid Base64, so
-the JSON is first checked against the fields of the message.
+The conversion is that of protobuf's `json_format`. Some of its errors only describe its own internals, and it accepts
+invalid Base64, so the JSON is first checked against the fields of the message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOO_DEEP = "the JSON in the body is nested too deeply"
 
 
 def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
-    """The request for a route; `name` is in the path. Raises MalformedRequestError, which names the field."""
+    """The request for a route; `name` comes from the path. Raises MalformedRequestError, which names the field."""
     if body and not route.body:
         _refuse("", f"{route.verb} takes no body; put the fields into the query string")
     return request_of(route, name, query, decoded(body) if body else {})
@@ -61,7 +61,7 @@ def request_of(route: Route, name: str, query: str, body: Any) -> Message:
     _check(route.method.input_type, given, "")
     try:
         request = ParseDict(given, route.request())
-        # The server's parser counts one level of a Struct as three, and must not get JSON that it cannot read.
+        # The server's parser counts each level of a Struct as three, and must not be sent JSON that it cannot read.
         type(request).FromString(request.SerializeToString())
     except (RecursionError, DecodeError):
         _refuse("", TOO_DEEP)
@@ -106,7 +106,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """A string, or the strings in an array; those in objects have been checked."""
+    """A string, or the strings in an array; those in objects have already been checked."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

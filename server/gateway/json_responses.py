@@ -22,7 +22,7 @@ from server.contract.errors import make, status_of
 JSON = "application/json"
 # The HTTP status of a cancelled call, which no client sees any more.
 CLIENT_CLOSED_REQUEST = 499
-# The HTTP status of each gRPC status, as google/rpc/code.proto has them.
+# The HTTP status of each gRPC status, as documented in google/rpc/code.proto.
 HTTP_STATUS = {
     grpc.StatusCode.CANCELLED: CLIENT_CLOSED_REQUEST,
     grpc.StatusCode.UNKNOWN: 500,
@@ -86,7 +86,7 @@ def encoded(value: Any) -> bytes:
 
 
 def on_one_line(text: bytes) -> bytes:
-    """JSON without line feeds, with the other line breaks removed."""
+    """JSON that has no line feeds, with all other line breaks escaped."""
     for found, escaped in _BREAKS.items():
         text = text.replace(found.encode(), escaped.encode())
     return text
@@ -110,7 +110,7 @@ def status_for(error: Exception) -> Status:
     if (told := rpc_status.from_call(cast("grpc.Call", error))) is not None:
         return _as_sent(told)
     code = error.code()
-    # gRPC's own words name addresses, sockets and headers.
+    # gRPC's own messages name addresses, sockets and headers.
     return make(code, _UNANSWERED.get(code, "the call failed before the server could answer"), code.name)
 
 

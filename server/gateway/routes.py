@@ -1,4 +1,4 @@
-"""Finds the call of the contract for an HTTP request, by the `google.api.http` options.
+"""Finds the call of the contract for an HTTP request, by means of the `google.api.http` options.
 
 Paths are matched as they were sent, before percent escapes are decoded, so that an escaped slash or colon is never
 part of the syntax. The rules are those of google/api/http.proto.
@@ -96,8 +96,9 @@ class Routes:
     def find(self, verb: str, path: str) -> tuple[Route, str]:
         """The route of a method and path, and the value of its field.
 
-        A colon begins a custom verb if there is such a verb, or letters follow it where verbs are; elsewhere, or
-        escaped, it belongs to an id. Raises NoRouteError, or MalformedRequestError for invalid escapes.
+        A colon begins a custom verb if a known verb follows it, or if any letters follow it on a path that has verbs.
+        Any other colon, including an escaped one, belongs to an id. Raises NoRouteError, or MalformedRequestError for
+        invalid escapes.
         """
         before, _, custom = path.rpartition(":")
         if not before or custom not in self._by_verb:

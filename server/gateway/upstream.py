@@ -35,12 +35,12 @@ OPTIONS = (
     ("grpc.primary_user_agent", "bedrock-gateway"),
 )
 PASSED_ON = ("authorization", "traceparent")
-# Maximum length of a value: gRPC itself refuses more than 8 KiB of metadata, at random.
+# Maximum length of a metadata value: gRPC itself randomly refuses calls with more than 8 KiB of metadata.
 MAX_VALUE_CHARS = 7 * 1024
 TIMEOUT = "x-server-timeout"
 # The key in the ASGI scope's state for the client's certificate in DER, which TLS has verified.
 CERTIFICATE = "certificate"
-# The longest deadline; gRPC treats one thousands of years ahead as past.
+# The longest deadline in seconds; gRPC treats a deadline thousands of years ahead as past.
 MOST_SECONDS = 86_400.0
 
 
@@ -54,7 +54,7 @@ class BrowserSession:
 
     token: str
     ended: Exception | None = None
-    """What its calls raise once it has ended."""
+    """The error that its calls raise once the session has ended."""
     calls: set[Any] = field(default_factory=set)
 
     def end(self, error: Exception) -> None:

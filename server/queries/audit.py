@@ -54,7 +54,7 @@ async def send(
 
 
 class AttachmentDownloads:
-    """Serves the calls about attachments, the images in messages. Use only on the event loop."""
+    """Serves the calls about attachments (images in messages). Use only on the event loop."""
 
     def __init__(self, store: AttachmentStore, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class AttachmentDownloads:
         request: v1.DownloadAttachmentRequest,
         write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
     ) -> None:
-        """Send an image in chunks by `write`. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
+        """Send an image in chunks through `write`. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         for piece in _pieces(await self._found(conversation_id, request.name)):
             await send(write, piece, self._stall_seconds)
 
@@ -122,7 +122,7 @@ class ConversationExports:
         request: v1.ExportConversationRequest,
         write: Callable[[v1.ExportConversationResponse], Awaitable[None]],
     ) -> None:
-        """Send the whole export by `write`. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
+        """Send the whole export through `write`. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.name)
@@ -224,7 +224,7 @@ def _decision(decision: CallDecision) -> v1.AuditEntry.Decision:
 
 
 def _value(kind: Any, prefix: str, name: str) -> Any:
-    """The value with this lower-case name; UNSPECIFIED for one that a later version has written."""
+    """The enum value with this lower-case name; UNSPECIFIED for a name that a later version has written."""
     return dict(kind.items()).get(f"{prefix}_{name.upper()}", 0)
 
 
@@ -312,7 +312,7 @@ class StoredAudits:
             after = rows[-1].step
 
     def _newest_first(self, conversation_id: str, after: int, before: int) -> Iterator[StoredTransition]:
-        """Yield rows down to the step `after`, or to the pruned ones."""
+        """Yield rows, newest first, down to the step `after` or to the first row that was pruned."""
         while before > after + 1:
             begin = max(after, before - 1 - ROWS)
             rows = self._store.transitions(conversation_id, after_step=begin, limit=ROWS)
@@ -394,9 +394,9 @@ class _Run:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:
-        """One step that reports the next row as unreadable; [] if reported, or at the end.
+        """One step that reports the next row as unreadable; [] if it was already reported, or at the end.
 
-        Nothing after it can be replayed.
+        Nothing after that row can be replayed.
         """
         if self._step >= self._record.step:
             return []

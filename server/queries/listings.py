@@ -1,8 +1,8 @@
-"""Serves the calls that list or get parts of conversations, and what waits in them: approvals, questions and messages.
+"""Serves the calls that list or get parts of conversations, including waiting approvals, questions and messages.
 
 Everything here blocks, and runs on threads of `ReadPool`. Approvals and questions are part of a conversation's state,
-so only conversations in the two states that can have them are read. A steer is a message for the agent's present run;
-a follow-up starts a new run after the present one.
+so only conversations in the two states that can have them are read. A steer is a message for the agent's current run; a
+follow-up starts a new run after the current one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def selection_of(
 ) -> conditions.Selection:
     """The selection for a valid filter and order; with `parent`, only among its sub-agents.
 
-    Paths and names are resolved now: a path may contain a link, a name a slug.
+    Paths and names are resolved now, because a path may contain a symbolic link, and a name a slug.
     """
     where = conditions.rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)
@@ -87,7 +87,7 @@ class NotBrowsableError(MalformedRequestError):
 def browse_directory(
     workspace: Workspace, request: v1.BrowseDirectoryRequest, within: Sequence[str] | None = None
 ) -> v1.BrowseDirectoryResponse:
-    """List a directory; "" is the home directory, or the first of `within`, beneath which all must be.
+    """List a directory. With `within`, it must be beneath one of these; "" is the first of them, or else the home.
 
     Raises MalformedRequestError, including for a page token.
     """
@@ -106,7 +106,7 @@ def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
     return f"{0 if entry.directory else 1}{entry.name}"
 
 
-# How many rows are read at a time. If a page reaches its limit of bytes, the rows read beyond it are wasted.
+# How many rows are read at a time. If a page reaches its byte limit, the rows read beyond it are wasted.
 CHUNK = 100
 # Maximum reads for one page: enough for the largest page, but limited for filters that match few conversations.
 READS = 20
@@ -161,7 +161,7 @@ class Listings:
         return answer
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """A page of messages, and the revision before they were read, from which a subscriber misses nothing.
+        """A page of messages, and the revision before the read: a subscriber that resumes there misses nothing.
 
         Raises ConversationNotFoundError or MalformedRequestError (page token).
         """
@@ -267,7 +267,7 @@ def list_approvals(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
-    """A page of pending approvals, of one conversation or (None) all of the principal.
+    """A page of pending approvals in one conversation or, if None, in all of the principal.
 
     The response names unreadable conversations. Raises MalformedRequestError (page token).
     """
@@ -284,7 +284,7 @@ def list_questions(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListQuestionsResponse:
-    """A page of open questions, of one conversation or (None) all of the principal.
+    """A page of open questions in one conversation or, if None, in all of the principal.
 
     The response names unreadable conversations. Raises MalformedRequestError (page token).
     """
@@ -322,7 +322,10 @@ def find_question(
 def _waiting(
     store: ConversationReader, wanted: _List, last: _Position | None, unreadable: MutableSequence[str]
 ) -> Iterator[ConversationRecord]:
-    """Yield the conversations that may have items after `last`, which may be within the first; note unreadable ones."""
+    """Yield the conversations that may have items after `last`. The first may contain `last` itself.
+
+    The names of unreadable conversations are appended to `unreadable`.
+    """
     only = wanted.conversation_id
     record = store.load(only or (last.id if last else ""))
     if record is not None and (only or last is None or record.state_updated_at == last.entered):
@@ -382,11 +385,11 @@ class _Place(Struct):
     revision: int = 0
     at: int = 0
     message_id: str = ""
-    """The id of a message that still waits, for which `at` is the time of acceptance; "" if it has left the queue."""
+    """The id of a waiting message, with its time of acceptance in `at`; "" for one that has left the queue."""
 
 
 def _after(entries: Sequence[Waiting], last: _Place, *, descending: bool = False) -> Sequence[Waiting]:
-    """The messages after `last`; if that one has left, those accepted at its time or later (`descending`: earlier)."""
+    """The messages after `last` or, if that has left, those accepted at its time or later (`descending`: earlier)."""
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
             return entries[index + 1 :]

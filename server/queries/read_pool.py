@@ -128,7 +128,7 @@ class NameResolver:
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """Raises ConversationNotFoundError, including for another principal's conversation."""
+        """The caller's conversation. Raises ConversationNotFoundError, including for another principal's."""
         record = await self._reads(self._find, names.parse_conversation(name) or "", caller.get().principal)
         if record is None or record.principal != caller.get().principal:
             raise ConversationNotFoundError(name)
@@ -163,9 +163,9 @@ class NameResolver:
         return None
 
     def _find(self, key: str, principal: str) -> ConversationRecord | None:
-        """The record with the id or, for `principal`, the slug `key`. Blocks.
+        """The record with the id `key` or, among those of `principal`, with the slug `key`. Blocks.
 
-        The record with the id may be another principal's. No slug has the form of an id.
+        A record found by id may be another principal's. No slug has the form of an id.
         """
         found = self._store.load(key)
         if found is not None or has_form_of_id(key):

@@ -184,7 +184,7 @@ SHORTENED = (16_384, 1_024, 64)
 
 
 def fit(cycle: v1.RequestCycle, limit_bytes: int) -> v1.RequestCycle:
-    """Cut a cycle's texts in place until it fits into a response. ListMessages has the full ones."""
+    """Cut a cycle's texts in place until it fits into a response. ListMessages returns them in full."""
     for characters in SHORTENED:
         if cycle.ByteSize() <= limit_bytes:
             break

@@ -148,7 +148,7 @@ class CatalogService(v1.CatalogServiceServicer):
 
 
 def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
-    """Without a shared database, name and address are placeholders, and left out."""
+    """Without a shared database, name and address are placeholders, and are left out."""
     answering = node.incarnation == me
     return v1.Node(
         incarnation=node.incarnation,

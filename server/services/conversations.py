@@ -67,10 +67,10 @@ class ImageUploads:
     async def upload(
         self, conversation_id: str, request: v1.SendMessageRequest | v1.SubmitToolResultRequest, seconds: float
     ) -> tuple[Image, ...]:
-        """Store the images of a message or result, and return references.
+        """Store the images in a message or result, and return references to them.
 
         Their bytes in the request are replaced by ids (hashes of the contents), so that a repeated request has the same
-        hash, and its bytes are not counted again. Raises ImageRefusedError (the first invalid image),
+        hash, and its bytes are not counted again. Raises ImageRefusedError (for the first invalid image),
         ConversationNotFoundError, AnswerTimeoutError, QuotaExceededError, Rejected (the model takes none),
         ImagesUnavailableError or StoreError.
         """
@@ -151,7 +151,7 @@ class Conversations(Protocol):
     ) -> Future[Any]: ...
 
     def wake(self, ids: tuple[str, ...]) -> None:
-        """Have conversations record the work that ended with their former owner. Returns immediately."""
+        """Make conversations record the work that ended with their former owner. Returns immediately."""
         ...
 
 

@@ -43,7 +43,7 @@ from server.streams.watch_conversations import ConversationListStreams, Followed
 from server.wire.conversation_messages import EncodedConversations
 from server.wire.messages import ConversionContext
 
-# Maximum seconds within which a request must arrive. The request is short, and is sent together with the call.
+# Maximum seconds until a request has arrived. The request is short, and is sent together with the call.
 REQUEST_SECONDS = 2.0
 MAX_REQUESTS = 32
 # Maximum seconds of a Watch call. After that, clients start another one, as they do after a lost connection.
@@ -64,7 +64,7 @@ class Health:
         self._watches = _Places(MAX_WATCHES)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service, for registration with a server of grpc.aio."""
+        """The service, for registration with a grpc.aio server."""
         encode = _Status.SerializeToString
         methods = {
             "Check": reading_handler(self._check, encode, response_streaming=False),
@@ -102,7 +102,7 @@ class Health:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the watch has reached its time limit; watch again")
 
     async def _service(self, context: Context) -> str:
-        """The service name in the request; end the call if the request is invalid or does not arrive in time."""
+        """The service name in the request; end the call if the request is invalid or arrives too late."""
         try:
             async with self._requests.acquire(REQUEST_SECONDS):
                 raw = await read_request(context, None)
@@ -118,7 +118,7 @@ class _Places:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # The timeouts of the running calls, the oldest call first.
+        # The timeouts of the running calls, oldest call first.
         self._taken: dict[asyncio.Timeout, None] = {}
 
     @asynccontextmanager
@@ -159,7 +159,7 @@ class MethodRegistry:
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
-        """Register only the urgent methods, so that gRPC keeps queues for them; handlers of services serve the rest."""
+        """Register only the urgent methods, so that only they have queues in gRPC; service handlers serve the rest."""
         urgent = {name: handler for name, handler in method_handlers.items() if name in URGENT}
         if urgent:
             self._server.add_registered_method_handlers(service_name, urgent)

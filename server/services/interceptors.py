@@ -95,7 +95,8 @@ log = logging.getLogger(__name__)
 # Orchestrators such as Kubernetes have no token; the service limits its own resources.
 OPEN_PREFIX = "/grpc.health.v1.Health/"
 OURS = "/bedrock.v1."
-# Methods that wait are measured as streams, so that they do not distort the latencies of other calls.
+# The prefix of methods that wait. They are measured as streams, so that they do not distort the latencies of other
+# calls.
 WAITS = "Wait"
 # Methods that do not count towards a principal's quota of calls. A cancel, above all, must never be refused.
 UNCOUNTED = ("CancelConversation", "GetQuotas")
@@ -109,7 +110,7 @@ ADDRESS = re.compile(r"ipv4:[0-9.]+|ipv6:(?:%5B[^%]*(?:%25[^%]*)?%5D|\[[^]]*\]|[
 ABORT_SECONDS = 5.0
 
 forwarded_origin: ContextVar[CommandOrigin | None] = ContextVar("forwarded_origin", default=None)
-"""The client that called, if another node of the cluster has forwarded the present call; otherwise None."""
+"""The client that called, if another node of the cluster has forwarded the current call; otherwise None."""
 
 _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -365,7 +366,7 @@ def _status_of(error: Exception, *, reading: bool) -> Status:
 
 
 async def _within_time(aborting: Awaitable[NoReturn]) -> None:
-    """Await `aborting`, which sends a call's status, but at most ABORT_SECONDS, because the client may not read it."""
+    """Await `aborting`, which sends a call's status, for at most ABORT_SECONDS: the client may not read it."""
     with suppress(TimeoutError):
         async with asyncio.timeout(ABORT_SECONDS):
             await aborting
@@ -408,7 +409,7 @@ class _Observed:
         self.outcome = "UNKNOWN"
 
     def arrived(self) -> None:
-        """Start to measure the call's duration once its request has arrived: before that, it depends on the client."""
+        """Start measuring the call's duration, once the request has arrived: before that, it depends on the client."""
         self._began = time.monotonic()
 
     @property

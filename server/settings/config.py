@@ -60,7 +60,7 @@ class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     workspaces: Annotated[
         tuple[_Path, ...], Meta(max_length=100, description="must be an array of at most 100 directories")
     ] = ()
-    """Directories that this server has, but not every other node; conversations there are served here."""
+    """Directories that this server has, but not every other node; this server serves the conversations in them."""
 
     def __post_init__(self) -> None:
         host, port = settings_checks.host_and_port(self.address) or ("", 0)
@@ -150,7 +150,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     otlp_contents: tuple[setting_values.Content, ...] = ()
     """The span attributes with conversation contents that may be sent to the collector."""
     sandbox: Annotated[str, settings_checks.one_of(setting_values.SANDBOXES)] = "auto"
-    """"A" demands namespaces, "B" only Landlock and seccomp; "auto" is the best that the machine can do."""
+    """"A" requires namespaces, "B" only Landlock and seccomp; "auto" is the best that the machine can do."""
     workspace_protected: tuple[setting_values.NamesBelow, ...] = WORKSPACE_PROTECTED
     """The names of files and directories that tools in workspace mode cannot change, besides .git."""
     deny_read: tuple[setting_values.AnyPath, ...] = DENY_READ
@@ -170,7 +170,7 @@ _Origin: TypeAlias = Annotated[
 class NewThread(Struct, frozen=True, forbid_unknown_fields=True):
     working_directory: _Path
     mode: Mode
-    """What tools may do; of the front end's tools, "restricted" offers only those that are declared read-only."""
+    """What tools may do. Of the front end's tools, "restricted" offers only those that are declared read-only."""
     model: str = ""
     approval_policy: ApprovalPolicy | None = None
 
@@ -267,7 +267,7 @@ class Config(Settings, frozen=True, kw_only=True):
 
     @property
     def several(self) -> bool:
-        """Whether there may be other principals than the server's own user."""
+        """Whether there may be principals other than the server's own user."""
         return bool(self.principals or self.issuers)
 
     @property
@@ -377,7 +377,7 @@ FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
     """Read and merge the settings of all sources. Raises ConfigError.
 
-    `flags` are the given ones; `file` is the argument of --config.
+    `flags` contains only flags that were given; `file` is the argument of --config.
     """
     source = settings_file(file, environ)
     values = read_settings(source)
@@ -407,7 +407,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A setting as its type has it; a string, as in a variable, may stand for any value. Raises ValueError."""
+    """A setting in its own type; a string, as in a variable, may stand for any value. Raises ValueError."""
     word = str(value).lower()
     if word == NO_VALUE.get(name):
         return None

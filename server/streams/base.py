@@ -7,9 +7,9 @@ A SubscribeResponse has one field, the list of events, so its encoding is the se
 the field's tag and the event's length: a *frame*. Frames are encoded once for all streams of a conversation, and
 concatenated into responses. Events that were committed together are sent in one response, unless they do not fit.
 
-One callback on the event loop wakes all streams that wait. Sending costs the loop some 70 microseconds per stream,
-whatever the size, so a batch that has woken many streams is followed by a pause in which events accumulate. Text that
-a model is streaming is less urgent, and has its own batches with longer pauses.
+One callback on the event loop wakes all waiting streams. Sending costs the loop some 70 microseconds per stream,
+whatever the size, so a batch that has woken many streams is followed by a pause in which events accumulate. Text that a
+model is streaming is less urgent, and has its own batches with longer pauses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROUND_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings:
-    """Time limits of streams, and how many there may be."""
+    """Time limits of streams, and the maximum number of them."""
 
     max_streams: int = 10_000
     heartbeat_seconds: float = HEARTBEAT_SECONDS
@@ -161,7 +161,7 @@ class Streams:
             self._empty.set()
 
     async def ended(self, seconds: float) -> None:
-        """Wait until all streams have ended after `shut_down`, at most `seconds`."""
+        """After `shut_down`, wait until all streams have ended, for at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
@@ -174,7 +174,7 @@ class Streams:
             self._rounds = asyncio.get_running_loop().call_later(interval, self._round, interval)
 
     def _round(self, interval: float) -> None:
-        """Check every stream, with one timer: cheaper than one for each."""
+        """Check every stream. One timer for all is cheaper than one for each."""
         self._rounds = None
         now = asyncio.get_running_loop().time()
         for stream in tuple(self._streams):
@@ -184,7 +184,7 @@ class Streams:
 
 # After a batch, the pause is this number of seconds per stream woken for events: four times what sending takes.
 EVENTS_PAUSE_SECONDS = 0.000_3
-# So a single stream gets text immediately, and fifty or more get it twenty times a second.
+# The same for text: a single stream gets text immediately, and fifty or more get it twenty times a second.
 TEXT_PAUSE_SECONDS = 0.001
 # The longest pause, in seconds, after a batch of streams that were woken for text.
 TEXT_LONGEST_SECONDS = 0.05
@@ -253,7 +253,7 @@ class Wakeups:
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Group frames by commit: events of one have the same time. Grouping two commits in one millisecond is harmless."""
+    """Group frames by commit, which is told by the time of the events. Merging two in one millisecond is harmless."""
     group: list[bytes] = []
     at = events[0].at if events else 0
     for stored, encoded in zip(events, frames, strict=True):
@@ -289,7 +289,7 @@ class Outbox:
         """When gRPC took the last response, in seconds of the event loop's clock."""
 
     async def add_events(self, events: Sequence[StoredEvent], frames: Sequence[bytes]) -> None:
-        """Queue encoded events, those of one commit in one response if they fit. Sends each response that is full."""
+        """Queue encoded events, those of one commit in one response if they fit. Sends each full response."""
         if self._fits(len(frames), sum(map(len, frames))):
             self._queue(frames)
             return
@@ -454,7 +454,7 @@ class EventEncoder:
         return frames
 
     def caught_up(self, head: int) -> bytes:
-        """Tells a client that it has all events up to the revision `head`."""
+        """Encode the event that tells a client that it has all events up to the revision `head`."""
         return self._ephemeral(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
 
     def heartbeat(self, head: int) -> bytes:

@@ -1,10 +1,10 @@
-"""Serves Subscribe and WaitRequestCycle, which follow one conversation, and are woken by the event hub for new events.
+"""Serves Subscribe and WaitRequestCycle, which follow one conversation; the event hub wakes them for new events.
 
 A call first asks the hub to wake it for events, and reads the store afterwards. An event that is committed after the
 snapshot is also published later, so the hub has it; an event that was committed before is part of the snapshot. So
 there is no gap, and the end of a run is either in the store already, or among the events that are published later.
 
-From then on a stream keeps one number, the revision that it has sent last, and reads the events after it: from the hub
+From then on a stream keeps one number, the last revision that it has sent, and reads the events after it: from the hub
 if it still has them, else from the store. The stream keeps no queue; while its client is slow, it reads later.
 """
 
@@ -37,9 +37,9 @@ QUESTION = str(states.AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
-    """Follows a conversation's events; true if it has settled. Only valid between commits.
+    """Follows a conversation's events. It is true if the conversation has settled; only valid between commits.
 
-    Settled means waiting for a person's answer, or idle, failed or ended with no follow-up queued.
+    A settled conversation waits for a person's answer, or is idle, failed or ended, with no follow-up queued.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
@@ -49,7 +49,7 @@ class SettledTracker:
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
     def apply(self, event: StoredEvent) -> None:
-        """Apply an event. An event that the record given to the constructor already includes has no effect."""
+        """Apply an event. It has no effect if the constructor's record already includes it."""
         if event.revision <= self._since:
             return
         match event.notification:
@@ -157,7 +157,7 @@ class Sources:
     text_wakeups: Wakeups
     """Wakes streams for text that a model is streaming, with longer pauses than those for events."""
     wake: Callable[[tuple[str, ...]], None]
-    """Has the actors of conversations record what ended with their former owner. Does not block."""
+    """Makes actors of conversations record the work that ended with their former owner. Does not block."""
     delivered: Callable[[int], None] | None = None
     """Called with the time of each response's oldest event, in milliseconds since 1970; None to measure no delays."""
 
@@ -325,7 +325,7 @@ class _RunWait(LastingCall):
         self._watch.close()
 
     def look_after(self, now: float, next_time: float) -> None:
-        """This call sends nothing before its end, so no heartbeat is due, and no client too slow."""
+        """Do nothing: this call sends nothing before its end, so no heartbeat is due and no client is too slow."""
 
     def _on_publish(self) -> None:
         self._sources.wakeups.wake(self.wake)

@@ -87,7 +87,7 @@ Followed: TypeAlias = "AbstractAsyncContextManager[FollowedNodes]"
 
 
 def _no_watcher_yet() -> None:
-    """When the stream begins, it reads the whole list."""
+    """Do nothing: when the stream begins, it reads the whole list."""
 
 
 class ConversationListStreams:

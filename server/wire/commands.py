@@ -1,6 +1,6 @@
-"""Converts API requests to commands for the actors. Functions are named after the API's methods that they serve.
+"""Converts API requests to commands for the actors. Functions are named after the API methods that they serve.
 
-docs/contributing.md lists the places that a new field of a request needs.
+docs/contributing.md lists the places to change for a new request field.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DELIVERY: dict[int, Delivery] = {
 
 
 def body_hash(request: Message, *apart: str) -> str:
-    """A hash to recognise a repeated request, over all fields but the request id and the fields `apart`."""
+    """A hash that identifies a repeated request: over all fields except the request id and the fields `apart`."""
     body = type(request)()
     body.CopyFrom(request)
     for field in ("request_id", *apart):
@@ -212,7 +212,10 @@ def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) 
 def submit_tool_result(
     request: v1.SubmitToolResultRequest, tool_use_id: str, images: tuple[Image, ...]
 ) -> requests.SubmitToolResultCommand:
-    """`images` are stored. Raises MalformedRequestError for a JSON result that is too large, or has NaN or infinity."""
+    """`images` are references to stored images.
+
+    Raises MalformedRequestError for a JSON result that is too large, or has NaN or infinity.
+    """
     result: ToolSuccess | ToolError
     if request.error:
         result = ToolError(tool_use_id, without_escapes(request.error))

@@ -47,7 +47,7 @@ def chosen_mcp_servers(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer,
 
 
 def mcp_server(status: McpServerStatus) -> v1.McpServer:
-    """Without environment and headers."""
+    """The API message of an MCP server, without its environment and headers."""
     server = v1.McpServer(
         name=status.name,
         state=messages.MCP_STATE[status.state],
@@ -123,7 +123,7 @@ def sub_agent(agent: AgentSummary) -> v1.SubAgent:
 def sub_agents_changed(
     pending: Iterable[AgentSummary], reports: Iterable[states.AgentReport]
 ) -> v1.Event.SubAgentsChanged:
-    """The event about the sub-agents that one call has started: those still running, and reports of ended ones."""
+    """The event about the sub-agents that one call has started: those still running, and the reports of ended ones."""
     return v1.Event.SubAgentsChanged(pending=map(sub_agent, pending), reports=map(_report, reports))
 
 
@@ -220,7 +220,7 @@ def _generation(generation: Generation) -> v1.Generation | None:
 def in_full(
     conversion: messages.ConversionContext, record: ConversationRecord, statuses: Sequence[McpServerStatus] = ()
 ) -> v1.Conversation:
-    """With instructions, client tools and MCP servers; one without a status counts as stopped."""
+    """A conversation with instructions, client tools and MCP servers; a server without a status counts as stopped."""
     answer = conversation(conversion, record)
     profile = record.profile
     if profile.instructions:
@@ -243,7 +243,7 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 
 
 def present(conversion: messages.ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """With running jobs, MCP servers' current states, and the tokens of system prompt and tools. Thread-safe."""
+    """A conversation with its running jobs, MCP servers' states, and tokens of system prompt and tools. Thread-safe."""
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     answer.context_usage.fixed_tokens = conversion.fixed_tokens(record)
@@ -372,7 +372,7 @@ def _error(summary: StateSummary) -> v1.RunError:
 def pending_approvals(
     conversion: messages.ConversionContext, conversation_id: str, summary: StateSummary
 ) -> list[v1.PendingApproval]:
-    """In the order of the model's tool calls."""
+    """The pending approvals, in the order of the model's tool calls."""
     known = {each.tool_use_id: each for each in summary.suggestions}
     about = ((call, known.get(call.id, Suggested(call.id, ()))) for call in summary.undecided)
     return [

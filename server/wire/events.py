@@ -21,14 +21,17 @@ def needs_record(notification: notifications.Durable) -> bool:
 
 
 def event(conversion: messages.ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """If `needs_record`, it lacks the conversation, which `server.streams.base` adds."""
+    """A stored event as an API event. If `needs_record`, `server.streams.base` must add the conversation to it."""
     answer = v1.Event(revision=stored.revision, time=messages.timestamp(stored.at))
     _fill(answer, conversion, conversation_id, stored)
     return answer
 
 
 def event_alone(conversion: messages.ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Without the record: an event about settings contains the changed ones, or only names if the log lacks values."""
+    """A stored event as an API event, without the conversation's record.
+
+    If settings have changed, it contains their values or, if the log lacks these, only their names.
+    """
     answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
     match stored.notification:

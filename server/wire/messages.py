@@ -32,7 +32,7 @@ E = TypeVar("E", bound=Enum)
 
 
 def named_alike(kind: Iterable[E], api: Any) -> dict[E, Any]:
-    """The values of an API enum by those of ours. The API's names begin with the name of the enum."""
+    """The API's enum value for each of ours. Names of API values begin with the name of the enum."""
     prefix = api.Name(0).removesuffix("UNSPECIFIED")
     return {each: api.Value(prefix + (each.name if each.value else "UNSPECIFIED")) for each in kind}
 
@@ -113,7 +113,7 @@ def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run
 
 
 def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int = 0) -> v1.QueuedMessage:
-    """`at` is when it left the queue, in milliseconds since 1970."""
+    """`at` is when the message left the queue, in milliseconds since 1970."""
     return v1.QueuedMessage(
         message=queued_message(conversation_id, change.input, change.delivery, run),
         fate=FATE[change.fate],
@@ -233,7 +233,7 @@ class ConversionContext:
         return call.group or self.groups.get(call.name, context.ToolGroup.OTHER)
 
 
-# Readers of protobuf accept 100 nested messages, and a level of JSON takes up to three.
+# Protobuf parsers accept 100 nested messages, and a level of JSON takes up to three.
 MAX_DEPTH = 24
 
 

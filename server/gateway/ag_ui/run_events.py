@@ -1,6 +1,6 @@
 """Converts the events of a conversation to those of one AG-UI run. Pure.
 
-Clients end a stream that breaks the order, so this keeps track of what is open: text, reasoning, a step.
+Clients end a stream whose events are out of order, so this module keeps track of what is open: text, reasoning, a step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from server.gateway.json_responses import as_json
 if TYPE_CHECKING:
     from ag_ui.core import BaseEvent, RunAgentInput
 
-# The key of the server's part of a thread's state. All other keys are the application's.
+# The key of the server's part in a thread's state. All other keys are the application's.
 STATE = "bedrock"
 # The JSON Schema of the answer to an approval.
 APPROVAL = {
@@ -32,9 +32,9 @@ APPROVAL = {
 
 
 class RunEvents:
-    """Converts the events of one run: `begin`, then `of` for each event, and `end_of_batch` after a batch.
+    """Converts the events of one run. Call `begin`, then `of` for each event, and `end_of_batch` after each batch.
 
-    `run` is the request cycle, "" for none; the front end has the calls `known` and the messages `seen`.
+    `run` is the request cycle, "" for none. The front end already has the calls `known` and the messages `seen`.
     """
 
     def __init__(self, given: RunAgentInput, run: str, known: Iterable[str], seen: Iterable[str]) -> None:
@@ -42,11 +42,11 @@ class RunEvents:
         self.run = run
         self._known, self._seen = set(known), set(seen)
         self._calls: dict[str, tuple[v1.ToolCall, str]] = {}
-        """Calls not yet sent to the front end, each with its message."""
+        """Tool calls not yet sent to the front end, each with its message."""
         self._streamed: dict[str, list[str]] = {}
-        """The sent part of texts that are not stored yet, by message id."""
+        """The part already sent of each text that is not stored yet, by message id."""
         self._open: list[BaseEvent] = []
-        """The events that end what is open, the innermost first."""
+        """The events that end what is open, innermost first."""
         self._step = ""
         self._state = v1.ConversationState()
         self._caught_up = False
@@ -54,14 +54,14 @@ class RunEvents:
         self._queue: dict[str, v1.Message] = {}
         self._told: Any = None
         self.stale = False
-        """Whether the front end shows discarded text, so that it needs all messages again."""
+        """Whether the front end shows text that was discarded, and therefore needs all messages again."""
         self._stop: v1.Event.RunStopped | None = None
         self.over = False
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def remember(self, history: Iterable[v1.Message]) -> None:
-        """Record the calls in messages that are sent to the front end completely."""
+        """Record the calls in messages that are sent to the front end as a whole."""
         for message in history:
             self._seen.add(messages.id_of(message))
             for call in messages.calls_in(message):

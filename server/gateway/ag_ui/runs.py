@@ -1,6 +1,7 @@
-"""Serves runs of AG-UI: submits the new input, and follows the conversation until the run ends or waits.
+"""Serves AG-UI runs: submits the new input, and follows the conversation until the run ends or waits.
 
-The history that a front end sends is only its copy. The conversation's own is authoritative: each run begins with it.
+The history that a front end sends is only its copy. The conversation's own history is authoritative, and each run
+begins with it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def failed(error: Exception) -> Sent:
 
 
 class AgUiRun:
-    """One run: use `events` once. `new_thread` is the template for a new thread's conversation; None to refuse one."""
+    """One run: use `events` once.
+
+    `new_thread` is the template for a new thread's conversation; None to refuse new threads.
+    """
 
     def __init__(
         self,
@@ -77,7 +81,8 @@ class AgUiRun:
             *(self._resumed(index, entry, conversation.name) for index, entry in enumerate(given.resume or ())),
             *(self._result(index, result, conversation.name) for index, result in news.results),
         ]
-        # Before the answers, because they may end the run that has asked for them, to which the messages belong.
+        # The messages are sent before the answers, because the answers may end the run that asked for them, and the
+        # messages belong to that run.
         run = await self._say(news, conversation, joins=bool(answers)) or conversation.state.run
         for place, call, request in answers:
             with _about(place), self._needless(place, but="unknown" if call == "SubmitToolResult" else ""):
@@ -251,7 +256,7 @@ class AgUiRun:
 
     @contextmanager
     def _needless(self, place: str, but: str = "") -> Generator[None]:
-        """Turn the refusal of an answer that is no longer needed into a warning, except with the cause `but`."""
+        """Turn the refusal of an answer that is no longer needed into a warning, unless its cause is `but`."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -272,7 +277,7 @@ def _own(index: int, tool: Tool) -> dict[str, Any]:
 
 @contextmanager
 def _about(place: str, ours: str = "") -> Generator[None]:
-    """Name the place in the input in errors of a call that is made because of it; `ours` is its name in the call."""
+    """Make errors of a call name the place in the input that led to the call; `ours` is its name in the call."""
     try:
         yield
     except MalformedRequestError as error:

@@ -49,7 +49,7 @@ def text_of(message: v1.Message, *, reasoning: bool = False) -> str:
 
 
 def converted(history: Iterable[v1.Message], known: Collection[str]) -> Iterator[Message]:
-    """Yield a conversation's messages, without the server's own, for AG-UI.
+    """Yield a conversation's messages for AG-UI, without the server's own.
 
     Calls without a result are left out unless `known`: events report them when they begin.
     """
@@ -110,12 +110,12 @@ def calls_in(message: v1.Message) -> list[v1.ToolCall]:
 
 
 def arguments_of(call: v1.ToolCall) -> str:
-    """The arguments of a call as text, as AG-UI has them."""
+    """The arguments of a call as text, as in AG-UI."""
     return encoded(_whole(as_json(call.input))).decode() if call.HasField("input") else call.raw_input
 
 
 def _whole(value: Any) -> Any:
-    """JSON in which whole numbers are written as such: in a Struct all numbers are floats."""
+    """The value with whole numbers as `int`: in a Struct, all numbers are floats."""
     match value:
         case dict():
             return {key: _whole(each) for key, each in value.items()}
@@ -178,7 +178,10 @@ MAX_ID_CHARS = 256
 
 
 def input_from(body: bytes) -> core.RunAgentInput:
-    """Raises MalformedRequestError, which names the field. Unknown fields are ignored, as AG-UI requires."""
+    """The input of a run; unknown fields are ignored, as AG-UI requires.
+
+    Raises MalformedRequestError, which names the field.
+    """
     given = decoded(body)
     try:
         found = core.RunAgentInput.model_validate(given, strict=True)
@@ -237,8 +240,8 @@ class News:
 def news_in(given: core.RunAgentInput, known: Collection[str], conversation_id: str) -> News:
     """The messages after the conversation's last one (`known`).
 
-    Raises MalformedRequestError for a message of the agent that it has never written; not for a discarded one, which a
-    front end that was cut off may have.
+    Raises MalformedRequestError for an agent message that the agent never wrote, but not for a discarded one, which a
+    front end that was cut off may still have.
     """
     last = max((index for index, each in enumerate(given.messages) if each.id in known), default=-1)
     news = News()
