@@ -1,9 +1,9 @@
-"""JSON Schemas (draft 2020-12) that models and clients wrote: parsing, validation, and what providers enforce of them.
+"""JSON Schemas (draft 2020-12) that models and clients wrote: parsing, validation, and the part providers enforce.
 
 Thread-safe. Schemas may be untrusted: patterns are matched in linear time, and no reference is
-fetched. An output schema asks a model for a value. Providers can enforce only a part of JSON Schema, and only for
-objects: a schema within that part is sent to them, in a form that forbids properties which it does not name; for any
-other schema, the model is asked to pass the value to a tool. In both cases the answer is checked against the whole
+fetched. An output schema describes the value that a model must return. Providers can enforce only part of JSON Schema,
+and only for objects. A schema within that part is sent to them, in a form that forbids unnamed properties; with any
+other schema, the model is asked to pass the value to a tool. Either way, the answer is checked against the whole
 schema.
 """
 
@@ -49,11 +49,11 @@ MAX_REFERENCES = 500
 # The maximum number of subschemas that are evaluated for one part of a value, such as one item of a list.
 MAX_SCHEMAS = 10_000
 
-# Characters and values, times the subschemas that check them: about a second, in which the library can neither be
-# interrupted nor lets other threads run.
+# The maximum number of characters and values, times the subschemas that check them. This much work takes about a
+# second, during which the library cannot be interrupted and lets no other thread run.
 MAX_WORK = 20_000_000
 
-# The work is counted for at most this many pairs of a subschema and a level of a value.
+# The maximum number of pairs of a subschema and a nesting level for which the work is counted.
 MAX_STEPS = 50_000
 
 TOO_MUCH = "it is too large to check against the schema"
@@ -64,7 +64,7 @@ class InvalidSchemaError(ValueError):
 
 
 class JsonSchema:
-    """A JSON Schema, which is compiled once."""
+    """A JSON Schema, compiled once."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Compile the schema. Raises InvalidSchemaError, including if validation could take forever."""
@@ -104,9 +104,9 @@ class JsonSchema:
         return "; ".join((*shown, f"and {len(faults) - MAX_FAULTS} more") if len(faults) > MAX_FAULTS else shown)
 
     def read_scalars(self, value: Any) -> tuple[Any, dict[str, str]]:
-        """Replace strings that spell numbers or booleans where they do not fit; also return these strings by place.
+        """Replace strings that do not fit but spell numbers or booleans; also return these strings by place.
 
-        Returns the value and {} if it fits as it is, or would not fit even then.
+        Returns the unchanged value and {} if it fits already, or would not fit even with the replacements.
         """
         if is_too_deep(value) or self._work.is_too_much(value):
             return value, {}
@@ -121,7 +121,7 @@ class JsonSchema:
 
 
 class _Work:
-    """Bounds the work of validating values against one schema: by references it can grow without limit."""
+    """Bounds the work of validating values against one schema, which references can increase without limit."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         """Analyse the whole schema.
@@ -150,7 +150,7 @@ class _Work:
         for depth in range(MAX_DEPTH + 2):
             if not level:
                 break
-            # A failing subschema takes as long for a value as a pattern does for four characters.
+            # A subschema that fails on a value takes as long as a pattern takes for four characters.
             size = sum(4 + len(each) if isinstance(each, str) else 4 for each in level)
             work += size and size * self._evaluations(self._root, depth)
             if work > MAX_WORK or len(self._known) > MAX_STEPS:
@@ -160,7 +160,7 @@ class _Work:
         return False
 
     def _evaluations(self, schema: Any, depth: int) -> int:
-        """How many subschemas are evaluated at most for one part of a value that is `depth` levels inside."""
+        """The maximum number of subschemas evaluated for one part of a value that is nested `depth` levels deep."""
         if not isinstance(schema, dict):
             return not depth
         key = id(schema), depth
@@ -353,7 +353,7 @@ def is_wrapped(schema: dict[str, Any]) -> bool:
 
 
 def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a tool input that contains the value: `schema`, or if needed that of an object around it."""
+    """The schema of a tool input that contains the value: `schema` itself or, if needed, an object that wraps it."""
     if not is_wrapped(schema):
         return schema
     inner = {key: value for key, value in schema.items() if key != "$defs"}
@@ -391,7 +391,7 @@ def validate_output(schema: str, text: str) -> tuple[str, str]:
 
 
 def _enforceable(schema: Any) -> dict[str, Any]:
-    """A copy with only the keywords that providers enforce and the properties named. Raises _NotKeptError."""
+    """A copy that has only the keywords providers enforce, and forbids unnamed properties. Raises _NotKeptError."""
     if not isinstance(schema, dict) or schema.keys() - _KNOWN:
         raise _NotKeptError
     kept = {

@@ -1,4 +1,4 @@
-"""The machine's resources: threads, memory, files, trusted certificates; and how an outage is logged."""
+"""The machine's resources (threads, memory, files, trusted certificates), and how an outage is logged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOLDERS = (_COUNTED, "/dev/fd")
 
 
 def exhausted_resource(error: BaseException | None) -> str:
-    """The exhausted resource that caused `error`, with its limit, as the beginning of a sentence, or ""."""
+    """The exhausted resource that caused `error`, with its limit, as the beginning of a sentence; "" if none did."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -92,10 +92,10 @@ def out_of_file_descriptors() -> bool:
 
 log = logging.getLogger(__name__)
 
-# The environment variables that name more authorities: a PEM file, or a directory of them with hashed names.
+# The environment variables that name further authorities: a PEM file, or a directory of PEM files with hashed names.
 VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 
-# Where distributions keep the authorities of the system. A Python that was built elsewhere does not know this.
+# Where distributions keep the system's authorities. A Python that was built elsewhere does not know these places.
 SYSTEM_FILES = (
     "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
@@ -103,7 +103,7 @@ SYSTEM_FILES = (
 
 
 def client_tls() -> ssl.SSLContext:
-    """Trust the authorities of certifi, of the system, and of VARIABLES. Thread-safe; reads files for some 20 ms.
+    """Trust the authorities from certifi, the system, and VARIABLES. Thread-safe; takes some 20 ms to read files.
 
     A variable whose authorities cannot be read is logged and ignored. Raises OSError if this process lacks a resource.
     """
@@ -131,14 +131,14 @@ def _trust(context: ssl.SSLContext, place: str, source: str) -> None:
         log.warning("the certificate authorities of %s cannot be read: %s", source, place)
 
 
-# The seconds between two log lines of an outage that lasts.
+# The seconds between two log lines about a lasting outage.
 REMIND_SECONDS = 60.0
 # An outage ends after this many seconds without a failure, so that a short recovery does not end it.
 CALM_SECONDS = 5.0
 
 
 class OutageLog:
-    """Logs an outage's beginning and end as warnings, and reminders as errors. Thread-safe; free without an outage."""
+    """Logs the beginning and end of an outage as warnings, and reminders as errors. Thread-safe."""
 
     def __init__(self, log: logging.Logger, over: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Begin without an outage. `over` is the text that is logged when an outage ends."""

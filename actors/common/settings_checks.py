@@ -17,7 +17,7 @@ Text = Annotated[str, Meta(min_length=1, description="must be a string")]
 
 Read = TypeVar("Read")
 Table = TypeVar("Table")
-# What can be the name of a principal, or of an issuer of tokens.
+# Matches valid names of principals and of token issuers.
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
 _WORDS = {
     "str": "a string", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
@@ -26,11 +26,11 @@ _WORDS = {
 
 
 def read(kind: type[Read], where: str, value: object) -> Read:
-    """Convert what a settings file contains to `kind`, most often a Struct.
+    """Convert a value from a settings file to `kind`, usually a Struct.
 
     Raises ValueError such as "WHERE.path.to.key: must be a string", with the `description` of the field's type if it
-    has one. A `__post_init__` error begins with ".key: " if it is about one key. A type unknown to msgspec converts
-    by its method `of`.
+    has one. A `__post_init__` error begins with ".key: " if it is about one key. Types unknown to msgspec are
+    converted by their method `of`.
     """
     try:
         return convert(value, kind, dec_hook=_custom)
@@ -46,7 +46,7 @@ def _custom(kind: Any, value: object) -> Any:
 
 
 class Named(dict[str, Table]):
-    """Tables [where.NAME] by name. Unlike with a dict, an error in one of them names it."""
+    """The tables [where.NAME], by name. Unlike with a plain dict, an error in a table names that table."""
 
     @classmethod
     def of(cls, value: object, kind: type[Table]) -> Named[Table]:
@@ -83,7 +83,7 @@ def _refusal(kind: Any, error: str) -> str:
 
 
 def described(node: Any) -> tuple[Any, str]:
-    """A type without what only annotates it, and the description that it has; "" for none."""
+    """A type without its annotations, and its description ("" if it has none)."""
     description = ""
     while isinstance(node, inspect.Metadata | inspect.UnionType):
         if isinstance(node, inspect.UnionType):
@@ -126,7 +126,7 @@ def is_nearby(host: str) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address that a host is, or 127.0.0.1 for localhost; None for any other name."""
+    """The host as an IP address; 127.0.0.1 for localhost, and None for any other name."""
     try:
         return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Renders what programs write for a terminal as the text that a terminal would show in the end.
+"""Renders program output that was written for a terminal as the text that the terminal would finally show.
 
-Models are shown this text: without colours, hyperlinks and other escape sequences, and of a progress bar only its last
-state. There is no width: no line is wrapped, and what addresses a place on the screen begins a new line instead. What
-clears the screen has no effect, so that no text is lost. Other control characters stay as they are.
+Models are shown this text, without colours, hyperlinks and other escape sequences, and with only the last state of a
+progress bar. There is no width: no line is wrapped, and sequences that address a place on the screen begin a new line
+instead. Sequences that clear the screen have no effect, so that no text is lost. Other control characters are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STRING_END = "(?:\a|\x1b\\\\|\x9c)"
 
 _SPECIAL = re.compile("[\a\x0e\x0f]+|\b+|\r+|\x1b|\x9b")
 _SEQUENCE = re.compile(f"{_CONTROL}([@-~])|{_STRING}{_STRING_END}")
-# Matches a control sequence, such as a colour, or string, such as a hyperlink, that has no effect on the text.
+# Matches a control sequence (such as a colour) or string (such as a hyperlink) that has no effect on the text.
 _WITHOUT_EFFECT = re.compile(f"{_CONTROL}(?![{_EFFECTIVE}])[@-~]|{_STRING}{_STRING_END}")
 # Matches the beginning of an escape sequence.
 _UNFINISHED = re.compile(f"\x1b{_BETWEEN}|{_CONTROL}|{_STRING}\x1b?")
@@ -40,7 +40,7 @@ class TerminalText:
 
     def __init__(self) -> None:
         self._rows: list[str | list[str]] = [[]]
-        """The last rows: the texts of their columns, or text. The second column of a wide character is ""."""
+        """The last rows, each as text or as a list of columns. The second column of a wide character is ""."""
         self._row = self._column = 0
         self._saved = 0, 0
         self._pending = ""
@@ -156,7 +156,7 @@ class TerminalText:
             self._pass(len(self._rows) - 1 - ROWS)
 
     def _pass(self, count: int) -> None:
-        """Pass on the first rows: they are out of reach."""
+        """Pass on the first rows, which the cursor can no longer reach."""
         if count > 0:
             self._passed += (f"{''.join(row)}\n" for row in self._rows[:count])
             del self._rows[:count]
@@ -166,7 +166,7 @@ class TerminalText:
     # --- moving -------------------------------------------------------------------------------------------------------
 
     def _control(self, final: str, parameters: str) -> None:
-        """Carry out a control sequence; one that is not known has no effect."""
+        """Carry out a control sequence; an unknown one has no effect."""
         first = parameters.partition(";")[0]
         if first and not first.isdecimal():
             return
@@ -217,7 +217,7 @@ class TerminalText:
                 pass
 
     def _escape(self, final: str) -> None:
-        """Carry out an escape sequence without parameters; one that is not known has no effect."""
+        """Carry out an escape sequence without parameters; an unknown one has no effect."""
         match final:
             case "7":
                 self._saved = self._row, self._column
@@ -232,7 +232,7 @@ class TerminalText:
 
 
 def _put_in(row: list[str], column: int, text: str) -> int:
-    """Write text over what is in a row from a column on; return the column after it."""
+    """Overwrite a row with text, starting at a column; return the column after the text."""
     row += " " * (column - len(row))
     if text.isascii():
         row[column : column + len(text)] = text
@@ -248,7 +248,7 @@ def _put_in(row: list[str], column: int, text: str) -> int:
 
 
 def rendered(text: str) -> str:
-    """A whole text as a terminal would show it in the end."""
+    """A whole text as a terminal would finally show it."""
     if _SPECIAL.search(text) is None:
         return text
     terminal = TerminalText()
@@ -256,9 +256,9 @@ def rendered(text: str) -> str:
 
 
 def without_escapes(text: str) -> str:
-    """Render text that has escape sequences; any other stays as it is.
+    """Render text that contains escape sequences; return any other text unchanged.
 
-    The result is never longer: where moves of the cursor would add blanks, the sequences are only removed.
+    The result is never longer: where cursor movements would add blanks, the sequences are only removed.
     """
     if "\x1b" not in text:
         return text

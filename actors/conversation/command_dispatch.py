@@ -25,7 +25,7 @@ from actors.runners.side_queries import Titles, title_of
 from actors.runtime.offered_tools import check_generation
 from actors.runtime.services import check_images, check_mode, served_model
 
-# The results that repeated commands get again.
+# The results that are stored, and returned again if a command is repeated.
 _SENT = msgspec.json.Decoder(messages.SendMessageResult)
 _ANSWERED = msgspec.json.Decoder(QuestionChanged)
 _SUBMITTED = msgspec.json.Decoder(messages.SubmitToolResultResult)
@@ -101,7 +101,7 @@ class CommandDispatch:
     def delete(self, origin: CommandOrigin | None) -> None:
         """Delete the idle conversation and its tools' state. If this raises StoreError, nothing was deleted.
 
-        `origin` asked for it, and is stored apart from the log, which is deleted, too.
+        `origin`, who asked for this, is stored outside the log, because the log is deleted, too.
         """
         conversation_id, services = self._pipeline.conversation_id, self._services
         children = services.store.children(conversation_id)
@@ -133,7 +133,7 @@ class CommandDispatch:
         if request.images:
             check_images(services, loaded.record.model)
         _check_output_schema(request.output_schema)
-        # The quota of stored bytes is checked for each message, because messages can extend one run without end.
+        # The quota of stored bytes is checked for each message, because messages can prolong a single run indefinitely.
         if services.quotas.limits_stored:
             services.quotas.check_stored(loaded.record.principal)
         event = events.UserMessage(
@@ -368,7 +368,7 @@ def cancel_event(request: messages.CancelConversationCommand, at: int) -> events
 
 
 def _client_call_beyond(loaded: LoadedConversation, mode: Mode) -> tuple[str, ...]:
-    """The id of the call that a client is running but that this mode would not allow; () if there is none."""
+    """The id of a call that a client is running and this mode would not allow; () if there is none."""
     waiting = waiting_call(loaded.state)
     if waiting is None or mode is not Mode.RESTRICTED:
         return ()

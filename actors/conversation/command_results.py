@@ -113,7 +113,7 @@ _LATE_ANSWER_REFUSALS = {
 def late_answer(
     history: Sequence[Message], request: messages.SubmitToolResultCommand
 ) -> messages.SubmitToolResultResult:
-    """The stored result of a finished call if the client has sent the same result again, else raise Rejected."""
+    """The stored result of a finished call, if the client has sent the same result again. Raises Rejected otherwise."""
     for message in reversed(history):
         for block in message.content:
             if isinstance(block, ToolUse) and block.id == request.tool_use_id:

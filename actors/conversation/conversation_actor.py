@@ -4,9 +4,9 @@ A message is a command (a Request, whose sender waits for the answer), an outcom
 started, or a timer that it set. Each message goes through the pipeline: load, transition, commit, publish, act. The
 commit is the only thing that the actor waits for; models, tools and other conversations answer with messages.
 
-The mailbox has two lanes. Cancels, changes of mode, the creation of a sub-agent, the timers that limit a cancel, and
-the shutdown go into the urgent lane, which is handled before the normal one. A cancel also stops the work in flight on
-the caller's thread, before the actor handles the cancel; the outcome of the stopped work arrives after the cancel.
+The mailbox has two lanes. Cancels, mode changes, the creation of a sub-agent, the timers that limit a cancel, and the
+shutdown go into the urgent lane, which is handled before the normal one. A cancel also stops the work in flight on the
+caller's thread, before the actor handles the cancel; the outcome of the stopped work arrives after the cancel.
 
 If the store is unavailable, commands are refused immediately. Outcomes and cancels cannot be refused, because they have
 already happened: they wait in the retry queue, which is flushed before any further command.
@@ -14,8 +14,8 @@ already happened: they wait in the retry queue, which is flushed before any furt
 Where several servers share the store, loading a conversation claims its ownership. When the store reports that another
 server owns the conversation, the actor stops its work, drops its copy and ends; waiting callers get NotOwnerError.
 
-The actor stops at shutdown, and when its conversation has been idle for a time or has ended and no tool process is
-left. It closes its mailbox only while the mailbox is empty: a later message starts a new actor.
+The actor stops at shutdown, and when no tool process is left and its conversation has been idle for a while or has
+ended. It closes its mailbox only while the mailbox is empty; a later message starts a new actor.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ConversationActor(Actor):
 
     @property
     def settled(self) -> bool:
-        """Whether no run is active, or one waits for a person, and all changes and deletions are stored."""
+        """Whether no run is active, unless it waits for a person, and all changes and deletions are stored."""
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return self._stored and (self._pipeline.idle or waits_for_people)
@@ -250,9 +250,9 @@ class ConversationActor(Actor):
     def _carry_out(self, request: Any, origin: CommandOrigin | None) -> object:
         """Carry out a command once the retry queue is committed.
 
-        A cancel, and a deletion by force, do not wait for it: they stop the work. If the store fails now, the same
-        cancel is retried before everything else; otherwise the aborted work would count as a failure and be tried
-        again.
+        A cancel and a forced deletion do not wait for that, because they stop the work. If the store fails now, the
+        same cancel is retried before everything else; otherwise the aborted work would count as a failure and be
+        retried.
         """
         match request:
             case messages.CancelConversationCommand():
@@ -280,7 +280,7 @@ class ConversationActor(Actor):
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
     def _commit_outcomes(self, outcome: messages.EffectOutcome) -> None:
-        """Commit an outcome with those behind it in the mailbox, then handle the ends of sub-agents' actors."""
+        """Commit an outcome and those behind it in the mailbox, then handle sub-agents whose actors have stopped."""
         outcomes = [outcome]
         stopped: list[str] = []
         while may_share_commit(outcome) and (envelope := self.mailbox.get_if(_may_follow)) is not None:
@@ -343,7 +343,7 @@ class ConversationActor(Actor):
     # --- stop -------------------------------------------------------------------------------------------------
 
     def _stop_if_idle(self) -> None:
-        """End the last tools of an inactive conversation, then stop the actor when it is due.
+        """End the last tools of an inactive conversation, then stop the actor once that is due.
 
         Called after every message.
         """
@@ -365,7 +365,7 @@ class ConversationActor(Actor):
         return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
-        """Stop now if shutting down, not loaded or terminal, else after the idle timeout, but not while a job runs."""
+        """Stop now if shutting down, not loaded or terminal, else after the idle timeout; never while a job runs."""
         loaded = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self._shutdown is not None:
@@ -395,7 +395,7 @@ class ConversationActor(Actor):
     def _report_end(self) -> None:
         """Drop the tools' state of a conversation that has ended or has another owner, and report a sub-agent's end.
 
-        An end that the last commit reports, or whose parent has another owner, is not reported again.
+        The end is not reported if the last commit has reported it, or if another server owns the parent.
         """
         if self._has_ended or self._lost:
             self._services.toolbox.forget(self.conversation_id)
@@ -456,7 +456,7 @@ class _PendingDeletion:
 
 
 class ConversationDeletion:
-    """Deletes one conversation once all that it runs has exited. Call only on the actor's thread, except for `pending`.
+    """Deletes one conversation once everything it runs has exited. Call only on the actor's thread, except `pending`.
 
     `commands` deletes rows and tools' state, `commit_retries` gets a VerifyUncertainCommit if the store fails, and
     `remind` sends the actor a message after a number of milliseconds.

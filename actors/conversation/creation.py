@@ -120,12 +120,12 @@ _LEFT_OVER = (
 )
 
 
-# These messages fill one fourth of the usable window at most.
+# These messages fill at most a quarter of the usable window.
 _PART_LEFT_OVER = 4
 
 
 def _unanswered(services: Services, unit: UnitOfWork, room: int) -> str:
-    """The user messages after the last answer, as a list in Markdown, cut to `room` tokens; "" for none."""
+    """The user messages after the last answer, as a Markdown list, cut to `room` tokens; "" if there are none."""
     last = unit.record.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
@@ -194,7 +194,7 @@ def _created(
     *,
     command: ports.CommandRecord | None = None,
 ) -> tuple[ports.ConversationRecord, ports.Commit]:
-    """The record, whose history begins with the texts that are not "", and the commit that creates it."""
+    """The record and the commit that creates it; its history begins with those of the texts that are not ""."""
     begin = [(kind, text) for kind, text in ((SystemKind.NONE, warning), (SystemKind.SUMMARY, summary)) if text]
     added = tuple(
         Message(f"{record.id}:0:{n}", n, MessageType.SYSTEM, (Text(text),), record.created_at, kind=kind)
@@ -257,7 +257,7 @@ SLUG_TRIES = 10
 
 
 def create(pipeline: ConversationPipeline, request: messages.CreatingCommand) -> ports.ConversationRecord:
-    """Create the conversation, or return the one that the same request created before. Call only on the actor's thread.
+    """Create the conversation, or return the one that the same request has created. Call only on the actor's thread.
 
     Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
     """
@@ -353,8 +353,8 @@ def perform_exhausting(
 ) -> None:
     """Commit outcomes that exhaust a conversation. Call only on the actor's thread. Raises StoreError.
 
-    If it continues by itself, the same commit creates the successor, so that there is exactly one however the server
-    ends.
+    If the conversation continues automatically, the same commit creates its successor, so that there is exactly one
+    even if the server crashes.
     """
     services = pipeline.services
     successor = _own_successor(services, unit)
@@ -362,7 +362,7 @@ def perform_exhausting(
         pipeline.perform(loaded, unit, *successor, urgent=urgent)
     except ports.SlugTakenError:
         raise ports.StoreUnavailableError("the successor's slug is taken: the next attempt uses another one") from None
-    with suppress(ports.StoreUnavailableError):  # the commit is made: this must not look like its failure
+    with suppress(ports.StoreUnavailableError):  # the commit has succeeded, and must not seem to have failed
         created = services.store.load(loaded.record.continued_by) if successor else None
         if created is not None:
             services.bus.created(created)

@@ -1,4 +1,4 @@
-"""Forks a conversation: creates another one with the same history up to the end of one of the runs.
+"""Forks a conversation: creates another one with the same history up to the end of one of its runs.
 
 Runs on the thread of the fork's actor. The actor of the original conversation is not involved: only committed data that
 never changes is read, so that a busy conversation can be forked without being disturbed.
@@ -59,9 +59,9 @@ def forked_conversation(
 
 
 def _runs(services: Services, origin: ports.ConversationRecord, wanted: str) -> tuple[ports.StoppedRun, ...]:
-    """The ended runs up to `wanted`, or to the last run at which a fork is possible if that is "".
+    """The ended runs up to `wanted` or, if that is "", up to the last run after which a fork is possible.
 
-    Raises Rejected if none is possible there, such as at an open run, or InvalidFieldError for an unknown run.
+    Raises Rejected if no fork is possible there, for example at an open run, or InvalidFieldError for an unknown run.
     """
     if wanted and wanted == ports.live_run(origin):
         raise Rejected(Reason.CYCLE_RUNNING, f"request cycle {wanted} has not ended: wait, or fork at an earlier one")
@@ -90,7 +90,7 @@ def _ended(services: Services, origin: ports.ConversationRecord) -> Iterator[por
 
 
 def _summary_at(services: Services, origin: ports.ConversationRecord) -> int:
-    """The number of the summary that ended the conversation, or of the message that comes next if it has not ended."""
+    """The number of the summary that ended the conversation or, if it has not ended, of the next message."""
     before = origin.state.ledger.seq + 1
     if not isinstance(origin.state, ContextExhausted):
         return before
@@ -160,7 +160,7 @@ def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[st
 
 
 def stored_bytes(store: ports.Store, commit: ports.Commit) -> int:
-    """How many bytes of its principal's quota a new conversation needs, with copied attachments. Raises StoreError."""
+    """How many bytes of its principal's quota a new conversation and its copied attachments need. Raises StoreError."""
     content = sum(len(msgspec.json.encode(message.content)) for message in commit.messages)
     profile = len(msgspec.json.encode(commit.record.profile))
     if commit.fork is None:

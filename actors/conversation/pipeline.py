@@ -1,7 +1,7 @@
 """The pipeline that every change of a conversation goes through: load, transition, commit, publish, act; and retries.
 
 The commit comes before everything that is visible outside: events are published and effects started only after they
-are durable. So a crash between two steps loses no published event, and a failed commit has no effect.
+are durable. A crash between two steps therefore loses no published event, and a failed commit has no effect.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class LoadedConversation:
         return self.record.state
 
     def begin(self) -> UnitOfWork:
-        # These are read each time: the window of the model may become known while the conversation is loaded, the
-        # provider may refuse images, other conversations of the principal use up its quotas, and a new day begins.
+        # Read each time, because these can change while the conversation is loaded: the model's window becomes known,
+        # the provider refuses images, the principal's other conversations use up its quotas, or a new day begins.
         services, model, known = self._services, self.record.model, self.context
         now, (window, images) = services.clock.now_ms(), services.window_and_images(model)
         quota, date = services.quotas.spent(self.record.principal), ports.date_of(now)
@@ -127,7 +127,7 @@ class LoadedConversation:
             )
 
     def _stored(self, unit: UnitOfWork) -> ports.ConversationRecord | None:
-        """The stored record if the unit is stored: its log rows are the only ones after those before it."""
+        """The stored record if the unit is stored, that is, if its log rows alone follow the previous rows."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]
@@ -216,8 +216,8 @@ class ConversationPipeline:
         """Apply outcomes in one unit of work and prepare its commit.
 
         Rows and events are the same as with a unit for each outcome. The unit ends after the first outcome that starts
-        an effect, because effects must not wait, and before one that raises; if that is the first, so does this method.
-        Raises StoreError if the conversation cannot be loaded.
+        an effect, because effects must not wait, and before an outcome that raises an error; if that is the first one,
+        this method raises the error, too. Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())
@@ -285,7 +285,7 @@ class ConversationPipeline:
             self.executor.perform(effect, loaded.record, loaded.context)
 
     def _compute(self, unit: UnitOfWork) -> None:
-        """Add the outcomes of calls that only compute to the unit that starts them.
+        """Add the outcomes of calls that only compute to the unit that starts these calls.
 
         Rows and events are the same as with a commit for each. If the commit fails, the calls are computed again.
         """
@@ -301,7 +301,7 @@ class ConversationPipeline:
             unit.run(outcome)
 
     def reload(self, epoch: int) -> None:
-        """Load the conversation again, unless that happened since the copy of this epoch was dropped.
+        """Reload the conversation, unless that has happened since the copy with this epoch was dropped.
 
         Raises StoreError.
         """
@@ -317,16 +317,16 @@ class ConversationPipeline:
 
 
 def taken_over(record: ports.ConversationRecord, node: str) -> ports.ConversationRecord:
-    """A stored record for its new owner, with the next epoch: the previous owner's commits fail."""
+    """A stored record for its new owner, with the next epoch, so that commits by the previous owner fail."""
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 
 def recovering(
     loaded: LoadedConversation, at: int, alive: Collection[str] = (), *, restarted: bool = False
 ) -> UnitOfWork | None:
-    """Record what ended with a conversation's owner; None if nothing did.
+    """Record that the open run and the jobs not in `alive` ended with the conversation's owner; None if there are none.
 
-    These are the open run and the jobs not in `alive`. With `restarted`, the error of the last run is cleared, too.
+    With `restarted`, the error of the last run is cleared, too.
     """
     lost = [job for job in loaded.state.ledger.running_jobs if job.handle not in alive]
     interrupted = restarted or _needs_recovery(loaded.record)
@@ -349,7 +349,7 @@ def _needs_recovery(record: ports.ConversationRecord) -> bool:
 
 # --- the retry queue --------------------------------------------------------------------------------------------------
 
-# Events of a conversation that could not be committed yet because the store is unavailable. The actor does not wait for
+# The queue holds events that could not be committed yet because the store is unavailable. The actor does not wait for
 # the store: commands are refused, a cancel is tried immediately, and a shutdown is not delayed. The entries are retried
 # after increasing pauses, oldest first, and before any new command.
 
@@ -371,7 +371,7 @@ class VerifyUncertainCommit:
 
 @dataclass(frozen=True)
 class ReloadFromStore:
-    """Queue entry: drop the in-memory copy of this epoch and reload the conversation."""
+    """Queue entry: drop the in-memory copy with this epoch and reload the conversation."""
 
     epoch: int
 
@@ -391,8 +391,8 @@ class CommitRetries(Generic[Entry]):
     """Entries to be committed in order. Call only on the actor's thread.
 
     `name` is the conversation's id, for the log. `prepare` returns the next commit of one or more entries; it raises
-    StoreUnavailableError if the store cannot be read now, and anything else for a bug in the first entry. `later` calls
-    `retry` after a delay in milliseconds.
+    StoreUnavailableError if the store cannot be read now, and any other error for a bug in the first entry. `later`
+    calls `retry` after a delay in milliseconds.
     """
 
     def __init__(self, name: str, prepare: Callable[[Sequence[Entry]], Prepared], later: Callable[[int], None]) -> None:
@@ -400,8 +400,8 @@ class CommitRetries(Generic[Entry]):
         self._prepare = prepare
         self._later = later
         self._waiting: deque[Entry] = deque()
-        # The number of entries at the head whose last commit the store refused. It may have been written nevertheless,
-        # which is recognised only if the same entries are committed again.
+        # The number of entries at the head whose last commit the store refused. That commit may have been written
+        # nevertheless, which is recognised only if the same entries are committed again.
         self._refused = 0
         self._failures = 0
         self._retry_due = False

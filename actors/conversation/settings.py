@@ -36,7 +36,7 @@ MAX_LABELS = 64
 
 
 def update(services: Services, unit: UnitOfWork, request: UpdateConversationCommand, at: int) -> None:
-    """Change the settings whose value differs. Raises Rejected or InvalidFieldError."""
+    """Change those settings whose values differ. Raises Rejected or InvalidFieldError."""
     record = unit.record
     wanted: dict[str, Any] = {
         name: value
@@ -188,7 +188,7 @@ MAX_RULES = 100
 
 
 def check_rule_tool(services: Services, record: ConversationRecord, tool: str) -> None:
-    """Raise InvalidFieldError, with a similar name, unless the tool is built in, a client's, or of any MCP server.
+    """Raise InvalidFieldError, with a similar name, unless this is a built-in tool, a client's, or an MCP server's.
 
     A rule for another name never matches: one that is meant to deny calls would deny none.
     """
@@ -206,9 +206,9 @@ def check_rule_tool(services: Services, record: ConversationRecord, tool: str) -
 def create_rule(
     services: Services, unit: UnitOfWork, wanted: context.ApprovalRule, principal: str, at: int
 ) -> context.ApprovalRule:
-    """Add a rule, replacing one for the same calls, or return the same rule with the same action.
+    """Add a rule, replacing one for the same calls; if that one has the same action, return it instead.
 
-    Raises InvalidFieldError, whose `field` is one of the rule.
+    Raises InvalidFieldError, whose `field` is a field of the rule.
     """
     try:
         prepared = services.toolbox.prepared_rule(wanted, services.permissions(unit.record.principal).roots)

@@ -30,7 +30,7 @@ from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
-# The seconds that conversations get at shutdown, after the drain time, to end their runs and to stop.
+# The seconds that conversations get at shutdown, after the drain time, to end their runs and stop.
 SHUTDOWN_SECONDS = 5.0
 # How many interrupted conversations are recovered in one transaction at startup.
 RECOVERY_BATCH = 200
@@ -58,11 +58,11 @@ class Supervisor:
         self._waking = Waking(services, self._wake_one)
 
     def start(self) -> tuple[str, ...]:
-        """Recover every conversation whose run a restart interrupted, before any request, and return their ids.
+        """Before any request, recover every conversation whose run a restart interrupted; return their ids.
 
-        Many are recovered in one transaction, and all end idle: no model is called and no process started. A damaged
-        one is logged and retried at its next message. In a cluster they are woken instead, because actors may run
-        already. Raises StoreError.
+        Many are recovered in one transaction, and all become idle: no model is called, and no process is started. A
+        damaged one is logged, and retried at its next message. In a cluster, conversations are woken instead, because
+        they may already have actors. Raises StoreError.
         """
         ids = self._services.store.unsettled()
         if self._services.cluster.me.incarnation:
@@ -81,10 +81,10 @@ class Supervisor:
     def ask(
         self, conversation_id: str, request: messages.ConversationCommand, *, deadline: float | None = None
     ) -> Future[Any]:
-        """Send a command; the future may raise errors of actors.messages and core.errors.
+        """Send a command; the future may raise errors from actors.messages and core.errors.
 
-        A change of mode takes the urgent lane, so that no queued call starts in the old mode. So does a cancel, and the
-        work in flight is then stopped without the mailbox, so that its outcome cannot overtake the cancel.
+        A mode change takes the urgent lane, so that no queued call starts in the old mode. A cancel takes it, too; only
+        then is the work in flight stopped, bypassing the mailbox, so that its outcome cannot overtake the cancel.
         """
         if not isinstance(request, messages.CancelConversationCommand):
             urgent = isinstance(request, messages.SetModeCommand)
@@ -102,7 +102,7 @@ class Supervisor:
         self._waking.wake(ids)
 
     def wait_until_woken(self, seconds: float) -> bool:
-        """Wait until all conversations given to `wake` are idle or of another server, except damaged ones."""
+        """Wait until all conversations given to `wake`, except damaged ones, are idle or owned by another server."""
         return self._waking.wait(seconds)
 
     def live_count(self) -> int:
@@ -139,7 +139,7 @@ class Supervisor:
             log.error("%d conversations did not stop in time; the next start will recover them", len(late))
 
     def skip_drain(self) -> None:
-        """End the wait of `stop` for runs to finish, now or when `stop` is called. Thread-safe."""
+        """Make `stop` not wait for runs to finish, whether it waits now or is called later. Thread-safe."""
         with self._changed:
             self._drain_skipped = True
             self._changed.notify_all()
@@ -149,7 +149,7 @@ class Supervisor:
     def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
         """Put a message into the actor's mailbox, starting an actor if there is none.
 
-        None while the supervisor stops. Raises RuntimeError if no thread can be started.
+        Returns None while the supervisor is stopping. Raises RuntimeError if no thread can be started.
         """
         while True:
             with self._lock:
@@ -186,7 +186,7 @@ class Supervisor:
             self._shared.sub_agents.on_stopped(conversation_id)
 
     def on_idle(self) -> None:
-        """Check again whether `stop` can go on, because a conversation has become idle."""
+        """Check again whether `stop` can proceed, because a conversation has become idle."""
         if self._refusing:
             with self._changed:
                 self._changed.notify_all()
@@ -197,7 +197,7 @@ class Supervisor:
         return self._ask(conversation_id, Request(messages.Wake(), urgent=True))
 
     def _ask(self, conversation_id: str, request: Request) -> Future[Any]:
-        """Deliver a request; while the supervisor stops, only cancels."""
+        """Deliver a request; while the supervisor is stopping, only a cancel."""
         if self._refusing and not isinstance(request.command, messages.CancelConversationCommand):
             return failed(Rejected(Reason.SHUTTING_DOWN))
         try:
@@ -256,7 +256,7 @@ class Supervisor:
     def _drained(self, asked: Iterable[Future[object]]) -> bool:
         """Whether the drain is skipped, or all earlier commands are carried out and all actors settled.
 
-        The requests of `asked` came into the mailboxes behind those commands, so they are answered after them.
+        The requests in `asked` entered the mailboxes behind those commands, and are therefore answered after them.
         """
         accepted = all(answer.done() for answer in asked)
         return self._drain_skipped or (accepted and all(actor.settled for actor in self._live.values()))
@@ -323,7 +323,7 @@ PAUSE_MS = 1_000
 
 
 class Waking:
-    """Wakes conversations on a separate thread, by `wake_one`. Thread-safe; `wake` does not block."""
+    """Wakes conversations on a separate thread, with `wake_one`. Thread-safe; `wake` does not block."""
 
     def __init__(self, services: Services, wake_one: Callable[[str], Future[None]]) -> None:
         self._services = services

@@ -110,9 +110,9 @@ def system_prompt(
 ) -> str:
     """The prompt of a conversation that begins at `at` (Unix milliseconds).
 
-    The creator's instructions follow it, or replace all but the sections on notices and the directory. `lean`: for a
-    slow model, without the sections on work, tools and modes and the repository's files. `small`: for a small context
-    window, half as long and with these files' names only.
+    The creator's instructions follow the prompt, or replace all of it except the sections on notices and the directory.
+    `lean`, for slow models, leaves out the sections on work, tools and modes, and the repository's files. `small`, for
+    small context windows, halves the prompt, and only names these files.
     """
     place = _place(surroundings, mode, at)
     if profile.replaces_prompt:
@@ -127,7 +127,7 @@ def system_prompt(
 
 
 def left_out(surroundings: WorkspaceContext, profile: Profile, *, lean: bool) -> str:
-    """A warning for people about the repository's instructions that `system_prompt` leaves out, or ""."""
+    """A warning for users about the repository's instructions that `system_prompt` leaves out, or ""."""
     if profile.replaces_prompt or lean:
         return ""
     files = [file for file in surroundings.instructions if file.left_out not in ("", EMPTY)]

@@ -55,7 +55,7 @@ class UnitOfWork:
 
     @property
     def begins_run(self) -> bool:
-        """Whether the unit begins a run in an idle conversation, not of a sub-agent, even if it ends that run, too."""
+        """Whether the unit begins a run in an idle conversation (not a sub-agent), even if it also ends that run."""
         before, after = self.before.state, self.record.state
         begun = not isinstance(after, INACTIVE) or after.ledger.run > before.ledger.run
         return self.record.user_initiated and isinstance(before, INACTIVE) and begun
@@ -114,7 +114,7 @@ class UnitOfWork:
                 case PersistMode(mode=mode):
                     changed = True
                 case NotifyClient(data=data):
-                    if not isinstance(data, TextDelta):  # streamed text comes by its window, not here
+                    if not isinstance(data, TextDelta):  # streamed text is published through its window, not here
                         durable.append(data)
                 case _:
                     self.effects.append(effect)
