@@ -1,4 +1,4 @@
-"""The messages to a conversation, and what its log has besides events.
+"""The messages to a conversation, and the entries in its log that are not events.
 
 A command is named after its RPC. It is sent in a Request with a deadline, after which the command is dropped without
 being applied. A refused command has changed nothing: its sender gets core.errors.Rejected or one of the errors below;
@@ -173,11 +173,11 @@ class SetModeCommand(Struct, frozen=True):
 
 
 class SetModeResult(Struct, frozen=True):
-    """The record with its new mode, and the work with more rights than that: what was stopped, and what survives."""
+    """The record with its new mode, and the work with more rights than that mode gives: stopped or surviving."""
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
-    """These, the calls and the MCP servers continue to run with more rights than the mode gives."""
+    """These jobs (like the surviving calls and MCP servers) continue to run with more rights than the mode gives."""
     surviving_calls: tuple[str, ...] = ()
     ended_jobs: tuple[str, ...] = ()
     stopped_calls: tuple[str, ...] = ()
@@ -383,14 +383,14 @@ class ToolsEnded:
 
 @dataclass(frozen=True)
 class ModelRequestOverdue:
-    """Timer message to the conversation: the thread of a cancelled model request is still not back."""
+    """Timer message to the conversation: the thread of a cancelled model request has still not returned."""
 
     request: object
 
 
 @dataclass(frozen=True)
 class JobExited:
-    """A killed background job has exited, or its processes could not be confirmed dead in time."""
+    """A killed background job has exited, or its processes could not be confirmed dead before the time limit."""
 
     receipt: KillReceipt
 

@@ -25,7 +25,7 @@ PROGRAMS = frozenset(
     "stat tail tee touch tr tree true tsc uname uniq wc wget which".split()
 )
 
-# Programs of which this is true for some subcommands; the first argument must be one of these.
+# Programs for which this is true of some subcommands; the first argument must be one of these.
 SUBCOMMANDS = {
     "apt": "list search show",
     "cargo": "bench build check clippy doc fmt metadata test tree",
@@ -41,7 +41,7 @@ SUBCOMMANDS = {
     "systemctl": "is-active list-units status",
 }
 
-# Options that run nothing, whichever of these programs gets them. They are compared whole.
+# Options that run nothing in any of these programs. They are compared as a whole.
 HARMLESS = frozenset(
     "- -- -h -l -la -m -q -v --cached --check --color --dry-run --name-only --name-status --no-color --oneline "
     "--porcelain --quiet --release --short --staged --stat --verbose --version".split()
@@ -98,7 +98,7 @@ class RuleMatch(IntEnum):
 
 
 def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, edition: Rules) -> RuleMatch:
-    """How a rule that denies or asks matches the call; without a `subject`, nothing is known of its commands."""
+    """How a rule that denies or asks matches the call; without a `subject`, nothing is known about its commands."""
     if rule.tool:
         return _certainly(call.name == rule.tool)
     if rule.mcp_server:
@@ -153,7 +153,7 @@ def server_of(tool: str) -> str:
 def suggestions(
     call: ToolUse, subject: CallSubject | None, working_dir: str, edition: Rules
 ) -> tuple[ApprovalRule, ...]:
-    """Rules with which a person could allow calls like this one, the narrowest first. Their `id` is ""."""
+    """Rules with which a person could allow calls like this one, narrowest first. Their `id` is ""."""
     if subject is None:
         return ()
     if subject.text:
@@ -190,7 +190,7 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
-    """Whether the rule's words occur anywhere in the command, or might. Directories of programs do not count."""
+    """Whether the rule's words occur, or might occur, in the command. The directories of programs are ignored."""
     wanted, words = _named(rule.words), command.words
     if not wanted:
         return RuleMatch.NO
@@ -253,7 +253,7 @@ def _only_words(subject: CallSubject) -> tuple[str, ...]:
 
 
 def _prefixes(subject: CallSubject, edition: Rules) -> tuple[ApprovalRule, ...]:
-    """A rule for each command, by its first one or two words; none where such a rule would not allow the command."""
+    """A rule for each command's first one or two words; none where such a rule would not allow the command."""
     if subject.opaque:
         return ()
     begun = ((command, command.words[: 2 if command.words[0] in TWO_WORDS else 1]) for command in subject.commands)

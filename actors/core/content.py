@@ -39,7 +39,7 @@ class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
     raw: str = ""
     """The block as the provider sent it, as JSON text; later requests contain it unchanged."""
     provider: str = ""
-    """The provider that sent `raw`; requests to other providers omit it. "" in messages of version 0.2."""
+    """The provider that sent `raw`; requests to other providers omit it. "" in messages from version 0.2."""
 
 
 class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use"):
@@ -53,9 +53,9 @@ class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use")
     group: ToolGroup | None = None
     """The tool's group at the time of the call, for tools that clients declared. None for built-in and MCP tools."""
     own: Reasoning | None = None
-    """What the provider sent with the call and needs back, such as a signature, as `raw`; else None."""
+    """Data that the provider sent with the call and needs back, such as a signature, as `raw`; None if it sent none."""
     corrected: str = ""
-    """What was corrected in the name and the input that the model wrote, as text for the call's result; else ""."""
+    """The corrections to the name and input that the model wrote, as text for the call's result; "" for none."""
 
 
 class Image(Struct, frozen=True, gc=False, tag="image"):
@@ -73,7 +73,7 @@ class ToolOutcome(StrEnum):
     SKIPPED = "skipped"
     DENIED = "denied"
     TIMED_OUT = "timed_out"
-    """No client answered in time; only for calls of tools that clients run."""
+    """No client answered before the time limit; only for tools that clients run."""
 
 
 class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
@@ -95,7 +95,7 @@ class ToolError(Struct, frozen=True, gc=False, tag="tool_error"):
 
 
 class ToolCancelled(Struct, frozen=True, gc=False, tag="tool_cancelled"):
-    """A result that the server writes for a tool call that a cancel or a restart of the server stopped or prevented."""
+    """The result that the server writes for a tool call stopped or prevented by a cancel or a server restart."""
 
     tool_use_id: str
     output: str
@@ -103,7 +103,7 @@ class ToolCancelled(Struct, frozen=True, gc=False, tag="tool_cancelled"):
 
 
 class SubAgentComplete(Struct, frozen=True, gc=False, tag="sub_agent_complete"):
-    """The result of a call of submit_result or submit_error (in a sub-agent) or of spawn_sub_agent (in its parent)."""
+    """The result of a submit_result or submit_error call (in a sub-agent) or a spawn_sub_agent call (in its parent)."""
 
     tool_use_id: str
     output: str
@@ -124,11 +124,11 @@ class MessageType(StrEnum):
     SYSTEM = "system"
     """A message from Bedrock to the agent."""
     ERROR = "error"
-    """A message from Bedrock to people that says why a run failed; never sent to the model."""
+    """A message from Bedrock to users that says why a run failed; never sent to the model."""
 
 
 class Delivery(StrEnum):
-    """What happens to a message during a run: refused, joined to the run (STEER), or a later run (FOLLOW_UP)."""
+    """What happens to a message sent during a run: it is refused, joins the run (STEER), or begins a later one."""
 
     REJECT = "reject"
     STEER = "steer"
@@ -225,7 +225,7 @@ def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
 
 
 def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Container[str]) -> tuple[Content, ...]:
-    """Replace call ids that are unusable, repeated or taken: of two calls with one id, one could run twice or never."""
+    """Replace unusable, repeated or taken call ids: if two calls shared an id, one could run twice or never."""
     seen = set[str]()
     blocks: list[Content] = []
     for index, block in enumerate(content):
@@ -251,7 +251,7 @@ def tool_uses(content: tuple[Content, ...]) -> tuple[ToolUse, ...]:
 
 # --- estimates of tokens ----------------------------------------------------------------------
 
-# A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of present models.
+# A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of current models.
 BYTES_PER_TOKEN = 4
 # The tokens of an image of the largest size that is sent to models: its longer side has 1,568 pixels.
 IMAGE_TOKENS = 1_600
@@ -276,7 +276,7 @@ def content_tokens(content: Iterable[Content], *, images: bool = True) -> int:
 def most_tokens(text: str) -> int:
     """An upper estimate of the tokens of a program's output, which may have few bytes per token.
 
-    At least half of what byte-level tokenizers count, whatever the text: many count each digit, for example,
+    Whatever the text, it is at least half of what byte-level tokenizers count: many, for example, count each digit
     as a token.
     """
     data = text.encode("utf-8", "replace")

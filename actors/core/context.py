@@ -152,7 +152,7 @@ class ToolTraits(Struct, frozen=True, omit_defaults=True):
     """For a tool that a client runs: how long a call waits for the client's answer, in milliseconds."""
 
     def offered_in(self, mode: Mode | None) -> bool:
-        """Restricted mode leaves out client tools that write. None: the conversation has no client tools."""
+        """Whether `mode` offers the tool: restricted mode leaves out client tools that write. None: no client tools."""
         return mode is not Mode.RESTRICTED or not self.client or not self.writes
 
 
@@ -246,7 +246,7 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
         )
 
 
-# Why a tool is one of those that `unoffered` returns, and what to change.
+# Why `unoffered` returns a tool, and what to change.
 NOT_OFFERED = (
     "restricted mode offers only read-only client tools: declare it as read-only if it changes nothing, or "
     "choose workspace or unrestricted mode"
@@ -254,7 +254,7 @@ NOT_OFFERED = (
 
 
 def unoffered(tools: tuple[ClientTool, ...], mode: Mode) -> tuple[str, ...]:
-    """The names of those client tools that a run which begins in this mode does not offer."""
+    """The names of the client tools that a run beginning in this mode does not offer."""
     return tuple(tool.name for tool in tools if not tool.traits.offered_in(mode))
 
 
@@ -267,7 +267,7 @@ class ReasoningEffort(StrEnum):
 
 
 class Generation(Struct, frozen=True, omit_defaults=True):
-    """Settings for a model's answers; a setting that is unset is left to the model."""
+    """Settings for a model's answers; unset ones are left to the model."""
 
     reasoning_effort: ReasoningEffort | None = None
     temperature: float | None = None
@@ -276,7 +276,7 @@ class Generation(Struct, frozen=True, omit_defaults=True):
     """The limit of one answer in tokens, reasoning included; 0: the server's default."""
 
     def over(self, other: Generation) -> Generation:
-        """These settings, with those of `other` where one is unset."""
+        """These settings, with the values from `other` for those that are unset."""
         return Generation(
             self.reasoning_effort or other.reasoning_effort,
             other.temperature if self.temperature is None else self.temperature,
@@ -300,7 +300,7 @@ class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
 class Profile(Struct, frozen=True, omit_defaults=True):
     """What the creator of a conversation chose.
 
-    It has its own table, since conversations' rows are rewritten often.
+    It is stored in its own table, because conversations' rows are rewritten often.
     """
 
     instructions: str = ""
@@ -313,7 +313,7 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     forked_at: str = ""
     """The id, in the original conversation, of the last run that was copied to this fork; "" if it is not a fork."""
     cache_key: str = ""
-    """The providers' key for cached prompts; a fork has that of its original. "" means the conversation id."""
+    """The providers' key for cached prompts; a fork uses its original's. "" means the conversation id."""
     client_tools: tuple[ClientTool, ...] = ()
     """The tools that clients run; they can change only while no run is open."""
     mcp_servers: tuple[ChosenMcpServer, ...] = ()

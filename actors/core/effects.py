@@ -48,7 +48,7 @@ class NotifyClient(Struct, frozen=True, tag="notify_client"):
 
 
 class RequestLlm(Struct, frozen=True, tag="request_llm"):
-    """After the commit: start one attempt of a model request with the messages up to number `through_sequence`."""
+    """After the commit: start one model-request attempt, with the messages up to number `through_sequence`."""
 
     request_id: str
     attempt: int

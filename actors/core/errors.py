@@ -29,15 +29,15 @@ class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-# The failures after which a model request is tried again. New events use `TIMED_OUT` for sub-agents only; it is here
-# for the replay of logs of earlier versions, which recorded the timeouts of providers with it.
+# The failures after which a model request is retried. New events use `TIMED_OUT` for sub-agents only; it is listed for
+# the replay of logs from earlier versions, which also used it for timeouts of providers.
 RETRYABLE = frozenset({
     ErrorKind.NETWORK, ErrorKind.TIMED_OUT, ErrorKind.RATE_LIMIT, ErrorKind.SERVER_ERROR, ErrorKind.RESOURCE_EXHAUSTED,
 })  # fmt: skip
 
 
 class LlmFailure(Struct, frozen=True):
-    """Why one attempt of a model request failed. The message also says what to do, and contains no secret."""
+    """Why a model-request attempt failed. The message also says what to do, and contains no secret."""
 
     kind: ErrorKind
     message: str
@@ -126,7 +126,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
 }
 
 
-class InvalidTransition(Exception):  # noqa: N818 -- the specification names it so
+class InvalidTransition(Exception):  # noqa: N818 -- the specification uses this name
     """An event is not allowed in the current state; the state is unchanged."""
 
 
@@ -158,7 +158,7 @@ class QuotaExceededError(Rejected):
     ) -> None:
         """`principal` is "" for a quota of the whole server; `dollars`: amounts are in millionths of a dollar.
 
-        `needed` is the size of a request that does not fit in what is left; 0 if nothing is left.
+        `needed` is the size of a request that does not fit into what is left; 0 if nothing is left.
         """
         allowed, taken = ((f"${each / 1e6:,.2f}" if dollars else f"{each:,}") for each in (limit, used))
         self.described = f"the quota {quota} of {principal or 'this server'}, {allowed}"

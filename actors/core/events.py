@@ -27,7 +27,7 @@ class SettleEvent(Struct, frozen=True):
 
 
 class LlmOutcome(Struct, frozen=True):
-    """The result of an attempt of a model request."""
+    """The result of a model-request attempt."""
 
 
 class ToolEvent(Struct, frozen=True):
@@ -102,7 +102,7 @@ class SetMode(Command, frozen=True, omit_defaults=True, tag="set_mode"):
     at: int
     mode: Mode
     stop: tuple[str, ...] = ()
-    """Ids of running calls that have more rights than the new mode gives, and that must be stopped (REQ-BED-016)."""
+    """The ids of running calls with more rights than the new mode gives, which must be stopped (REQ-BED-016)."""
 
 
 class BeginLlm(SettleEvent, frozen=True, tag="begin_llm"):
@@ -162,7 +162,7 @@ class LlmResponse(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_response
     context_full: bool = False
     """Whether the response ended because the context window had no room left, whatever `usage` says."""
     narrowed: bool = False
-    """Whether the provider had found the request too long, and got it with shorter results of tools."""
+    """Whether the provider first found the request too long, and then got it with shorter tool results."""
 
 
 class LlmError(LlmOutcome, frozen=True, tag="llm_error"):
@@ -175,7 +175,7 @@ class LlmError(LlmOutcome, frozen=True, tag="llm_error"):
 
 
 class LlmAborted(LlmOutcome, frozen=True, tag="llm_aborted"):
-    """An attempt of a model request was aborted; if no abort was requested, this counts as a network error."""
+    """A model-request attempt was aborted; if no abort was requested, this counts as a network error."""
 
     at: int
     request_id: str
@@ -248,7 +248,7 @@ class SubAgentTimeout(Timer, frozen=True, tag="sub_agent_timeout"):
 
 
 class CancelTimeout(Timer, frozen=True, tag="cancel_timeout"):
-    """The sub-agents did not end in time after a cancel. The actor handles it before other messages."""
+    """After a cancel, sub-agents did not end before the time limit. The actor handles this before other messages."""
 
     at: int
     run_id: str

@@ -1,4 +1,4 @@
-"""Checks a conversation's log: whether its events are possible, and lead to the conversation's present state.
+"""Checks a conversation's log: whether its events are possible, and lead to the conversation's current state.
 
 An `InvariantChecker` receives the durable notifications in order and yields its findings as human-readable text: a call
 without a result, a run that ended twice, a question without a decision. The checker shares no code with the rules of
@@ -44,7 +44,7 @@ class InvariantChecker:
         self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:
-        """Check a message that is older than the first event of a pruned log. Call it in the order of the messages."""
+        """Check a message that is older than the first event of a pruned log. Call this in message order."""
         yield from self._message(message)
 
     def check(self, event: notifications.Durable) -> Iterator[str]:
@@ -186,7 +186,7 @@ class InvariantChecker:
             yield from (f"run {run} has not ended" for run in sorted(self._started - self._ended - {live}))
 
     def _compare_stored(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
-        """If the beginning of the log is missing, ids that only the state has are not differences."""
+        """Yield the differences. If the beginning of the log is missing, ids that only the state has do not count."""
         wanted = set(stored)
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 

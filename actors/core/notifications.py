@@ -31,7 +31,7 @@ class MessageAdded(Struct, frozen=True, tag="message_added"):
 
 
 class TextDelta(Struct, frozen=True, tag="text_delta"):
-    """Ephemeral: the next part of the text that an attempt of a model request streams."""
+    """Ephemeral: the next part of the text that a model-request attempt streams."""
 
     request_id: str
     attempt: int
@@ -47,7 +47,7 @@ class StreamDiscarded(Struct, frozen=True, tag="stream_discarded"):
 
 
 class Retrying(Struct, frozen=True, tag="retrying"):
-    """An attempt of a model request or tool call failed; the next one is due at `retry_at` (ms since the epoch)."""
+    """An attempt at a model request or tool call failed; the next one is due at `retry_at` (ms since the epoch)."""
 
     attempt: int
     max_attempts: int
@@ -172,7 +172,7 @@ class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
     pids: tuple[int, ...]
     milliseconds: int
     leaked: bool = False
-    """Whether some processes could not be confirmed as ended in time."""
+    """Whether some processes could not be confirmed as ended before the time limit."""
 
 
 class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):

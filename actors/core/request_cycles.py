@@ -17,7 +17,7 @@ from actors.core import content
 from actors.core.context import ToolGroup
 from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, RunStop, StopReason
 
-# Either a time in milliseconds since the epoch, up to the year 9999 and 0 if unknown, or a duration.
+# A duration, or a time since the epoch: up to the year 9999, and 0 if unknown.
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=content.LATEST_MS)]
 
 
@@ -36,7 +36,7 @@ class OutputKind(StrEnum):
 
 
 class CycleUserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
-    """A user message, at the time at which the agent gets it (steers) or the server accepts it (all others)."""
+    """A user message, at the time when the agent gets it (steers) or the server accepts it (all others)."""
 
     id: str
     delivery: CycleDelivery | None = None
@@ -251,7 +251,7 @@ def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
 
 
 def events_in(cycle: RequestCycle) -> tuple[CycleEvent, ...]:
-    """All events of a cycle, from the root message to the run-stop (if any), in the form `cycle_of` accepts."""
+    """All events in a cycle, from the root message to the run-stop (if any), in the form that `cycle_of` accepts."""
     return (cycle.root, *cycle.events, *((cycle.stop,) if cycle.stop else ()))
 
 
@@ -260,8 +260,8 @@ def events_of(
 ) -> Iterator[CycleEvent]:
     """Convert durable notifications into input events.
 
-    `groups` maps tools to their groups (default: OTHER), `times` are in ms since the epoch. A follow-up has its event
-    when it is queued, not when its run begins.
+    `groups` maps tools to their groups (default: OTHER), `times` are in ms since the epoch. The event for a follow-up
+    comes when it is queued, not when its run begins.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):
@@ -280,7 +280,7 @@ def events_of(
 
 
 def _events_of_message(message: content.Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
-    """Reminders, notices and summaries are not user messages; those of people and of parent agents are."""
+    """Yield a message's events. Reminders, notices and summaries are not user messages; users' and parents' are."""
     if message.type is content.MessageType.USER and not message.meta:
         delivery = _DELIVERIES.get(message.delivery, CycleDelivery.DIRECT)
         yield CycleUserMessage(message.id, delivery, content.text_of(message.content), message.created_at)

@@ -54,7 +54,7 @@ class BackgroundJob(Struct, frozen=True, omit_defaults=True):
     """The beginning of the command, on one line."""
     status: JobStatus = JobStatus.RUNNING
     exit_code: int | None = None
-    """The exit code of a job that has exited; 128 and the number of the signal, if a signal ended it."""
+    """The exit code of a job that has exited; 128 plus the number of the signal if a signal ended it."""
 
 
 class QuestionStatus(StrEnum):
@@ -121,8 +121,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     max_turns: int = 0
     """For sub-agents: the limit of `turns`, without the last request (see `grace`); 0 for the default limit."""
     nudges: int = 0
-    """Sub-agents: consecutive answers without a call. Runs with an output schema: attempts to end without a valid
-    value."""
+    """For sub-agents: consecutive answers without a call. For runs with an output schema: attempts to end without a
+    valid value."""
     grace: bool = False
     """For sub-agents: whether the turn limit is reached; the running request is then the last one."""
     last_text: str = ""
@@ -150,20 +150,20 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     repeats: int = 0
     """How many responses in a row had calls that failed in the same way as those of the response before."""
     date: str = ""
-    """The latest date that the model knows, as YYYY-MM-DD; "" for that in the system prompt."""
+    """The latest date that the model knows, as YYYY-MM-DD; "" for the one in the system prompt."""
     budget_warned: bool = False
     """Whether the latest run got the notice that most of the budget is spent."""
     hidden_from: str | None = None
-    """The model that was notified that it does not see the images; "" if none was since the latest image, None without
-    images."""
+    """The model that was told that it does not see the images; "" if none was told since the latest image, None if
+    there are no images."""
     narrowed: int = 0
-    """Results of tools up to this message are shorter in requests, because a provider found a request too long."""
+    """Tool results up to this message are shorter in requests, because a provider found a request too long."""
     jobs: tuple[BackgroundJob, ...] = ()
     """The running background jobs, and the ended ones of which the agent has not been notified yet."""
 
     @property
     def whole_usage(self) -> Usage:
-        """What the conversation has used, with its side queries."""
+        """The conversation's usage, side queries included."""
         return self.total_usage + self.aside_usage
 
     @property
@@ -370,7 +370,7 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
     last_error: LlmFailure | None = None
     model: str = ""
     before: Idle | Error | None = None
-    """Where a failed summary by command leads back to, without its ledger; None if the context is full."""
+    """The state to return to if a summary by command fails, without its ledger; None if the context is full."""
     unanswered: bool = False
     """Whether the run ends without an answer, because the provider found its request too long."""
 
@@ -408,7 +408,7 @@ TERMINAL = (ContextExhausted, Completed, Failed)
 INACTIVE = (Idle, Error, *TERMINAL)
 
 
-# How states are stored, and named in filters.
+# The names of the states, in the store and in filters.
 NAMES = {kind: str(kind.__struct_config__.tag) for kind in get_args(State)}
 
 

@@ -33,7 +33,7 @@ class KillReceipt(Struct, frozen=True):
     milliseconds: int = 0
     """The milliseconds from the kill to the exit of the last process."""
     leaked: bool = False
-    """Whether some processes could not be confirmed dead in time."""
+    """Whether some processes could not be confirmed dead before the time limit."""
 
 
 # --- states -----------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class ToolEnded(Struct, frozen=True, tag="tool_ended"):
 
 
 class QuiesceTimeout(Struct, frozen=True, tag="quiesce_timeout"):
-    """The processes of the call did not end in time; the receipt contains what is known so far."""
+    """The processes of the call did not end before the time limit; the receipt contains what is known so far."""
 
     receipt: KillReceipt
 

@@ -38,26 +38,26 @@ crash can interrupt work, but the log always shows that the work was due.
 
 Streamed text takes a shorter way, since it is never stored. While an attempt streams, its text changes nothing but what
 clients see: this is the *window* of the attempt. The commit of the stream's start opens the window, and the commit that
-ends the attempt ends it. Inside, the holder of the text may apply the transition to the published state (`stream_text`)
-and publish the result without the actor, as long as that state is still the published one.
+ends the attempt closes it. While it is open, the holder of the text may apply the transition to the published state
+(`stream_text`) and publish the result without the actor, provided that this state is still the published one.
 
 How the history stays valid
 ===========================
 
 A model provider refuses a history in which a tool call has no result, or in which another message stands between a call
-and its result. So a transition that skips or stops tool calls adds a result to each of them (`steps/tool_rounds.py`),
-and messages that arrive before the results are queued: those of people as steers, changes of the mode as notices. Both
-are added to the history at one point, the inference boundary (`steps/runs.py`), where the next request is built.
-Stored messages never change.
+and its result. Therefore, a transition that skips or stops tool calls adds a result to each of them
+(`steps/tool_rounds.py`), and messages that arrive before the results are queued: user messages as steers, mode changes
+as notices. Both are added to the history at one point, the inference boundary (`steps/runs.py`), where the next request
+is built. Stored messages never change.
 
 How the code is laid out
 ========================
 
 `transition` handles the events that have the same effect in every state, and calls one function per state for all
-others: `when_<state>` in `rules/`. Each of these functions handles every event, with one `case` per class, or for a
-whole kind that it ignores, `if` inside the `case` where the fields of the event decide, and no `case _`. If an event
-is forgotten, both type checkers report an error, instead of a conversation that is stuck in production. (One match
-over pairs of state and event would read better, but mypy cannot see that it is complete; a table is impossible,
+others: `when_<state>` in `rules/`. Each of these functions handles every event: it has one `case` per class of events,
+or per kind if it ignores the whole kind, with an `if` inside where the fields of the event decide, and no `case _`. If
+an event is forgotten, both type checkers report an error; otherwise, a conversation would be stuck in production. (One
+match over pairs of state and event would read better, but mypy cannot see that it is complete; a table is impossible,
 because the next state depends on the fields of the event.) Code that several states share is in `steps/`. It works on
 a `TransitionBuilder`, the only mutable object, which exists only during one transition.
 
@@ -213,7 +213,7 @@ def run_chain(state: states.State, context: ConvContext, event: events.Event) ->
 def stream_text(
     state: states.State, context: ConvContext, chunk: events.LlmStreamChunk
 ) -> tuple[TextDelta, ...] | None:
-    """What clients get of streamed text while `state` is the published one: nothing if the attempt is over.
+    """The part of streamed text that clients get while `state` is the published one; () if the attempt is over.
 
     None means that the text must wait, because the start of its stream has not been committed.
     """

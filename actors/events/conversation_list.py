@@ -1,8 +1,8 @@
 """Publishes changes of the conversation list to watchers, which are clients with an open stream of that list.
 
-Each watcher has a cursor. Every change gets a number and replaces the previous change of its conversation. So the
-number of conversations limits the memory, even with slow watchers, and the cost of a change does not depend on the
-number of watchers. While there are no watchers, nothing is kept.
+Each watcher has a cursor. Every change gets a number and replaces the previous change of its conversation. The memory
+used is therefore limited by the number of conversations, even with slow watchers, and the cost of a change does not
+depend on the number of watchers. While there are no watchers, nothing is kept.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A watcher is a client with an open stream, represented by a cursor over the even
 behind the events in memory reads the store instead. A slow watcher delays neither the publisher nor another watcher.
 
 Live text is what a model or a tool is writing at the moment. It is accepted only while its model request or tool call
-is running in the published state; text that arrives later is dropped. A model's text comes by its attempt's window.
+is running in the published state; text that arrives later is dropped. A model's text arrives through a `TextWindow`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LiveBuffer:
         self._lengths = {False: 0, True: 0}
 
     def is_of(self, key: str, attempt: int) -> bool:
-        """Whether the buffer belongs to this attempt of the model request or tool call with the id `key`."""
+        """Whether the buffer belongs to this attempt at the model request or tool call with the id `key`."""
         return (self.key, self.attempt) == (key, attempt)
 
     def add(self, text: str, *, reasoning: bool = False) -> None:
@@ -97,7 +97,7 @@ class LiveBuffer:
     def read(self, cursor: Cursor) -> tuple[tuple[TextChunk, ...], Cursor]:
         """Chunks and next cursor after `cursor`.
 
-        Adjacent chunks of a kind are joined; a cursor of another buffer reads all.
+        Adjacent chunks of one kind are joined; a cursor from another buffer reads everything.
         """
         read = cursor.chunks if self.is_of(cursor.key, cursor.attempt) else 0
         unread = self._chunks[max(0, read - self._dropped) :]
@@ -230,7 +230,7 @@ class _Channel:
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
 
     def read(self, position: ReadPosition) -> EventBatch:
-        """The events and text after a position; most watchers share one, and get the same batch."""
+        """The events and text after a position. Most watchers are at the same position, and get the same batch."""
         if self._latest is None or self._latest.position != position:
             self._latest = self._batch(position)
         return self._latest
@@ -299,7 +299,7 @@ class Watch:
             return batch
 
     def read_text(self, request_id: str, attempt: int) -> tuple[TextChunk, ...]:
-        """All text that this attempt has streamed so far; () if it does not stream. `read` continues after it."""
+        """All text that this attempt has streamed so far; () if it is not streaming. `read` then continues after it."""
         with self._hub.lock:
             buffer = self._channel.text
             if buffer is None or not buffer.is_of(request_id, attempt):
@@ -441,7 +441,7 @@ class TextWindow:
     def __init__(self, bus: EventBus, clock: Clock, conversation_id: str, request_id: str, attempt: int) -> None:
         self._bus, self._clock, self._conversation_id = bus, clock, conversation_id
         self._request_id, self._attempt = request_id, attempt
-        self._lock = threading.Lock()  # guards all that follows
+        self._lock = threading.Lock()  # guards everything below
         self._waiting: list[tuple[bool, str]] = []
         self._published: tuple[ConversationRecord, ConvContext] | None = None
         """The published state; None until one is published after the one that began the attempt."""

@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 ROUNDS_A_PERIOD = 24  # rounds per shortest retention period, within ROUND_SECONDS
 ROUND_SECONDS = (1.0, 3_600.0)  # the shortest and the longest time between two rounds
 FIRST_SECONDS = 60.0  # the longest time to the first round, so that even a server that often restarts has one
-PAUSE_FACTOR = 10.0  # the pause after a step, as a multiple of its time
+PAUSE_FACTOR = 10.0  # the pause after a step, as a multiple of the time that the step took
 PAGE = 100  # conversations per query
 COMPACT_BYTES = 1 << 20  # the most that one step returns to the file system
 SPARE_BYTES = 16 << 20  # free space that the store keeps, because it will soon use it again
@@ -61,7 +61,7 @@ class DeletableConversations(Protocol):
 
 
 class Housekeeper:
-    """Runs the rounds of maintenance on its own thread, from `start` to `close`."""
+    """Runs maintenance rounds on its own thread, from `start` to `close`."""
 
     def __init__(
         self, store: StoreMaintenance, conversations: DeletableConversations, clock: Clock, retention: Retention
@@ -83,7 +83,7 @@ class Housekeeper:
             self._thread.join()
 
     def sweep(self) -> None:
-        """Run one round of maintenance, step by step; return early after `close` was called. Blocks."""
+        """Run one maintenance round, step by step; return early after `close` was called. Blocks."""
         began = self._clock.monotonic()
         for _ in self._steps():
             if self._closing.wait(PAUSE_FACTOR * (self._clock.monotonic() - began)):
@@ -102,7 +102,7 @@ class Housekeeper:
             pause = self._retention.round_seconds
 
     def _steps(self) -> Iterator[None]:
-        """Do the work of one round of maintenance; yield after each write."""
+        """Do the work of one maintenance round; yield after each write."""
         if self._retention.events_days:
             yield from self._prune(self._clock.now_ms() - round(self._retention.events_days * DAY_MS))
         if self._retention.archived_days:

@@ -50,7 +50,7 @@ def findings(store: ports.StoreReader, record: ports.ConversationRecord) -> tupl
 
 
 def _violations(store: ports.StoreReader, record: ports.ConversationRecord) -> Iterator[str]:
-    """Yield each event that breaks an invariant, and each contradiction with `record`.
+    """Yield each event that breaks an invariant, and each contradiction to `record`.
 
     Raises RevisionTooOldError or StoreDamagedError.
     """
@@ -118,7 +118,7 @@ class ReplayedStep(Struct, frozen=True):
     state: bytes
     """The new state as JSON; empty if unknown."""
     effects: bytes
-    """The effects of the transition as a JSON array, except that the state is stored; empty if there was none."""
+    """The transition's effects as a JSON array, without the one that stores the state; empty if there was none."""
     difference: str
     """How the result of the replay differs from the log row, as text; "" if they are equal."""
 

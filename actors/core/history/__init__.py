@@ -6,10 +6,10 @@ stays valid. Turns are this sequence, split where the role changes. Only the las
 user's, can grow: by messages that follow a cancelled or failed request. Two rules ensure this: an answer is placed
 directly after the messages that its request contained (`Message.through_sequence`), and error messages, which are never
 sent to a model, are omitted.
-Results of tools are cut where the window has too little room for them; the same results are cut alike in every request.
+Tool results are cut where the window has too little room for them, and in the same way in every request.
 One block of an unanswered request can disappear: the text "Continue.", which is added to the end of a request that
 would otherwise have no new block. A change of the model changes the view once, because the former model's reasoning is
-omitted and its window may have another size; so does a request that the provider found too long.
+omitted and its window may have a different size; so does a request that the provider found too long.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def violations(messages: Iterable[content.Message]) -> tuple[str, ...]:
 
 
 def open_calls(messages: Sequence[content.Message]) -> tuple[content.ToolUse, ...]:
-    """The calls without a result. The history must be valid: only what follows the last agent message is read."""
+    """The calls without a result. The history must be valid: only its end is read, from the last agent message on."""
     answered: set[str] = set()
     for message in reversed(messages):
         answered.update(block.tool_use_id for block in message.content if content.is_tool_result(block))
@@ -163,7 +163,7 @@ def first_notices(
 
 
 def _interruption(ended: StopReason, after: Iterable[content.Message | Notice]) -> Iterator[Notice]:
-    """A notice about an interruption is written when the next run begins, so it is not among the copied messages."""
+    """Yield the notice about an interruption: it is written when the next run begins, so the copy does not have it."""
     if ended is not StopReason.INTERRUPTED:
         return
     for each in after:
@@ -181,8 +181,8 @@ def _mode_notice(
 ) -> Iterator[Notice]:
     """A notice that names the fork's mode, unless the history names it already.
 
-    The system prompt names the first mode, and a notice each change. If there is no notice, in the copy or in the
-    origin after it, the prompt still holds.
+    The system prompt names the first mode, and a notice each change. If neither the copy nor the rest of the origin has
+    a notice, the prompt is still right.
     """
     told = next((message.kind for message in reversed(copied) if message.kind in KINDS.values()), None)
     changed = told is not None or any(each.kind in KINDS.values() for each in after)
@@ -191,7 +191,7 @@ def _mode_notice(
 
 
 def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
-    """If an id begins with the origin's id, replace that part by the fork's id; otherwise return `otherwise`."""
+    """If an id begins with the origin's id, replace that part with the fork's id; otherwise return `otherwise`."""
     return fork + name.removeprefix(origin) if name.startswith(f"{origin}:") else otherwise
 
 

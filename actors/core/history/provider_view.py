@@ -79,7 +79,7 @@ def provider_view(
     """Build the turns of a request from the messages up to number `through_sequence`.
 
     Roles alternate; the last turn is the user's. System messages become user content inside a tag; the same tag in
-    texts of people and tools is escaped. Reasoning of a wire protocol or model other than `protocol` and `model` is
+    texts from users and tools is escaped. Reasoning from a wire protocol or model other than `protocol` and `model` is
     omitted; "" includes all. Results that need too much of `room` are cut. The turns are append-only, as the docstring
     of `actors.core.history` explains. Returns () for a history with nothing to send.
     """
@@ -124,7 +124,7 @@ class TurnBuilder:
 
 
 class ProviderOrder:
-    """Puts each answer directly after the messages that it answers; what was stored meanwhile follows its results."""
+    """Puts each answer directly after the messages that it answers; messages stored meanwhile follow its results."""
 
     def __init__(self) -> None:
         self._placed: list[Message] = []
@@ -215,7 +215,7 @@ def _escaped(block: Content) -> Content:
 class GrowingView:
     """The turns of a history that grows message by message: `view` returns what `provider_view` would return.
 
-    An answer begins a new turn, and no later answer is placed before it. So the turns before the last answer are
+    An answer begins a new turn, and no later answer is placed before it. The turns before the last answer are therefore
     settled: they no longer change, and are built only once. The history must be valid.
     """
 
@@ -254,7 +254,7 @@ class GrowingView:
         self._calls.update(block.id for turn in turns for block in turn.content if isinstance(block, ToolUse))
 
 
-# The tokens of a block below which blocks are left out instead of being cut further.
+# The number of tokens below which a block is left out instead of being cut further.
 _SMALLEST_PART = 64
 _FEWEST_PARTS = 8
 _LEFT_OUT = "[{count} parts of the conversation are left out here, because the context window has no room for them]"
@@ -271,10 +271,10 @@ def summary_view(
 ) -> tuple[Turn, ...]:
     """Build the turns of the summary request (REQ-BED-020), with calls and results as text and without reasoning.
 
-    So every provider accepts them without tool definitions. `rejected` names the tools whose calls did not run. The
-    longest blocks are cut until the history fits `room`, which is halved for each time in `halved` that the provider
-    found it too long. Where the provider counted more tokens in the window (`used`) than are estimated here, the
-    estimate is corrected.
+    Every provider therefore accepts them without tool definitions. `rejected` names the tools whose calls did not run.
+    The longest blocks are cut until the history fits `room`, which is halved `halved` times: once for each time that
+    the provider found the request too long. If the provider counted more tokens in the window (`used`) than are
+    estimated here, the estimate is corrected.
     """
     names, parts = dict[str, str](), list[_Part]()
     placed, _ = bounded(in_provider_order(messages, through_sequence), room, room.fixed)
@@ -355,12 +355,12 @@ def _summary_instruction(rejected: Sequence[str]) -> str:
 
 
 MAX_IMAGES = 100
-# Maximum bytes of all images of a request. As base64 they take 20 MB of the 32 MB that a request may have.
+# The maximum bytes of all images in a request. As base64, they take 20 MB of the 32 MB that a request may have.
 MAX_BYTES = 15_000_000
 
 
 def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
-    """The turns with a remark in place of the oldest images, if there are too many or their total is too large.
+    """The turns, with remarks in place of the oldest images if there are too many or they are too large in total.
 
     `size_of` returns the size in bytes of an image as it is sent. Many images (half the limit) are removed at a time,
     so that the beginning of requests, which providers cache, rarely changes. Which images are removed depends only on
@@ -380,7 +380,7 @@ class ImageBudget:
         self._window = _ImageWindow()
 
     def apply(self, view: ProviderView, size_of: Callable[[Image], int]) -> ProviderView:
-        """Replace the oldest images by remarks if the view exceeds the limits.
+        """Replace the oldest images with remarks if the view exceeds the limits.
 
         The settled turns change only if more images are removed than before. Raises what `size_of` raises.
         """

@@ -1,4 +1,4 @@
-"""Cuts the results of tools in a request, so that they fit what is left of the model's window."""
+"""Cuts the tool results in a request so that they fit into what is left of the model's window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from actors.core.content import (
 NARROWED = 4
 # Results of at most this many tokens are then not cut further.
 SMALLEST = 128
-# The results of a round may fill this part (one half) of what is left of the window.
+# The share (one half) of the remaining window that the results of a round may fill.
 _SHARE = 2
 
 _HINTS = {
@@ -41,7 +41,7 @@ _HINT = "ask for less at a time"
 
 
 class Room(Struct, frozen=True):
-    """What the cuts depend on besides the history. Sizes are in tokens."""
+    """The facts that the cuts depend on, besides the history. Sizes are in tokens."""
 
     usable: int = 0
     """How many tokens a request may have; 0: any number, so nothing is cut."""
@@ -67,7 +67,7 @@ def shares(wanted: Sequence[int], total: int) -> list[int]:
 def bounded(placed: Sequence[Message], room: Room, used: int) -> tuple[list[Message], int]:
     """Shorten results that need too much, and count the tokens.
 
-    `used` are those before `placed`, which begins with the first message or an answer.
+    `used` is the number of tokens before `placed`, which begins with the first message or an answer.
     """
     if not room.usable:
         return list(placed), used
@@ -119,7 +119,7 @@ def _bounded_round(messages: Sequence[Message], room: Room, used: int) -> tuple[
 def _after(answer: Message, room: Room, used: int) -> int:
     """The tokens after an answer: as counted by the provider, or as estimated.
 
-    A count above the window is of a request to another model, or of one whose results were not cut.
+    A count above the window comes from a request to another model, or from one whose results were not cut.
     """
     counted = answer.usage.context_tokens if answer.usage else 0
     return counted if 0 < counted <= room.usable else used + content_tokens(answer.content, images=room.images)
@@ -148,7 +148,7 @@ def _text(block: Content) -> str:
 
 
 def _shortened(block: Content, tokens: int, names: Mapping[str, str], room: Room) -> Content:
-    """A result that takes about `tokens`: with as many images as fit beside half of it, and a shorter text."""
+    """A result cut to about `tokens`; if it has images, up to half of the tokens are reserved for its text."""
     if _wanted(block, room) <= tokens:
         return block
     if not is_tool_result(block):
@@ -171,7 +171,7 @@ def image_remark(image: Image) -> str:
 
 
 def cut_text(text: str, tokens: int, hint: str = "") -> str:
-    """Head and tail of text of more than `tokens`, with a remark between them that ends with `hint` in any case."""
+    """Cut text longer than `tokens`: keep its head and tail, and always a remark between them that ends with `hint`."""
     if most_tokens(text) <= tokens:
         return text
     left = max(tokens - most_tokens(_remark(len(text), hint)), 0) // 2

@@ -1,4 +1,4 @@
-"""The states AwaitingSubAgents and Cancelling, which end once what they wait for has ended."""
+"""The states AwaitingSubAgents and Cancelling, which end once everything that they wait for has ended."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def when_terminal(
 
 
 def handle_fault(state: states.State, context: ConvContext, event: events.InternalFault) -> TransitionResult:
-    """End the run with kind UNKNOWN: abort its work, give open calls an error result. Ignored where nothing runs."""
+    """End the run with kind UNKNOWN: abort its work, and give open calls an error result. Ignored if nothing runs."""
     if isinstance(state, states.INACTIVE):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

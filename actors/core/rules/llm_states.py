@@ -163,7 +163,7 @@ def _failed(
 
 
 def _not_summarized(builder: TransitionBuilder, state: AwaitingContinuation, failure: LlmFailure) -> TransitionResult:
-    """End the conversation without a summary if its context is full; otherwise lead it back to the state before."""
+    """End the conversation without a summary if its context is full; otherwise return to the previous state."""
     runs.discard_stream(builder, state)
     if state.before is None or failure.kind is ErrorKind.CONTEXT_EXHAUSTED:
         return runs.exhaust_with_fallback(builder, StopReason.ERROR if state.unanswered else _reason(state))

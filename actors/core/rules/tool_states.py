@@ -199,7 +199,7 @@ def ask_question(state: State, context: ConvContext, event: events.AskQuestion) 
 
 
 def drop_question(state: State, context: ConvContext, event: events.QuestionOver) -> TransitionResult:
-    """End a question that was not answered in time, or that the tool withdrew. Ignored if it does not wait."""
+    """End a question that has timed out or that the tool withdrew. Ignored if the question has ended already."""
     running = _asking(state, event)
     question = next((each for each in running.questions if each.place == event.place), None) if running else None
     if running is None or question is None:

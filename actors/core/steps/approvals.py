@@ -39,7 +39,7 @@ _UPGRADE = msgspec.json.Decoder(_UpgradeInput)
 
 
 def requested_mode(call: ToolUse) -> Mode:
-    """UNRESTRICTED if the call names no mode or its input is invalid."""
+    """The mode that the call asks for; UNRESTRICTED if it names none or its input is invalid."""
     try:
         return _UPGRADE.decode(call.input).mode
     except (msgspec.DecodeError, UnicodeError):
@@ -132,7 +132,7 @@ def ask(
 ) -> TransitionResult:
     """Request approval for each call with the verdict ASK.
 
-    `calls` are all of the response; none runs before all are decided.
+    `calls` are all calls in the response; none of them runs before all are decided.
     """
     builder.place_state()
     questions = tuple(call for call in calls if evaluated[call.id].verdict is CallVerdict.ASK)

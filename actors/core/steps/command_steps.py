@@ -1,4 +1,4 @@
-"""What commands of clients do alike in several states, and how sub-agents are started and reported."""
+"""The steps that clients' commands share in several states, and how sub-agents are started and reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgent
 def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
     """The error for a refused command: `reason`, or a more specific one.
 
-    That one says that this kind of conversation never accepts it, the sub-agent has started, or no approval is awaited.
+    The more specific one says that this kind of conversation never accepts the command, that the sub-agent has already
+    started, or that no approval is awaited.
     """
     match event:
         case ApprovalResponse():
@@ -156,7 +157,7 @@ def record_outcome(
     agent: states.PendingAgent,
     outcome: states.AgentOutcome,
 ) -> TransitionResult:
-    """After the last outcome, the text about all becomes the result of the call, or else a system message."""
+    """Record an outcome. After the last one, a text about all becomes the call's result or, without one, a message."""
     ended = states.AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)
     pending = tuple(other for other in state.pending if other is not agent)

@@ -1,4 +1,4 @@
-"""What the model of a conversation learns of changes outside its run: notices, and changes of the mode."""
+"""How a conversation's model learns of changes outside its run: notices, and mode changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actors.core.steps import texts
 from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, traits_of
 from actors.core.steps.transition_builder import TransitionBuilder, ignored
 
-# The kinds of notices that clients do not display: people saw the interruption when it happened.
+# The kinds of notices that clients do not display, because users saw the interruption when it happened.
 _MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})
 
 
@@ -47,7 +47,7 @@ def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = 
 def notice_hidden_images(builder: TransitionBuilder) -> None:
     """Tell the next request's model once that it does not see the images.
 
-    A model takes images until a provider refuses one.
+    Every model is assumed to accept images until a provider refuses one.
     """
     hidden_from = "" if builder.context.takes_images else builder.context.model_id
     if builder.ledger.hidden_from in (None, hidden_from):
@@ -81,7 +81,7 @@ def notice_date(builder: TransitionBuilder) -> None:
 
 
 def notice_mcp_restart(state: states.State, context: ConvContext, event: McpRestarted) -> TransitionResult:
-    """MCP servers lost what they kept in memory. Ignored in sub-agents, and in all states but Idle and Error."""
+    """Queue a notice that MCP servers lost their memory. Ignored in sub-agents, and in states but Idle and Error."""
     if not isinstance(state, (states.Idle, states.Error)) or context.is_sub_agent:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
@@ -92,9 +92,9 @@ def notice_mcp_restart(state: states.State, context: ConvContext, event: McpRest
 
 
 def change_job(state: states.State, context: ConvContext, event: JobChanged) -> TransitionResult:
-    """Accepted in every state.
+    """Record the beginning or end of a background job, in every state.
 
-    Ignored if recorded already; the end of a job counts even if its beginning was not recorded.
+    Ignored if it is already recorded; an end is recorded even if the beginning was not.
     """
     job, jobs = event.job, state.ledger.jobs
     known = next((each for each in jobs if (each.handle, each.tool_use_id) == (job.handle, job.tool_use_id)), None)
@@ -156,8 +156,8 @@ KINDS = {
 def set_mode(state: states.State, context: ConvContext, event: SetMode) -> TransitionResult:
     """Change the mode by command.
 
-    The notice is persisted at once, or queued while a call has no result. Ignored if the mode is set. Raises Rejected
-    in a sub-agent, and for a mode that is not available.
+    The notice is persisted at once, or queued while a call has no result. Ignored if the mode does not change. Raises
+    Rejected in a sub-agent, and for a mode that is not available.
     """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
@@ -189,7 +189,7 @@ def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
 
 
 def grant(builder: TransitionBuilder, mode: Mode) -> None:
-    """Change to the mode that a person approved, if it is available and gives more rights than the present one."""
+    """Change to the mode that a person approved, if it is available and gives more rights than the current one."""
     if wider(mode, builder.context.mode) and available(builder.context, mode):
         change_mode(builder, mode)
 

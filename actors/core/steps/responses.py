@@ -1,4 +1,4 @@
-"""What follows an attempt of a model request: its answer, its failure, and the next attempt."""
+"""What follows a model-request attempt: its answer or failure, and the next attempt."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def cancel_request(
 def request_failed(
     builder: TransitionBuilder, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
 ) -> TransitionResult:
-    """Retry if failure and limits allow, else end the run, or sum up a full context.
+    """Retry if the failure and the limits allow it; otherwise end the run, or summarize a full context.
 
     `retry_after_ms`: the wait that the provider asked for.
     """
@@ -109,7 +109,7 @@ def request_failed(
 
 
 def error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
-    """The message for people about a request that failed and is not retried."""
+    """The message for users about a request that failed and is not retried."""
     limits = builder.context.limits
     if failure.kind is ErrorKind.AUTH:
         return texts.authentication_failed(failure.message)

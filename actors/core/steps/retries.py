@@ -1,4 +1,4 @@
-"""Retries: which failed attempt of a model request or a tool call is tried again, and after which delay.
+"""Retries: which failed model requests and tool calls are tried again, and after which delay.
 
 `errors.RETRYABLE` lists the kinds of errors that are worth another attempt.
 """

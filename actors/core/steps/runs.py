@@ -236,7 +236,7 @@ _RESULT, _ERROR = msgspec.json.Decoder(SubmitResult), msgspec.json.Decoder(Submi
 
 
 def submission_of(calls: tuple[content.ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
-    """The submission if the only call of the response is a complete and valid submission, else None."""
+    """The submission if the only call in the response is a complete and valid submission, else None."""
     if truncated or len(calls) != 1 or calls[0].name not in SUBMISSIONS:
         return None
     try:
@@ -274,7 +274,7 @@ def has_output_call(calls: tuple[content.ToolUse, ...]) -> bool:
 def handle_output(
     builder: TransitionBuilder, event: LlmResponse, calls: tuple[content.ToolUse, ...]
 ) -> TransitionResult:
-    """Handle an answer that tries to end a run with an output schema, with or without a call of submit_output.
+    """Handle an answer that tries to end a run with an output schema, with or without a submit_output call.
 
     A valid value completes the run, unless steers (messages that join the run) wait, in which case the run goes on and
     a later value counts. If the value is missing or invalid, the agent is reminded, and the run fails after too many
@@ -431,8 +431,8 @@ def begin_summary(
 ) -> TransitionResult:
     """Start the tool-less request for a summary (REQ-BED-020).
 
-    `rejected` names the tools whose calls did not run; `before` is where a failure leads back, None if the context is
-    full; `unanswered`: the run ends without an answer.
+    `rejected` names the tools whose calls did not run; `before` is the state to return to after a failure, None if the
+    context is full; with `unanswered`, the run ends without an answer.
     """
     deliver_notices(builder)
     notice_hidden_images(builder)
@@ -492,7 +492,7 @@ def _spent(builder: TransitionBuilder) -> str:
 
 
 def _notice_limits(builder: TransitionBuilder) -> None:
-    """Add notices, once a run, when most of the budget or of the requests is used up. People read them, too."""
+    """Once per run, add notices when most of the budget or of the requests is used up. Users read them, too."""
     context, ledger = builder.context, builder.ledger
     ratio = context.limits.warn_ratio
     if context.rules < Rules.NOTHING_LOST:

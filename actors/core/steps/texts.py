@@ -199,7 +199,7 @@ def denied_by(rule: str) -> str:
 
 
 def repeated(count: int, tool: str, result: str) -> str:
-    """`tool` and `result` are those of the first call; `tool` is "" if it does not matter which it was."""
+    """`tool` and `result` come from the first call; `tool` is "" if it does not matter which tool was called."""
     lines = result.splitlines() or [""]
     cause = lines[0] if len(lines[0]) <= 200 else f"{lines[0][:200]}…"
     named = f"{tool}: {cause}" if tool else cause

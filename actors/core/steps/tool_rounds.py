@@ -80,7 +80,7 @@ def apply_tool_result(state: states.State, context: ConvContext, event: SubmitTo
 
 
 def end_wait(state: states.State, context: ConvContext, event: ToolDeadline) -> TransitionResult:
-    """Give a call that no client answered in time an error result; the run continues. Ignored for other calls."""
+    """Give an error result to a call that no client answered before the deadline. Ignored for other calls."""
     waiting = waiting_call(state)
     if waiting is None or (waiting.current_tool_id, waiting.execution_id) != (event.tool_use_id, event.execution_id):
         return ignored(state)
@@ -121,8 +121,8 @@ def run_next_call(
 ) -> TransitionResult:
     """Start the first of the remaining calls, or the next model request.
 
-    Calls get an error result instead: in a sub-agent those that need approval (`refused`), those of client tools that
-    the mode forbids or whose input is invalid, and request_mode_upgrade where it is not offered.
+    Some calls get an error result instead: in a sub-agent, those that need approval (`refused`); calls to client tools
+    that the mode forbids, or with invalid input; and request_mode_upgrade where it is not offered.
     """
     by_id = {call.id: call for call in calls}
     while remaining:
