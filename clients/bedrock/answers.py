@@ -29,8 +29,8 @@ Content = Mapping[str, Any] | None
 """The values that are filled into the form of a tool's question; None declines the question."""
 
 OnQuestion = Callable[[Question], Content]
-"""A function that answers what a running tool asks a person. It gets the `Question`. It returns a value for each field
-of the form that is filled in, ``{}`` if the question is a URL and was visited, or None to decline."""
+"""A function that answers a question of a running tool. It gets the `Question` and returns the values of the form's
+filled-in fields, ``{}`` if the question is a URL that was visited, or None to decline."""
 
 AsyncOnQuestion = Callable[[Question], Content | Awaitable[Content]]
 """`OnQuestion` for the asyncio client, where the function may be asynchronous."""

@@ -93,7 +93,7 @@ class BedrockError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        """The error message for people. Programs should use the class or `reason` instead."""
+        """The error message for users. Programs should use the class or `reason` instead."""
         self.reason = reason
         """The name of the refusal reason, e.g. "AGENT_BUSY". Empty if the error is not a refusal by the server."""
         self.code = code
@@ -143,7 +143,7 @@ class DataLoss(BedrockError):
 
 
 class DeadlineExceeded(BedrockError):
-    """No answer came in time. The call may have taken effect; repeat it with the same request id."""
+    """No answer came before the time limit. The call may have taken effect; repeat it with the same request id."""
 
 
 class FailedPrecondition(BedrockError):
@@ -207,7 +207,7 @@ class NotAwaitingApproval(FailedPrecondition):
 
 
 class NotExhausted(FailedPrecondition):
-    """The context is not used up, so that there is nothing to continue."""
+    """The context is not used up, so there is nothing to continue."""
 
     hint = "Send a message instead."
 
@@ -346,7 +346,7 @@ class Unavailable(BedrockError):
 
 
 class ServerNotRunning(Unavailable):
-    """No server is running on this machine, and the client was given no address of another one."""
+    """No server is running on this machine, and the client was not given the address of another server."""
 
     hint = (
         "Start one with `bedrock serve`, or chat with one of your own: `bedrock`. "

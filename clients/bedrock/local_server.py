@@ -122,8 +122,8 @@ def check_entries(directory: Path) -> None:
 def open_believed(path: Path, *, named: bool = False) -> int:
     """Open a regular file that only this user can have written. Never blocks.
 
-    A file that an operator has `named`, such as a certificate, may also be root's, or be reached by a link of either.
-    Raises NotPrivateError or OSError.
+    A file that an operator has `named`, such as a certificate, may also belong to root, or be reached by a symbolic
+    link of either user. Raises NotPrivateError or OSError.
     """
     if stat.S_ISLNK((link := path.lstat()).st_mode):
         _check_file(path, link, named=named)

@@ -1,4 +1,4 @@
-"""Streams of responses of the server: iterators that can be closed at any time.
+"""Streams of responses from the server: iterators that can be closed at any time.
 
 Closing a stream ends the call immediately, and so does leaving the ``with`` block around it::
 

@@ -31,14 +31,14 @@ class AsyncClientTools:
         self._functions = {function.declaration.name: function for function in functions}
         self._declared = True
         self._taken: dict[str, object] = {}
-        """The calls that `answer` has taken, so that no call is answered twice: by id, a marker of the invocation."""
+        """The calls that `answer` has taken, so that none is answered twice: a marker of the invocation, by id."""
 
     def add(self, function: ToolFunction) -> None:
         self._functions[function.declaration.name] = function
         self._declared = False
 
     async def declare(self, timeout: float | None = None) -> None:
-        """Declare the added tools to the server, unless it knows them. The conversation's other client tools stay.
+        """Declare the added tools to the server, unless it has them. The conversation's other client tools stay.
 
         Raises:
             AgentBusy: The tools cannot be changed during a run.
@@ -59,7 +59,7 @@ class AsyncClientTools:
         self._declared = True
 
     async def answer(self, calls: Sequence[ToolCall], deadline: Deadline) -> None:
-        """Answer those calls that still wait with their functions; calls of other tools are skipped."""
+        """Answer the calls that are still waiting, using the functions; calls to other tools are skipped."""
         for call in calls:
             function, me = self._functions.get(call.tool), object()
             if function is None or self._taken.setdefault(call.tool_use_id, me) is not me:
@@ -72,7 +72,7 @@ class AsyncClientTools:
                 raise
 
     async def _waits(self, call: ToolCall, deadline: Deadline) -> bool:
-        """Whether the server still waits for this call's answer: another client may be faster, or the event old."""
+        """Whether the server still waits for this call's answer: another client was faster, or the event is old."""
         request = v1.GetConversationRequest(name=self._conversation)
         try:
             got = await insist(self._transport, self._transport.conversations.GetConversation, request, deadline)
@@ -97,7 +97,7 @@ class AsyncClientTools:
             try:
                 await insist(self._transport, method, request, deadline)
             except BedrockError as error:
-                too_large = (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "")  # for a request, says gRPC
+                too_large = (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "")  # gRPC's error for such a request
                 if not (isinstance(error, InvalidArgument) or too_large):
                     raise
                 _log.warning("the server rejected a tool's result: %s", error)

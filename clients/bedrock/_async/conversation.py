@@ -36,7 +36,7 @@ class AsyncConversationRecords(AsyncConversationBase):
     ) -> AsyncIterator[Message]:
         """Iterate over the stored messages whose `sequence` is greater than `after_sequence`.
 
-        The oldest message comes first, or the newest with `newest_first`. `timeout` is the time limit of each page in
+        The oldest message comes first, or the newest with `newest_first`. `timeout` is the time limit for each page in
         seconds.
         """
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
@@ -58,7 +58,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         Args:
             include_settled: Include messages that are no longer queued, and what became of each.
             newest_first: Begin with the message that was accepted last.
-            timeout: Time limit of each page in seconds; the client's if None.
+            timeout: Time limit for each page in seconds; the client's if None.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
         return self._transport.items(self._stub.ListQueue, request, "messages", QueuedMessage, timeout)
@@ -69,10 +69,10 @@ class AsyncConversationRecords(AsyncConversationBase):
         """Iterate over the request cycles. A cycle is a message that started a run, and everything done for it.
 
         Args:
-            view: "steps" (made for people), "rounds" (the requests to the model), "full" (both), or "events" (the
-                events of the log from which both are computed).
+            view: "steps" (made for users), "rounds" (the requests to the model), "full" (both), or "events" (the events
+                of the log from which both are computed).
             newest_first: Begin with the latest cycle.
-            timeout: Time limit of each page in seconds; the client's if None.
+            timeout: Time limit for each page in seconds; the client's if None.
         """
         request = v1.ListRequestCyclesRequest(
             parent=self.name, view=enum_value(v1.ListRequestCyclesRequest.View, view), descending=newest_first
@@ -87,7 +87,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         Args:
             run: The request cycle, or the resource name or id of the run; see `AsyncRun.name` and `Event.run`.
             view: As for `cycles`.
-            timeout: Time limit of this call in seconds; the client's if None.
+            timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
             NotFound: The run does not exist.
@@ -129,7 +129,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         return self._transport.items(self._stub.ListConversations, request, "conversations", ConversationInfo, timeout)
 
     async def verify(self, *, timeout: float | None = None) -> list[str]:
-        """Let the server check the stored conversation for damage, such as lost or altered rows or a broken hash chain.
+        """Have the server check the conversation for damage, such as lost or altered rows or a broken hash chain.
 
         Nothing is repaired or changed. Returns a sentence for each defect; an empty list if there is none.
         """
@@ -137,7 +137,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         return list((await self._call(self._stub.VerifyConversation, request, timeout)).violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> AsyncStream[ReplayStep]:
-        """Let the server replay the log through its state machine, up to `until_revision`; to the end if 0.
+        """Have the server replay the log through its state machine, up to `until_revision`; to the end if 0.
 
         The stream yields one item for each step of the log, with the difference between the replayed and the stored
         result.
@@ -154,7 +154,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         Args:
             after_step: Begin after this step; earlier ones that were pruned are left out.
             newest_first: Begin with the last step.
-            timeout: Time limit of each page in seconds; the client's if None.
+            timeout: Time limit for each page in seconds; the client's if None.
         """
         request = v1.ListTransitionsRequest(parent=self.name, after_step=after_step, descending=newest_first)
         return self._transport.items(self._stub.ListTransitions, request, "transitions", Transition, timeout)
@@ -166,7 +166,7 @@ class AsyncConversationRecords(AsyncConversationBase):
             yield piece.line
 
     async def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
-        """An image's format, width, height and length in bytes. `name` is an image's `attachment` in a message.
+        """An image's format, width, height and size in bytes. `name` is the `attachment` of an image in a message.
 
         Raises NotFound if the image does not exist.
         """
@@ -184,7 +184,7 @@ class AsyncConversationRecords(AsyncConversationBase):
 
 
 class AsyncConversationDecisions(AsyncConversationBase):
-    """The methods for answering what the agent asks a person, and for managing approval rules."""
+    """The methods for answering approvals and questions, and for managing approval rules."""
 
     def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
         """Iterate over the open approvals, in the order in which the model asked for the tool calls."""
@@ -214,7 +214,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
             approval: The approval, its name, or the id of its tool call.
             rule: One of `approval.suggestions`: later calls that match this rule are allowed without asking.
             note: A note for the record.
-            timeout: Time limit of this call in seconds; the client's if None.
+            timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
             NotAwaitingApproval, UnknownOrDecided: The approval was answered or withdrawn already.
@@ -262,17 +262,17 @@ class AsyncConversationDecisions(AsyncConversationBase):
         mcp_server: str = "",
         timeout: float | None = None,
     ) -> ApprovalRule:
-        """Create a rule about later tool calls and return it. An older rule about the same subject is replaced.
+        """Create a rule about later tool calls and return it. It replaces any older rule about the same subject.
 
         Args:
-            action: "allow" runs matching calls without asking, "ask" asks a person, whatever the approval policy,
+            action: "allow" runs matching calls without asking, "ask" asks a user regardless of the approval policy, and
                 "deny" never runs them and tells the agent why.
             tool: The name of a tool. Give exactly one of `tool`, `command`, `command_prefix`, `path`, `mcp_server`.
             command: An exact shell command.
             command_prefix: The words that shell commands begin with, e.g. "git status".
             path: An absolute directory on the server: calls of tools with a path in or beneath it match.
             mcp_server: The name of an MCP server.
-            timeout: Time limit of this call in seconds; the client's if None.
+            timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
             InvalidArgument: The server does not accept the rule; the error contains the field and the reason.
@@ -315,16 +315,16 @@ class AsyncConversationDecisions(AsyncConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Question:
-        """Answer a question that a running tool asks a person. Events of kind ``question_changed`` report questions.
+        """Answer a question that a running tool has asked. Events of kind ``question_changed`` report questions.
 
         Any client may answer; the first answer counts.
 
         Args:
             question: The question, its name or its id.
-            content: A value for each field of the question's form that is filled in. None if the question is a URL
-                to visit: the answer then says that the person has visited it.
+            content: The values of the form's fields that are filled in. None if the question is a URL to visit, in
+                which case the answer says that the user has visited it.
             request_id: The id to reuse if this call is repeated; generated if None.
-            timeout: Time limit of this call in seconds; the client's if None.
+            timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
             InvalidArgument: The content does not fit the form; the question still waits.
@@ -353,8 +353,8 @@ class AsyncConversation(
     """One conversation. The object holds the conversation's name and the functions of its tools, and caches nothing.
 
     Most methods call the server. `timeout` is the number of seconds after which a call raises DeadlineExceeded; if
-    None, the client's time limit holds. Iterators apply it to each page. Streams apply it to the whole stream, and have
-    no time limit if it is None.
+    None, the client's time limit applies. Iterators apply `timeout` to each page. Streams apply it to the whole stream,
+    and have no time limit if it is None.
     """
 
     async def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
@@ -394,12 +394,12 @@ class AsyncConversation(
 
         `generation` replaces all earlier generation settings; with `merge_generation`, those that it does not mention
         are kept. `allow_unoffered` permits `client_tools` that the conversation's mode does not offer to the agent;
-        `unoffered_tools` of the result lists them.
+        the result's `unoffered_tools` lists them.
 
         Raises:
             Aborted: The `etag` is given and outdated.
             ToolNotOffered: The mode does not offer one of `client_tools`; nothing was changed.
-            AgentBusy: The model, the tools of clients and the MCP servers cannot be changed during a run.
+            AgentBusy: The model, the client tools and the MCP servers cannot be changed during a run.
             GenerationUnsupported: The model cannot do what `generation` asks for.
         """
         request = requests.update(
@@ -428,8 +428,8 @@ class AsyncConversation(
         Args:
             force: Cancel a run in progress first.
             missing_ok: Succeed if the conversation does not exist.
-            etag: Delete only if the conversation has this `etag`; without this condition if empty.
-            timeout: Time limit of this call in seconds; the client's if None.
+            etag: Delete only if the conversation has this `etag`; unconditionally if empty.
+            timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
             Aborted: The `etag` is given and outdated.
@@ -482,7 +482,7 @@ class AsyncConversation(
             slug: The slug of the fork; generated if empty.
             title: The title of the fork; that of this conversation if empty.
             request_id: The id to reuse if this call is repeated; generated if None.
-            timeout: Time limit of this call in seconds; the client's if None.
+            timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
             CycleRunning: The cycle that `at` names has not ended.

@@ -33,10 +33,10 @@ class AsyncRun(AsyncSending):
     denial, and a later event shows it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` the
     approval stays open for other clients.
 
-    In the same way the loop gets a question of a running tool, ``event.question``. If the question is still open when
-    the next event is read, `on_question` answers it; without `on_question` it is declined.
+    In the same way, the loop gets a question from a running tool, ``event.question``. If the question is still open
+    when the next event is read, `on_question` answers it; without `on_question` it is declined.
 
-    In the same way the loop gets a call of a tool that was added with `AsyncConversation.tool`. The tool's function
+    In the same way, the loop gets a call to a tool that was added with `AsyncConversation.tool`. The tool's function
     answers the call when the next event is read.
     """
 
@@ -62,7 +62,7 @@ class AsyncRun(AsyncSending):
 
     @property
     def name(self) -> str:
-        """The resource name of the run; empty as long as the message waits in the queue as a follow-up."""
+        """The resource name of the run; empty while the message waits in the queue as a follow-up."""
         return self._progress.run
 
     @property
@@ -84,11 +84,12 @@ class AsyncRun(AsyncSending):
         `on_question`, or declined immediately.
 
         Args:
-            timeout: Seconds to wait; no limit if None. The run is not cancelled after that, and `wait` may be repeated.
+            timeout: Seconds to wait; no limit if None. Reaching the limit does not cancel the run, and `wait` may be
+                repeated.
 
         Raises:
             ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
-            DeadlineExceeded: The run has not ended in time.
+            DeadlineExceeded: The run did not end within `timeout`.
         """
         if timeout is not None:
             await self._begin_again(Deadline(timeout))

@@ -63,14 +63,14 @@ class AsyncSending(AsyncStream[Event]):
 
 
 class AsyncOpenedStream(AsyncStream[T]):
-    """A stream whose ``async with`` waits for the first item, so that an error of the call is raised on entry."""
+    """A stream whose ``async with`` waits for the first item, so that an error in the call is raised on entry."""
 
     async def __aenter__(self) -> Self:
         return await self.open()
 
 
 def opened(items: AsyncGenerator[T]) -> AsyncStream[T]:
-    """A stream whose ``async with`` raises errors of the call on entry, not within the block."""
+    """A stream whose ``async with`` raises the call's errors on entry, not within the block."""
     return AsyncOpenedStream(items)
 
 

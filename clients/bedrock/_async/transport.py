@@ -43,9 +43,9 @@ class AsyncTransport:
     ) -> None:
         """Find the server; the first call opens the connection.
 
-        `find` returns address and credentials, before each attempt to connect. `timeout` limits a call, and
-        `reconnect_for` the time for which a broken stream is retried, in seconds. `on_disconnect` is called before each
-        retry of a stream.
+        `find` is called before each attempt to connect, and returns the address and credentials. `timeout` limits a
+        call, and `reconnect_for` how long a broken stream is retried, both in seconds. `on_disconnect` is called before
+        each retry of a stream.
         """
         self.timeout = checked_timeout(timeout)
         self._connection = Connection(find, open_aio_channel)
@@ -58,7 +58,7 @@ class AsyncTransport:
 
     @property
     def address(self) -> str:
-        """The address of the server; empty until one is found."""
+        """The address of the server; empty until a server is found."""
         return self._connection.address
 
     async def close(self) -> None:
@@ -69,7 +69,7 @@ class AsyncTransport:
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None
     ) -> Response:
-        """Make one call, and repeat it if the connection is lost and the repetition is safe.
+        """Make one call, and repeat it if the connection is lost and repeating it is safe.
 
         Raises BedrockError (Unavailable if this client is closed), or TypeError and ValueError for a bad `timeout`.
         """
@@ -104,7 +104,7 @@ class AsyncTransport:
     async def items(
         self, method: Callable[..., Awaitable[Any]], request: Any, field: str, kind: type[W], timeout: float | None
     ) -> AsyncIterator[W]:
-        """Iterate over what the pages of a call list in `field`, as objects of the class `kind`."""
+        """Iterate over the items in `field` on the pages of a call, as objects of the class `kind`."""
         async for page in self.pages(method, request, timeout):
             for item in getattr(page, field):
                 yield kind.from_proto(item)
@@ -114,7 +114,8 @@ class AsyncTransport:
     ) -> AsyncStream[Response]:
         """The responses of a call that starts at the first read, and ends with the stream.
 
-        `timeout` limits the whole stream, in seconds; None: no limit. Raises TypeError or ValueError for a bad one.
+        `timeout` limits the whole stream, in seconds; None for no limit. Raises TypeError or ValueError for a bad
+        `timeout`.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         return AsyncStream(self._responses(method, request, timeout))
@@ -199,7 +200,7 @@ class AsyncTransport:
 
 
 async def _is_ready(channel: grpc.aio.Channel) -> bool:
-    """Connect a channel; return whether the first attempt succeeded in time."""
+    """Connect a channel; return whether the first attempt succeeded before the time limit."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CONNECT_SECONDS):
             while (state := channel.get_state(try_to_connect=True)) not in CONNECT_ENDS:

@@ -104,8 +104,8 @@ class _Route(Generic[ChannelT]):
 class Connection(Generic[ChannelT]):
     """A gRPC channel to the server's current address. Thread-safe.
 
-    A restarted server may have another address and token. `find` decides both: it is called at first and, by
-    `look_again`, before every further attempt that did not reach the server.
+    A restarted server may have another address and token. `find` decides both: it is called first at the start and
+    then, by `look_again`, after every attempt that did not reach the server.
     """
 
     def __init__(self, find: Callable[[], Settings], open_channel: Callable[[Settings], ChannelT]) -> None:
@@ -179,7 +179,7 @@ class Connection(Generic[ChannelT]):
         return call
 
     def _found(self) -> _Route[ChannelT]:
-        """The route to the server, with another channel if it changed. The caller holds the lock.
+        """The route to the server, with a new channel if it has changed. The caller holds the lock.
 
         Raises what `find` raises.
         """

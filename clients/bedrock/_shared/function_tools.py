@@ -25,7 +25,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 @dataclass(frozen=True, slots=True)
 class ToolFunction:
-    """A Python function that answers the calls of one tool, with the declaration of that tool."""
+    """A Python function that answers calls to one tool, with the declaration of that tool."""
 
     declaration: ClientTool
     function: Callable[..., Any]
@@ -69,7 +69,7 @@ def tool_function(
 
 
 def check_offered(conversation: v1.Conversation, functions: Mapping[str, ToolFunction]) -> None:
-    """Raise ToolNotOffered if the conversation does not offer one of these functions, without `allow_unoffered`."""
+    """Raise ToolNotOffered if the conversation does not offer a function that lacks `allow_unoffered`."""
     missing = [tool for tool in conversation.unoffered_tools if tool.name in functions]
     if missing := [tool for tool in missing if not functions[tool.name].allow_unoffered]:
         names = ", ".join(tool.name for tool in missing)
@@ -101,7 +101,7 @@ def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
     """The JSON Schema of parameters; nested types are in `$defs`. Raises TypeError for types that JSON lacks."""
     try:
         (schema,), shared = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
-        msgspec.json.Decoder(parameters)  # or else the first calls, if on two threads at once, would crash the process
+        msgspec.json.Decoder(parameters)  # otherwise, first calls on two threads at once would crash the process
     except TypeError as error:
         raise TypeError(f"{name}: a parameter's type has no JSON equivalent: {error}") from None
     own = schema["$ref"].rpartition("/")[2]
@@ -109,7 +109,7 @@ def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
 
 
 def answer_of(value: Any) -> ToolAnswer:
-    """A result as text: strings unchanged, None as "", others as JSON. Raises TypeError for what JSON lacks."""
+    """A result as text: strings unchanged, None as "", others as JSON. Raises TypeError for types that JSON lacks."""
     answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
     if isinstance(answer.value, str):
         return answer

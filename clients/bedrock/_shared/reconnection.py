@@ -121,13 +121,13 @@ FIRST_SECONDS = 0.1
 # The longest delay between two attempts, in seconds, before jitter.
 LONGEST_SECONDS = 5.0
 
-# With the delays of `Backoff` about two seconds: long enough for a server to restart, short enough to report soon that
+# With the delays of `Backoff`, about two seconds: long enough for a server to restart, short enough to report soon that
 # none runs.
 ATTEMPTS = 5
 
 _HTTP: Any = annotations_pb2.http
 
-# The names of requests that only read, which the contract binds to GET: such a call may always be repeated.
+# The names of read-only requests, which the contract binds to GET. Such a call may always be repeated.
 READS = frozenset(
     method.input_type.full_name
     for request in (v1.GetModelRequest, v1.GetConversationRequest)
@@ -138,7 +138,7 @@ READS = frozenset(
 
 
 def repeatable(request: Message) -> bool:
-    """Whether a call that the server may have executed can be repeated: it only reads, or has a request id."""
+    """Whether a call that the server may have executed can be repeated: it is read-only, or has a request id."""
     return request.DESCRIPTOR.full_name in READS or bool(getattr(request, "request_id", ""))
 
 
@@ -157,7 +157,7 @@ class Backoff:
         self._failures = 0
 
     def next(self, at_least: float = 0.0) -> float | None:
-        """Count a failure; the seconds to wait, at least `at_least`, or None at the time limit."""
+        """Count a failure; return the seconds to wait, at least `at_least`, or None at the time limit."""
         if not self._failures:
             self._since = self._clock()
         elif self._clock() - self._since >= self._max_seconds:
@@ -184,7 +184,7 @@ class Attempts:
         return first
 
     def delay_after(self, error: BedrockError) -> float:
-        """The seconds to wait before the next attempt. Raises the error if another would not help, or none is left."""
+        """The seconds to wait before the next attempt. Raises the error if that would not help, or none is left."""
         # A server that is stopping cancels calls. A cancellation by the caller itself never arrives here.
         cut = error.code == "CANCELLED" and not error.reason
         if self.last or not (cut or error.code == "UNAVAILABLE"):
@@ -200,7 +200,7 @@ class Reconnection:
     """Passes the responses of an event stream to its cursor, and decides whether to resume a stream after an error."""
 
     def __init__(self, cursor: EventCursor, max_seconds: float, *, resuming: bool) -> None:
-        """`max_seconds` is how long to try without progress; `resuming`: even a failed first stream is retried."""
+        """`max_seconds` is how long to try without progress; with `resuming`, even a failed first stream is retried."""
         self._cursor = cursor
         self._resuming = resuming
         self._backoff = Backoff(max_seconds)
@@ -213,7 +213,7 @@ class Reconnection:
             self._backoff.progress()
 
     def delay_after(self, error: BedrockError) -> float:
-        """The seconds to wait before the next stream. Raises the error if another would not help, or at the time limit.
+        """The seconds to wait before the next stream. Raises the error if that would not help, or at the time limit.
 
         Zero if the missed events are gone: the next stream starts with a snapshot.
         """

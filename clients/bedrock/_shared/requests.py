@@ -185,7 +185,7 @@ def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.
 def resolve(
     conversation: str, approval: Approval | str, decision: ApprovalDecision, note: str, rule: ApprovalRule | None = None
 ) -> v1.ResolveApprovalRequest:
-    """Answer an approval, creating the rule, if any, that decides alike. Raises ValueError for an unknown decision."""
+    """Answer an approval, and create `rule`, if any, for the same decision. Raises ValueError (unknown decision)."""
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
         name = f"{conversation}/approvals/{name}"
@@ -258,7 +258,7 @@ def _selection_message(tools: Sequence[str]) -> v1.ToolSelection:
     return ToolSelection(tuple(wrapper.resource_name("tools", tool) for tool in tools)).proto
 
 
-# How the settings of a conversation become fields of its message; the others are fields as they are.
+# How settings become fields of the conversation message; settings that are missing here need no conversion.
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
     "model": lambda model: wrapper.resource_name("models", model) if model else "",
     "mode": partial(wrapper.enum_value, v1.Mode),

@@ -58,7 +58,7 @@ def log_declined(question: Question) -> None:
 
 
 def question_of_others(approval: Approval) -> ApprovalNeeded:
-    """The error for an open approval of an earlier run, which a program that waits for this one must not deny."""
+    """The error for an open approval of an earlier run, which a program that waits for this run must not deny."""
     return ApprovalNeeded(
         f"the run before this one asks whether {approval.tool} may run; answer that, or pass wait_for_others=True",
         approval,
@@ -89,7 +89,7 @@ class RunProgress:
         return [] if self.stop else list(self._questions.values())
 
     def tool_questions(self) -> list[Question]:
-        """The open questions of tools, as far as seen; [] outside of the run, when they are about another one."""
+        """The tools' questions that are open as far as this client has seen; [] before and after the run."""
         return list(self._tool_questions.values()) if self.run and not self.stop else []
 
     def settled(self, asked: Approval | Question) -> None:
@@ -142,7 +142,7 @@ class RunProgress:
                 yield Event.from_proto(v1.Event(time=approval.proto.create_time, approval_changed=asked))
 
     def find(self, cycles: Iterable[RequestCycle]) -> bool:
-        """Look for the run among request cycles (view "full") and record its text and end; False if it is none."""
+        """Look for the run among request cycles (view "full") and record its text and end; False if it is not there."""
         for cycle in cycles:
             if cycle.name == self.run or (self.message and _root(cycle) == self.message):
                 self.run = cycle.name
@@ -153,13 +153,13 @@ class RunProgress:
         return False
 
     def lost(self, snapshot: Snapshot) -> None:
-        """Without a request cycle, the run counts as interrupted, unless its message waits or it is in progress."""
+        """Treat the run, which has no request cycle, as interrupted, unless it is in progress or its message waits."""
         waits = any(entry.message.name == self.message for entry in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
             self.stop = Stop("interrupted", "unknown")
 
     def outcome(self) -> Answer:
-        """The last text, with usage and output. Raises RunFailed, or RunInterrupted, even if it never began."""
+        """The last text, with usage and output. Raises RunFailed, or RunInterrupted, including if it never began."""
         stop = self.stop or Stop("interrupted", "unknown")
         if stop.reason == "error":
             reason = (stop.error_kind or stop.detail).upper()

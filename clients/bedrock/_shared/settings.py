@@ -49,7 +49,7 @@ def resolve(
     clear to another machine.
 
     Raises ServerNotRunning, ServerUnreachable (no socket), or Misconfigured: a relative BEDROCK_DATA_DIR, an invalid
-    address, a token that cannot be sent, or in the clear only, a certificate without its key, or a file that cannot be
+    address, a token that cannot be sent, or only in the clear, a certificate without its key, or a file that cannot be
     read, or that others may have written.
     """
     data = _data_directory(environ)
@@ -202,7 +202,7 @@ def is_local(target: str) -> bool:
 
 
 def proxy_of(target: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The variable with the proxy through which gRPC connects, or "".
+    """The environment variable that sets the proxy for a connection; "" if there is none.
 
     Connections to this machine, to a private network, or to hosts in `no_proxy` are direct.
     """

@@ -110,7 +110,7 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
 
 
 def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
-    """Convert a dict into a protobuf Struct. Raises TypeError, which begins with `name`, if not JSON or too deep."""
+    """Convert a dict into a protobuf Struct. Raises TypeError (not JSON, or too deep), which begins with `name`."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
     try:
@@ -149,7 +149,7 @@ def _sent(kind: type[Message], name: str, value: Any) -> Any:
 
 
 def _check(descriptor: FieldDescriptor, value: Any) -> None:
-    """Check a value for strings or numbers. Raises TypeError or ValueError, which name the field, unlike protobuf's."""
+    """Check a value for a string or number field. Raises TypeError or ValueError, which name the field."""
     if isinstance(descriptor.default_value, list):
         if descriptor.message_type is None:
             check_list(descriptor.name, value)
@@ -261,7 +261,7 @@ def _plain_value(value: StructValue) -> Any:
 
 
 def _values(wrapper: Any, proto: Message) -> dict[str, Any]:
-    """A wrapper's attribute values. Unset fields, which are most, take cached defaults without conversion."""
+    """A wrapper's attribute values. Unset fields, the majority, take cached defaults without conversion."""
     converters = _converters(wrapper)
     values = dict(_values_of_unset(wrapper))
     for descriptor, value in proto.ListFields():

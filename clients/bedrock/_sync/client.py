@@ -72,9 +72,9 @@ class Client(Closing):
                 given, BEDROCK_CERTIFICATE_FILE.
             key_file: The private key of `certificate_file` (PEM). If not given, BEDROCK_KEY_FILE.
             timeout: Seconds that one call may take. Streams of events have no time limit.
-            reconnect_for: Seconds for which a broken stream of events is retried before its error is raised.
-            on_disconnect: Called when a stream of events has broken and will be resumed, with the error and the seconds
-                until the next attempt. It is called within the iteration over the stream, which waits until it returns.
+            reconnect_for: How many seconds to keep retrying a broken stream of events before raising its error.
+            on_disconnect: Called with the error and the seconds until the next attempt when a stream of events has
+                broken and will be resumed. The iteration over the stream waits until the function returns.
 
         Raises:
             Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or other
@@ -94,7 +94,7 @@ class Client(Closing):
 
     @property
     def address(self) -> str:
-        """The address of the server; empty until one is found."""
+        """The address of the server; empty until a server is found."""
         return self._transport.address
 
     @property
@@ -138,16 +138,17 @@ class Client(Closing):
             working_directory: A directory on the server's machine; the current one of this process if None.
             model: The model of the agent; the server's default if None.
             slug: A readable handle; generated if empty.
-            title: A title for people.
+            title: A title to show to users.
             mode: "restricted", "workspace" or "unrestricted". If None: restricted, or unrestricted if the server cannot
                 enforce restricted.
             approval_policy: "auto", "ask_writes" or "ask_all"; the server's default if None.
             follow_up_policy: "always" or "completed_only"; the server's default if None.
             labels: Keys and values for the caller's own use.
-            budget: Limits of tokens and cost; none if None.
+            budget: Limits on tokens and cost; no limits if None.
             instructions: What to tell the agent in addition to the server's own prompt; an `Instructions` object can
                 replace that prompt instead. Cannot be changed later.
-            tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
+            tools: Which of the tools that the method `tools` lists are offered to the agent; all if None. Cannot be
+                changed later.
             client_tools: Tools that clients run for the agent: `ClientTool` declarations, or functions of this program,
                 which become tools as `Conversation.tool` describes.
             generation: How the model should answer; the model's defaults if None.
@@ -159,8 +160,8 @@ class Client(Closing):
                 `ConversationInfo.mcp_servers`.
             auto_continue: Whether the server creates the successor as soon as the context is used up;
                 `ConversationInfo.continued_by` names it.
-            request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
-            timeout: Time limit of this call in seconds; the client's if None.
+            request_id: Idempotency key; generated if None. A repeated call with the same key has no further effect.
+            timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
             InvalidArgument: An argument is invalid; its subclasses WorkingDirectoryInvalid and ModelUnavailable say
@@ -220,13 +221,13 @@ class Client(Closing):
             on_approval: As for `Conversation.ask`.
             on_question: As for `Conversation.ask`.
             wait_for_others: As for `Conversation.ask`.
-            generation: As for `Conversation.ask`: for this message alone.
-            output_schema: As for `Conversation.ask`: the answer's `output` is a value that fits it.
+            generation: As for `Conversation.ask`; applies to this message alone.
+            output_schema: As for `Conversation.ask`; the answer's `output` is a value that fits the schema.
             timeout: Maximum seconds until the answer is complete; no limit if None.
 
         Raises:
             RunFailed, RunInterrupted: As for `Run.answer`.
-            DeadlineExceeded: There was no answer in time; the run was cancelled.
+            DeadlineExceeded: There was no answer within `timeout`; the run was cancelled.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
         request = requests.send("", text, images=images, generation=generation, output_schema=output_schema)
@@ -253,20 +254,20 @@ class Client(Closing):
         order_by: str = "",
         timeout: float | None = None,
     ) -> Iterator[ConversationInfo]:
-        """Iterate over the conversations, the latest changed first.
+        """Iterate over the conversations, most recently changed first.
 
         Args:
             archived: True for archived conversations only, False for all others, None for both.
-            parent: Show the sub-agents of this conversation instead.
-            working_directory: Show only those in this directory on the server's machine; all if None.
-            filter: Show only those that match, as in ``busy = true AND labels.team = "docs"``. The function
+            parent: List the sub-agents of this conversation instead.
+            working_directory: List only those in this directory on the server's machine; all if None.
+            filter: List only those that match, as in ``busy = true AND labels.team = "docs"``. The function
                 `bedrock.conversations.quoted` quotes a string for a filter. The API reference describes the filter
                 language under ConversationService.
-            order_by: "update_time", "create_time" or "title", with " desc" after it for the reverse.
-            timeout: Time limit of each page in seconds; the client's if None.
+            order_by: "update_time", "create_time" or "title", followed by " desc" for the reverse order.
+            timeout: Time limit for each page in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: The filter is invalid; the message says what was expected at which character.
+            InvalidArgument: The filter is invalid; the message says what was expected, and at which character.
         """
         request = requests.conversations(
             archived=archived, parent=parent, working_directory=working_directory, filter=filter, order_by=order_by
@@ -302,7 +303,7 @@ class Client(Closing):
         outcome: AuditOutcome | None = None,
         timeout: float | None = None,
     ) -> Iterator[AuditEntry]:
-        """Iterate over the audit trail of all principals, the oldest entry first. Requires the operator role.
+        """Iterate over the audit trail of all principals, oldest entry first. Requires the operator role.
 
         Args:
             since: Only entries from this time on; it must have a time zone.
@@ -310,7 +311,7 @@ class Client(Closing):
             principal: Only entries of this principal.
             conversation: Only entries about this conversation: its id or resource name, not its slug.
             outcome: Only entries with this outcome.
-            timeout: Time limit of each page in seconds; the client's if None.
+            timeout: Time limit for each page in seconds; the client's if None.
 
         Raises:
             PermissionDenied: The token does not have the operator role.
@@ -334,7 +335,7 @@ class Client(Closing):
         Args:
             changes_only: Omit the conversations that exist already.
             include_sub_agents: Show sub-agents, too.
-            filter: Show only conversations that match, as for `conversations`. When a conversation ceases to match,
+            filter: Show only conversations that match, as for `conversations`. When a conversation no longer matches,
                 `conversation_unmatched` reports it.
             order_by: The order of the conversations that exist already, as for `conversations`.
             timeout: Seconds that the whole stream may take; no limit if None.
@@ -396,7 +397,7 @@ class Client(Closing):
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
         """Call a method of a gRPC stub with this client's token and time limit; errors are those of `bedrock.errors`.
 
-        The call is repeated if the connection is lost and the repetition is safe.
+        The call is repeated if the connection is lost and repeating it is safe.
         """
         return self._transport.call(method, request, timeout)
 

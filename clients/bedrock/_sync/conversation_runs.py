@@ -89,10 +89,10 @@ class ConversationRuns(ConversationBase):
                 answer them.
             expected_run: The name of a run. RunOver is raised unless this run is in progress; no condition if empty.
             generation: How the model should answer in this run; the conversation's settings apply to what is not set.
-            output_schema: A JSON Schema of the value that the run is to end with; see `Stop.output` and
+            output_schema: A JSON Schema for the value that the run must end with; see `Stop.output` and
                 `Answer.output`.
-            request_id: The id to reuse if this call is repeated; generated if None. The message is stored once.
-            timeout: Time limit of sending in seconds; the client's if None.
+            request_id: The id to reuse if this call is repeated; generated if None. The message is stored only once.
+            timeout: Time limit for sending in seconds; the client's if None.
 
         Raises:
             AgentBusy, AwaitingApproval, Cancelling, ContextExhausted, QueueFull, …: The state of the conversation does
@@ -137,7 +137,7 @@ class ConversationRuns(ConversationBase):
 
         Raises:
             RunFailed, RunInterrupted: As for `Run.answer`.
-            DeadlineExceeded: There was no answer in time; the run was cancelled.
+            DeadlineExceeded: There was no answer within `timeout`; the run was cancelled.
             AgentBusy, InvalidArgument, …: As for `send`.
         """
         request = requests.send(
@@ -216,12 +216,12 @@ class ConversationRuns(ConversationBase):
             on_approval: As for `ask`.
             on_question: As for `ask`.
             wait_for_others: As for `ask`.
-            timeout: Seconds to wait; no limit if None. The run is not cancelled after that.
+            timeout: Seconds to wait; no limit if None. Reaching the limit does not cancel the run.
 
         Raises:
             NotFound: The run does not exist, or it belongs to another conversation.
             RunFailed, RunInterrupted: As for `Run.answer`.
-            DeadlineExceeded: The run has not ended in time.
+            DeadlineExceeded: The run did not end within `timeout`.
         """
         policy, deadline = QuestionPolicy(decider(on_approval), on_question, wait_for_others), Deadline(timeout)
         self._check_own_run(name, deadline)
@@ -283,15 +283,15 @@ class ConversationRuns(ConversationBase):
     ) -> CancelConversationResult:
         """Cancel the run in progress. The call is never refused; with nothing to cancel, the result has `no_op`.
 
-        If the server cannot store the cancel now, for example on a full disk, the run is stopped all the same and the
-        result has `unrecorded`; the cancel is stored as soon as that is possible.
+        If the server cannot store the cancel now, for example because the disk is full, the run is still stopped, and
+        the result has `unrecorded`; the cancel is stored as soon as that is possible.
 
         Args:
             run: Stop only this run, so that a late cancel never hits the next one.
             discard_queued: Drop queued follow-ups as well.
             kill_jobs: End background jobs as well.
             reason: Why, for the log.
-            timeout: Time limit of this call in seconds; the client's if None.
+            timeout: Time limit for this call in seconds; the client's if None.
         """
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
@@ -363,8 +363,8 @@ class ConversationTools(ConversationBase):
             description: The description for the model; the docstring if None.
             group: The kind of work that the tool does: "read", "write", "bash" or "other".
             timeout: How long a call waits for an answer; five minutes if None.
-            read_only: Whether the tool changes nothing: in restricted mode only such tools are offered.
-            requires_approval: Whether a person must approve every call.
+            read_only: Whether the tool changes nothing; in restricted mode, only such tools are offered.
+            requires_approval: Whether a user must approve every call.
             allow_unoffered: Whether to declare the tool even if the conversation's mode does not offer it to the
                 agent. If False, the next message raises ToolNotOffered in this case, and is not sent.
 
@@ -426,7 +426,7 @@ class ConversationTools(ConversationBase):
             images: Images that belong to the result, as for `send`.
             error: Why the tool failed, instead of a result.
             request_id: The id to reuse if this call is repeated; generated if None.
-            timeout: Time limit of this call in seconds; the client's if None.
+            timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
             UnknownOrDecided: The call no longer waits for an answer, or never did.

@@ -34,10 +34,10 @@ class Run(Sending):
     denial, and a later event shows it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` the
     approval stays open for other clients.
 
-    In the same way the loop gets a question of a running tool, ``event.question``. If the question is still open when
-    the next event is read, `on_question` answers it; without `on_question` it is declined.
+    In the same way, the loop gets a question from a running tool, ``event.question``. If the question is still open
+    when the next event is read, `on_question` answers it; without `on_question` it is declined.
 
-    In the same way the loop gets a call of a tool that was added with `Conversation.tool`. The tool's function
+    In the same way, the loop gets a call to a tool that was added with `Conversation.tool`. The tool's function
     answers the call when the next event is read.
     """
 
@@ -63,7 +63,7 @@ class Run(Sending):
 
     @property
     def name(self) -> str:
-        """The resource name of the run; empty as long as the message waits in the queue as a follow-up."""
+        """The resource name of the run; empty while the message waits in the queue as a follow-up."""
         return self._progress.run
 
     @property
@@ -85,11 +85,12 @@ class Run(Sending):
         `on_question`, or declined immediately.
 
         Args:
-            timeout: Seconds to wait; no limit if None. The run is not cancelled after that, and `wait` may be repeated.
+            timeout: Seconds to wait; no limit if None. Reaching the limit does not cancel the run, and `wait` may be
+                repeated.
 
         Raises:
             ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
-            DeadlineExceeded: The run has not ended in time.
+            DeadlineExceeded: The run did not end within `timeout`.
         """
         if timeout is not None:
             self._begin_again(Deadline(timeout))

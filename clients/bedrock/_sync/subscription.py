@@ -27,7 +27,7 @@ from bedrock.types import ApprovalDecision
 
 
 class RunWatch:
-    """Follows one run to its end. Decides its approvals, and answers its tools' questions and its client tool calls."""
+    """Follows one run to its end. Decides approvals, and answers tools' questions and client tool calls."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class RunWatch:
                 self._settle()
 
     def _look_up(self, snapshot: Snapshot) -> None:
-        """Read the end of the run from its request cycle: its events are not available. Raises NotFound."""
+        """Read how the run ended from its request cycle, because its events are not available. Raises NotFound."""
         self._progress.observe_gap(snapshot)
         recent = bool(self._progress.message) or snapshot.conversation.state.run == self._progress.run
         request = requests.latest_cycles(self._cursor.name)
@@ -101,7 +101,7 @@ class RunWatch:
             self._progress.settled(question)
 
     def _answer(self, approval: Approval) -> None:
-        """Decide an approval by the policy, by default deny. Raises ApprovalNeeded for one of an earlier run."""
+        """Decide an approval by the policy, which denies by default. Raises ApprovalNeeded (earlier run)."""
         if not self._progress.run:
             raise run_progress.question_of_others(approval)
         if self._policy.decide is None:
@@ -117,7 +117,10 @@ class RunWatch:
             self._insist(self._transport.conversations.ResolveApproval, request)
 
     def _fill_in(self, question: Question) -> None:
-        """Answer a tool's question by the policy, by default decline. A misfit declines and raises InvalidArgument."""
+        """Answer a tool's question by the policy, which declines by default.
+
+        If the answer does not fit the form, declines the question and raises InvalidArgument.
+        """
         content = None
         if self._policy.fill_in is None:
             run_progress.log_declined(question)
@@ -145,7 +148,7 @@ class RunWatch:
         return True
 
     def _waits(self, approval: Approval) -> bool:
-        """Whether an approval is still open: an answer to another can decide it, too."""
+        """Whether an approval is still open: the answer to another one can decide it, too."""
         request = v1.GetConversationRequest(name=self._cursor.name)
         try:
             response = self._insist(self._transport.conversations.GetConversation, request)
@@ -160,7 +163,7 @@ class RunWatch:
 def follow(
     transport: Transport, cursor: EventCursor, deadline: Deadline, *, resuming: bool = False
 ) -> Generator[Event]:
-    """Yield the events after the cursor's position, over several streams if they break.
+    """Yield the events after the cursor's position, from several streams if they break.
 
     With `resuming`, the server was reached before, so that even a failure of the first stream is retried.
     """
