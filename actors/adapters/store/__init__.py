@@ -1,4 +1,4 @@
-"""Stores of conversations on SQLite and on PostgreSQL: one set of tables, statements and changes for both.
+"""Conversation stores on SQLite and PostgreSQL, with one set of tables, statements and changes for both.
 
 Peewee is imported here, without the optional modules that it would import if they are installed: drivers of other
 databases and, if pysqlite3 is installed, Python's own copy of SQLite.
@@ -18,8 +18,8 @@ _PYTHONS_SQLITE = "sqlite3"
 def import_peewee() -> None:
     """Import peewee as if its optional modules were missing, which saves 0.25 s and 9 MiB.
 
-    These are database drivers and, with pysqlite3, Python's own sqlite3. No other thread may import them meanwhile, so
-    call this before threads are started.
+    These modules are database drivers and, with pysqlite3, Python's own sqlite3. No other thread may import them
+    meanwhile, so call this before starting threads.
     """
     unused = (*_UNUSED, _PYTHONS_SQLITE) if find_spec("pysqlite3") else _UNUSED
     hidden = [name for name in unused if name not in sys.modules]

@@ -1,8 +1,7 @@
 """The changes that a store writes: commits to conversations, and everything else.
 
-A commit is encoded on the caller's thread. The functions that take a session run on the thread that writes to the
-database, in a transaction; what they raise reaches the caller. A change is refused if another server owns the
-conversation.
+A commit is encoded on the caller's thread. The functions that take a session run in a transaction on the thread that
+writes to the database; their exceptions reach the caller. A change is refused if another server owns the conversation.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ _PRUNE_LOG = Statement(
 
 
 class EncodedCommit:
-    """A change that writes a commit: its rows, encoded except for the hashes of its rows of the event log."""
+    """A change that writes a commit. Its rows are already encoded, except for the hashes in event log rows."""
 
     def __init__(self, commit: Commit) -> None:
         """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
@@ -123,7 +122,7 @@ class EncodedCommit:
         self.created_at = record.created_at
         self.prompt = record.system_prompt if commit.create else ""
         self.origin, self.begins = (fork.origin, fork.revision) if fork else ("", 0)
-        self.attachments = fork.attachments if fork else ()  # of a fork, copied in earlier transactions
+        self.attachments = fork.attachments if fork else ()  # a fork's, copied in earlier transactions
         self.expected_step, self.next_revision = commit.expected_step, rows.next_revision(commit)
         self.spending = commit.spending
         runs = (*(fork.runs if fork else ()), *rows.stopped_runs(commit))
@@ -143,7 +142,7 @@ class EncodedCommit:
         write_alone(session, [self])
 
     def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """The rows of the event log, chained to the row with the hash `log_hash`, and the last row's hash."""
+        """The commit's event log rows, chained to the row with the hash `log_hash`, and the last row's hash."""
         linked: list[rows.Row] = []
         for sealed in self._log:
             log_hash, row = sealed.after(log_hash)
@@ -151,7 +150,7 @@ class EncodedCommit:
         return linked, log_hash
 
     def fits(self, head: Head) -> bool:
-        """Whether this commit continues from the stored position `head`, and this server may write it."""
+        """Whether this commit continues from the stored position `head` and this server may write it."""
         follows = (head.step, head.revision + 1) == (self.expected_step, self.next_revision)
         return follows and head.epoch <= self.epoch and head.owned
 
@@ -167,11 +166,11 @@ class EncodedCommit:
 
 
 def write_together(session: Session, changes: Sequence[EncodedCommit], begin: str) -> set[object]:
-    """Write commits to existing conversations in a transaction begun by `begin`, and return those written.
+    """Write commits to existing conversations in a transaction begun with `begin`, and return those written.
 
-    All but the first of each conversation are left out, as are those that do not continue it. If one is refused, all
-    are left out and the transaction begins again; a savepoint would cost two more statements for every commit. The
-    caller writes those left out one by one, so that each is refused for its own reason.
+    Only the first commit to each conversation is written, and only if it continues the conversation. If any is refused,
+    none are written and the transaction begins again; a savepoint would cost two more statements for every commit. The
+    caller writes the others one by one, so that each is refused for its own reason.
     """
     first: dict[str, EncodedCommit] = {}
     for commit in changes:
@@ -202,8 +201,8 @@ def write_together(session: Session, changes: Sequence[EncodedCommit], begin: st
 def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
     """Write commits, together or not at all.
 
-    Raises FencedError or NotOwnerError for the first that does not continue its conversation, or what the database
-    raises; the caller must then roll back.
+    Raises FencedError or NotOwnerError for the first commit that does not continue its conversation, or whatever the
+    database raises; in either case the caller must roll back.
     """
     for commit in commits:  # a later one may be to the same conversation
         if not commit.created:
@@ -218,7 +217,7 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
 
 
 def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Head]) -> tuple[Any, list[rows.Row]]:
-    """Update the conversations; return the result, which counts those still as `found`, and the rows for their logs."""
+    """Update the conversations; return the result, which counts those unchanged since `found`, and their log rows."""
     changed: list[dict[str, object]] = []
     log: list[rows.Row] = []
     for commit in commits:
@@ -241,10 +240,10 @@ def _insert(session: Session, commits: list[EncodedCommit], log: list[rows.Row])
 
 
 def add_spendings(session: Session, spendings: list[Spending]) -> None:
-    """Add tokens and costs to the sums of principals and days.
+    """Add tokens and costs to the sums for principals and days.
 
-    Servers share these rows. So they are written last before a commit, and sorted, so that no server waits long for
-    another, or for itself.
+    Servers share these rows. To keep each server from waiting long for another, they are written last before a commit,
+    and in sorted order to avoid deadlocks.
     """
     tokens, costs = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for each in spendings:
@@ -291,7 +290,7 @@ def _family(session: Session, parent: str) -> str:
 
 
 def _check_exists(session: Session, conversation_id: str) -> str:
-    """The id at the top of a conversation's family. Raises FencedError if the conversation does not exist."""
+    """The id of the top of a conversation's family. Raises FencedError if the conversation does not exist."""
     found = session.execute(_FAMILY_OF, id=conversation_id).fetchone()
     if found is None:
         raise FencedError(f"{conversation_id} does not exist")
@@ -299,9 +298,10 @@ def _check_exists(session: Session, conversation_id: str) -> str:
 
 
 def begin_fork(session: Session, fork: EncodedCommit) -> None:
-    """Insert the row of a fork whose attachments are yet to be copied; it stays hidden until the fork is complete.
+    """Insert the row of a fork whose attachments have yet to be copied; it stays hidden until the fork is complete.
 
-    After a crash, the next start, or another server, removes it. Raises FencedError if the origin does not exist.
+    After a crash, this server removes it at its next start, or another server does. Raises FencedError if the origin
+    does not exist.
     """
     _check_exists(session, fork.origin)
     _insert_conversation(session, fork.parent, (*fork.created, None, ""))
@@ -321,7 +321,7 @@ def copy_attachment(session: Session, row: rows.Row) -> None:
 def delete(session: Session, conversation_id: str, audit: Sequence[rows.Row]) -> None:
     """Hide a conversation and its sub-agents, to be removed later, and write the audit entries.
 
-    The commands that created them are kept, so that a repeated one is still recognised.
+    The commands that created them are kept, so that repeated ones are still recognised.
     """
     if removal.hide(session, conversation_id):
         session.insert(INSERT_AUDIT, audit)
@@ -339,7 +339,7 @@ def prune_log(session: Session, conversation_id: str, begins: rows.LogPosition, 
 
 
 def put_attachment(session: Session, row: rows.Row) -> None:
-    """Store an attachment unless its id, the hash of its content, exists.
+    """Store an attachment unless its id, which is the hash of its content, already exists.
 
     Raises FencedError (no conversation) or NotOwnerError.
     """
@@ -348,5 +348,5 @@ def put_attachment(session: Session, row: rows.Row) -> None:
 
 
 def prune_audit(session: Session, before: int, keep: int) -> int:
-    """Delete at most PRUNED_ENTRIES of the oldest entries: older than `before`, or beyond the latest `keep`."""
+    """Delete up to PRUNED_ENTRIES of the oldest entries that are older than `before` or not among the latest `keep`."""
     return int(session.execute(_PRUNE_AUDIT, before=before, keep=keep).rowcount)

@@ -1,7 +1,7 @@
-"""Verifies the stored rows of a conversation: every row is unchanged, and none is missing.
+"""Verifies that every stored row of a conversation is unchanged, and that none is missing.
 
-Reads every row once, and reports unreadable rows as violations. Whether the logged transitions follow the
-rules of the state machine is verified elsewhere, by `actors.core.invariants`.
+Reads every row once, and reports unreadable rows as violations. `actors.core.invariants` verifies that the logged
+transitions follow the rules of the state machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from actors.adapters.store.query import ALL, Param, Session, Statement, of_conve
 from actors.core.content import Message
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop
 
-MAX_FINDINGS = 100  # maximum number of violations that are returned for one conversation
+MAX_FINDINGS = 100  # maximum number of violations returned for one conversation
 
 _IDS = Records.select(Records.id).where(undeleted(Records.id))
 _ALL_IDS = Statement(_IDS.order_by(Records.id))
@@ -29,11 +29,9 @@ _CREATED = Statement(Commands.select().where(Commands.conversation_id.is_null())
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:
-    """Descriptions of a conversation's violations; () if there are none, or the conversation is unknown.
+    """Describe a conversation's violations; () if there are none, or the conversation is unknown.
 
-    Raises what the database raises.
-
-    Call it in one transaction, on a connection that replaces invalid UTF-8.
+    Call this in one transaction, on a connection that replaces invalid UTF-8. Raises what the database raises.
     """
     conversation = session.execute(_RECORD, id=conversation_id).fetchone()
     if conversation is None:
@@ -42,9 +40,9 @@ def check(session: Session, conversation_id: str) -> tuple[str, ...]:
 
 
 def check_all(session: Session) -> Iterator[tuple[str, str]]:
-    """Yield each damaged conversation, or create command, with its first violation. Raises what the database raises.
+    """Yield each damaged conversation or create command with its first violation.
 
-    Call it on a connection that replaces invalid UTF-8.
+    Call this on a connection that replaces invalid UTF-8. Raises what the database raises.
     """
     for (conversation_id,) in session.execute(_ALL_IDS).fetchall():
         for finding in check(session, conversation_id)[:1]:
@@ -57,7 +55,7 @@ def _violations(session: Session, id_: str, row: rows.Row) -> Iterator[str]:
     conversation: dict[str, object] = dict(zip(rows.RECORD, row, strict=True))
     yield from _conversation(conversation, session.execute(_PROMPT, id=id_).fetchone())
     begins = place = rows.beginning(session, id_)
-    # What the log says: its messages by number, and the revisions at which runs ended and messages left the queue.
+    # The content of the log: its messages by number, and the revisions at which runs ended and messages left the queue.
     messages: dict[int, Message] = {}
     stops, fates = set[int](), set[int]()
     for logged in map(rows.LogRow._make, session.execute(rows.LOGGED, id=id_, after=0, limit=ALL)):
@@ -113,9 +111,9 @@ def _follows(place: rows.LogPosition, row: rows.LogRow) -> Iterator[str]:
 
 
 def _ends(what: str, stored: Iterable[rows.Row], logged: set[int], begins: rows.LogPosition) -> Iterator[str]:
-    """Compare the rows about ends of runs or queued messages (`what`) with the log; yield each violation.
+    """Compare the rows about ended runs or settled messages (`what`) with the log; yield each violation.
 
-    `logged` are the revisions of the ends in the log, which is pruned up to `begins`.
+    `logged` contains the revisions at which these ended according to the log, which is pruned up to `begins`.
     """
     kept: set[int] = set()
     for row in stored:
@@ -129,7 +127,7 @@ def _ends(what: str, stored: Iterable[rows.Row], logged: set[int], begins: rows.
 
 
 def _messages(stored: Iterable[rows.Row], logged: dict[int, Message]) -> Iterator[str]:
-    """Verify the stored messages, in order, and compare them with the messages of the log, which may be pruned."""
+    """Verify the stored messages, in order, and compare them with those in the log, which may be pruned."""
     last = 0
     for row in stored:
         sequence = row[2]

@@ -1,9 +1,9 @@
-"""Builds the queries for lists of conversations and of the audit trail, from filters (see `matches` of the port).
+"""Builds the queries for lists of conversations and audit entries from filters (see `matches` in the port).
 
-If an index has the order of the list, the list is read in windows, which are a fixed number of successive index
-entries. One query finds where the next window ends; a second query searches the rows of the window. So the cost of a
-call is bounded even if no row matches. Every condition is true or false, never NULL, so that a negation is the exact
-opposite.
+If an index has the order of the list, the list is read in windows, each with a fixed number of successive index
+entries. One query finds where the next window ends; a second query searches the rows in the window. The cost of a call
+is therefore bounded even if no row matches. Every condition is true or false, never NULL, so that a negation is the
+exact opposite.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from actors.adapters.store.rows import RECORD, Row
 from actors.ports import store as port
 from actors.ports.records import AuditFilter, AuditPlace, Outcome
 
-WINDOW = 2_000  # index entries that one query searches if columns outside the index decide which rows match
-CONTAINS = "contains_folded"  # a function of SQLite, which folds the case of ASCII only
+WINDOW = 2_000  # index entries that one query searches if matching needs columns outside the index
+CONTAINS = "contains_folded"  # a function added to SQLite, which itself folds the case of ASCII only
 FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower` depends on the locale
 
-# States in which a conversation needs no recovery after a restart, except for idle sub-agents, which do need it.
+# States in which a conversation needs no recovery after a restart; idle sub-agents are an exception.
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
 _ORDERED_BY_INDEX = frozenset({port.OrderKey.UPDATED, port.OrderKey.CREATED})
 _NULLABLE_TEXT = frozenset({port.TextField.SLUG, port.TextField.PARENT})
@@ -44,7 +44,7 @@ _TRUE, _FALSE = SQL("(1 = 1)"), SQL("(1 = 0)")
 # The state is read as bytes from SQLite, because a damaged state may not be valid UTF-8.
 _STATE_DATA = PerDatabase(Records.state_data.cast("BLOB"), Records.state_data)
 RECORD_COLUMNS = [_STATE_DATA if name == "state_data" else getattr(Records, name) for name in RECORD]
-# Conversations with the columns RECORD, system prompt and profile.
+# Conversations with the columns RECORD, the system prompt and the profile.
 RECORDS = (
     Records.select(*RECORD_COLUMNS, Prompts.text, Profiles.profile)
     .join(Prompts, JOIN.LEFT_OUTER, on=Prompts.conversation_id == Records.id)
@@ -52,7 +52,7 @@ RECORDS = (
     .join(Profiles, JOIN.LEFT_OUTER, on=Profiles.conversation_id == Records.id)
 )
 
-# SQLite would prefer any other index to this small one, but keeps to the order of a cross join.
+# SQLite would prefer any other index to this small one, but it keeps to the order of a cross join.
 _UNSETTLED = Records.select(Records.id).where(IS_UNSETTLED).alias("unsettled")
 
 # Invalid JSON would make the whole list fail.
@@ -64,7 +64,7 @@ _FORKED_FROM = fn.coalesce(
 
 
 def condition_of(condition: port.Condition) -> Any:
-    """The expression of a condition on a row of the table `conversations`."""
+    """The SQL expression for a condition on a row of the `conversations` table."""
     match condition:
         case port.Every(parts):
             return reduce(and_, map(condition_of, parts), _TRUE)
@@ -110,16 +110,16 @@ def _sqlite_label(key: str, value: str | None) -> Any:
 
 
 def _postgres_label(key: str, value: str | None) -> Any:
-    """Search for the encoded pair, which is exact: labels are stored as JSON, with one encoding per string."""
+    """Search for the encoded pair. This is exact, because labels are stored as JSON with one encoding per string."""
     pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
     labels = Records.labels
     return (fn.strpos(labels, "{" + pair) == 1) | (fn.strpos(labels, "," + pair) > 0)
 
 
 def window_end(selection: port.Selection, after: port.ListPosition | None, limit: int) -> Statement | None:
-    """The query for the (key, id) at which the next window, of successive index entries, ends; no row in the last one.
+    """The query for the (key, id) at which the next window of index entries ends; it finds no row for the last window.
 
-    None if the list is not read in windows. `limit` is the size of the page.
+    None if the list is not read in windows. `limit` is the page size.
     """
     if not _has_index(selection):
         return None
@@ -127,7 +127,7 @@ def window_end(selection: port.Selection, after: port.ListPosition | None, limit
     indexed = [part for part in parts if _in_index(part, selection.order.key)]
     size = limit if len(indexed) == len(parts) else WINDOW
     halves = [_entries(selection, [*indexed, *more], after, size) for more in _halves(selection, indexed)]
-    wrapped = [Select([half.alias("half")], [SQL("*")]) for half in halves]  # SQLite allows no UNION of ordered queries
+    wrapped = [Select([half.alias("half")], [SQL("*")]) for half in halves]  # SQLite has no UNION of ordered queries
     whole = (wrapped[0] if len(wrapped) == 1 else wrapped[0].union_all(wrapped[1])).alias("whole")
     place = whole.c[selection.order.key.value], whole.c["id"]
     ordered = [each.desc() if selection.order.descending else each.asc() for each in place]
@@ -137,10 +137,10 @@ def window_end(selection: port.Selection, after: port.ListPosition | None, limit
 def page(
     selection: port.Selection, after: port.ListPosition | None, until: port.ListPosition | None, limit: int
 ) -> Statement:
-    """The query for one page after `after`, up to and including `until`; None means no bound."""
+    """The query for one page that begins after `after` and ends at `until` at the latest; None means no bound."""
     wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
     order = _ordered(selection)
-    if not _has_index(selection):  # Sort only the ids and not whole rows.
+    if not _has_index(selection):  # Sort only the ids, not whole rows.
         source = Join(_UNSETTLED, Records, JOIN.CROSS) if _unsettled(selection) else Records
         ids = Select([source], [Records.id]).where(*wanted).order_by(*order).limit(limit).alias("ids")
         wanted = [Records.id.in_(Select([ids], [ids.c["id"]]))]
@@ -153,14 +153,14 @@ def place_of(row: Row, selection: port.Selection) -> port.ListPosition:
 
 
 def refuse_broken_texts(row: Row) -> None:
-    """Raise UnicodeEncodeError if a string in the row has surrogates: what is stored was not valid UTF-8."""
+    """Raise UnicodeEncodeError if a string in the row has surrogates, which means that invalid UTF-8 was stored."""
     for value in row:
         if isinstance(value, str):
             value.encode()
 
 
 def _has_index(selection: port.Selection) -> bool:
-    """Whether the list is read in the order of an index; other indexes find sub-agents and unsettled ones sooner."""
+    """Whether the list is read in index order; other indexes find sub-agents and unsettled conversations sooner."""
     return (
         selection.order.key in _ORDERED_BY_INDEX
         and selection.parent is None
@@ -185,10 +185,10 @@ def _in_index(condition: port.Condition, key: port.OrderKey) -> bool:
 
 
 def _halves(selection: port.Selection, indexed: Sequence[port.Condition]) -> list[tuple[port.Condition, ...]]:
-    """Split a list into parts that are each sorted in the index; return the additional condition of each.
+    """Split a list into parts that are each sorted in the index; return the additional condition for each part.
 
-    The index on update times begins with `archived`: first all that are not archived, by time, then all others. `[()]`
-    if there is nothing to split.
+    The index on update times begins with `archived`: first all that are not archived, by time, then all others. Returns
+    `[()]` if there is nothing to split.
     """
     if selection.order.key is port.OrderKey.CREATED or any(isinstance(part, port.IsArchived) for part in indexed):
         return [()]
@@ -238,9 +238,9 @@ def _ordered(selection: port.Selection) -> list[Any]:
 
 
 def logged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> Statement | None:
-    """The query for the log's rows that match, oldest first, with the parameters of `logged_entry` as columns.
+    """The query for the matching log rows, oldest first, with the parameters of `logged_entry` as columns.
 
-    None if `wanted` selects refused calls only.
+    None if `wanted` selects only refused calls.
     """
     if wanted.outcome is Outcome.REFUSED:
         return None
@@ -255,7 +255,7 @@ def logged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> S
 
 
 def unlogged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) -> Statement:
-    """The query for the rows of the table `audit` that match `wanted`, oldest first."""
+    """The query for the rows of the `audit` table that match `wanted`, oldest first."""
     where = _bounds(Audit, wanted)
     if wanted.principal is not None:
         where.append(Audit.principal == wanted.principal)

@@ -1,6 +1,6 @@
 """Applies migrations: files NNNN_name.sql, modules NNNN_name.py with a function `up`, or both, the SQL first.
 
-A migration is recorded by its name. Released ones are never edited: databases have what they made.
+A migration is recorded by its name. Released ones are never edited, because databases already contain their results.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Migrations(Runner):  # type: ignore[misc]
         return sorted(_FileMigration(int(name.partition("_")[0]), name, str(paths[name]), None) for name in paths)
 
     def known(self, where: str) -> list[Migration]:
-        """The migrations, applied or not. Raises StoreUnusableError, naming `where`, if an unknown one was applied."""
+        """All migrations, applied or not. Raises StoreUnusableError, naming `where`, if an unknown one was applied."""
         found: list[Migration] = self.status()
         if unknown := [migration.name for migration in found if migration.path is None]:
             raise StoreUnusableError(f"{where} was written by a newer version: it has {', '.join(unknown)}")
@@ -51,6 +51,6 @@ class Migrations(Runner):  # type: ignore[misc]
 
 
 def statements_of(script: Path) -> list[str]:
-    """The statements of a file; [] if it is missing. Each ends with a semicolon at the end of a line."""
+    """The statements in a file; [] if it is missing. Each ends with a semicolon at the end of a line."""
     parts = script.read_text(encoding="utf-8").split(";\n") if script.exists() else []
     return [part for part in parts if part.strip()]

@@ -1,8 +1,8 @@
-"""The tables as peewee models: names, types and order of the columns, the same in SQLite and PostgreSQL.
+"""The tables as peewee models: the names, types and order of the columns, which SQLite and PostgreSQL share.
 
-Migrations create the tables, with indexes and constraints. The models are never bound to a database, because
-`bedrock move` opens two: `Statement` compiles a query for the database that executes it. A row's digest covers its
-columns in the order of its model, so that order never changes. docs/contributing.md says what a new column needs.
+Migrations create the tables, with indexes and constraints. The models are never bound to a database, because `bedrock
+move` opens two; instead, `Statement` compiles a query for the database that executes it. A row's digest covers its
+columns in the order of its model, so that order never changes. docs/contributing.md explains what a new column needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Table(Model):
 
 
 class Records(Table):
-    """The table `conversations` (see ConversationRecord): what never changes, what each commit writes, the rest."""
+    """The `conversations` table (see ConversationRecord): constant columns, those that commits write, others."""
 
     id = TextField()
     cwd = TextField()
@@ -72,7 +72,7 @@ class Records(Table):
 
 
 class Prompts(Table):
-    """A conversation's system prompt, which never changes; transitions rewrite the conversation's row."""
+    """A conversation's system prompt. It never changes, unlike the conversation's row, which transitions rewrite."""
 
     conversation_id = TextField()
     text = TextField()
@@ -88,7 +88,7 @@ class Profiles(Table):
 
 
 class Messages(Table):
-    """A message. Rows are never changed; they are deleted only with their conversation."""
+    """A message. Rows never change; they are deleted only with their conversation."""
 
     id = TextField()
     conversation_id = TextField()
@@ -108,8 +108,8 @@ class Messages(Table):
 class Log(Table):
     """One transition of a conversation: its events, its inputs for replay, and a hash that covers the previous row's.
 
-    Revisions grow with the steps, so the primary key sorts by both. A transition without events has the first revision
-    of the next one.
+    Revisions grow with steps, so the primary key sorts by both. A transition without events has the same first revision
+    as the next one.
     """
 
     conversation_id = TextField()
@@ -155,7 +155,7 @@ class Fates(Table):
 
 
 class Prunings(Table):
-    """Where an event log begins: after the last row that was pruned or, for a fork, after the copied history."""
+    """The beginning of an event log: after the last pruned row or, for a fork, after the copied history."""
 
     conversation_id = TextField()
     step = Integer()
@@ -164,7 +164,7 @@ class Prunings(Table):
 
 
 class Commands(Table):
-    """An accepted command of a conversation (a create command: of a principal), with its answer for repetitions."""
+    """A command accepted for a conversation (a create command: for a principal), with the answer for repetitions."""
 
     conversation_id = TextField(null=True)
     principal = TextField(null=True)
@@ -176,7 +176,7 @@ class Commands(Table):
 
 
 class Attachments(Table):
-    """The bytes of an uploaded image, or of its scaled-down copy for models; `id` contains the hash of the upload."""
+    """The bytes of an uploaded image or of its scaled-down copy for models; `id` contains the hash of the upload."""
 
     conversation_id = TextField()
     id = TextField()
@@ -189,7 +189,7 @@ class Attachments(Table):
 
 
 class Spendings(Table):
-    """A principal's usage by model requests on one day; `day` is counted from 1970-01-01."""
+    """A principal's usage for model requests on one day; `day` is counted from 1970-01-01."""
 
     principal = TextField()
     day = Integer()
@@ -198,10 +198,10 @@ class Spendings(Table):
 
 
 class Deletions(Table):
-    """A deleted conversation whose rows are not yet removed.
+    """A deleted conversation whose rows have not all been removed.
 
-    `depth` grows from 0 with the depth of sub-agents, which are removed first; for an unfinished fork, it is the
-    negative number of its server.
+    `depth` grows from 0 with the nesting of sub-agents, of which the deepest are removed first; for an unfinished fork,
+    it is the negated number of its server.
     """
 
     conversation_id = TextField()
@@ -209,7 +209,7 @@ class Deletions(Table):
 
 
 class Audit(Table):
-    """An audit entry that no event log contains, such as that of a refused call or of a conversation's deletion."""
+    """An audit entry that is not in an event log, such as one for a refused call or a conversation's deletion."""
 
     id = AutoField()
     at = Timestamp()
@@ -222,7 +222,7 @@ class Audit(Table):
 
 
 class Nodes(Table):
-    """A server that shares a PostgreSQL database; only the columns that statements of the store need."""
+    """A server that shares a PostgreSQL database, with only the columns that the store's statements need."""
 
     incarnation = Integer()
     name = TextField()
@@ -240,14 +240,14 @@ def _postgres_column(model: Any, name: str) -> Any:
     return Column(model._meta.table, name)
 
 
-# Columns that only PostgreSQL has, outside the digests: the top of a conversation's family and the server that owns the
-# family, and what SQLite finds in JSON (who sent a command, and where a fork comes from).
+# Columns that only PostgreSQL has and that no digest covers: the top of a conversation's family, the server that owns
+# the family, and values that SQLite finds in JSON (who sent a command, and where a fork comes from).
 FAMILY, OWNER = _postgres_column(Records, "family"), _postgres_column(Records, "owner")
 LOG_PRINCIPAL, FORKED_FROM = _postgres_column(Log, "principal"), _postgres_column(Profiles, "forked_from")
 POSTGRES_COLUMNS = {Records: (FAMILY, OWNER), Log: (LOG_PRINCIPAL,), Profiles: (FORKED_FROM,)}
 
-# Conversations that must be recovered after a restart. SQL, not an expression, because a partial index is used only if
-# a query has its condition with the same constants instead of parameters.
+# The condition for conversations that must be recovered after a restart. It is SQL, not an expression, because a
+# partial index is used only if a query has the index's condition with the same constants instead of parameters.
 UNSETTLED = (
     "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
 )

@@ -1,6 +1,6 @@
 """Peewee queries as statements: compiled once for each kind of database, and executed with values bound by name.
 
-Also the conditions that most of them have: that a conversation is not deleted, and that this server owns it.
+Also contains two conditions that most statements have: a conversation is not deleted, and this server owns it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from peewee import SQL, AutoField, ColumnBase, Database, Node, Select, fn
 from actors.adapters.store.models import OWNER, POSTGRES_COLUMNS, Deletions, Nodes, Records, fields
 from actors.ports import FencedError, NotOwnerError, Owner
 
-MOST_ROWS = 64  # of one statement; SQLite allows 32,766 parameters
-ALL = (1 << 63) - 1  # a LIMIT, or an upper bound, that is greater than any number
+MOST_ROWS = 64  # maximum rows per statement; SQLite allows 32,766 parameters
+ALL = (1 << 63) - 1  # a LIMIT or upper bound that no number exceeds
 
 
 class Param(Node):
-    """A parameter of a statement; its value is given, by this name, when the statement is executed."""
+    """A statement's parameter; its value is passed by this name when the statement is executed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,19 +41,19 @@ class PerDatabase(ColumnBase):
 
 
 def on_sqlite(placeholder: str) -> bool:
-    """Whether statements with this placeholder are for SQLite; those for PostgreSQL have "%s"."""
+    """Whether statements with this placeholder are for SQLite; PostgreSQL's is "%s"."""
     return placeholder == "?"
 
 
 class Statement:
-    """A query, compiled once per kind of database: compiling takes as long as executing it ten times."""
+    """A query that is compiled once per kind of database, because compiling takes as long as ten executions."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
         self._compiled: dict[str, tuple[str, tuple[Any, ...]]] = {}
 
     def on(self, dialect: Database) -> tuple[str, tuple[Any, ...]]:
-        """The statement's text and its parameters in order: Params, and constants."""
+        """The statement's text and its parameters in order, which are Params and constants."""
         found = self._compiled.get(dialect.param)
         if found is None:
             sql, values = self._query.clone().bind(dialect).sql()
@@ -64,19 +64,19 @@ class Statement:
 class Insert:
     """Inserts rows: tuples of a model's columns, followed by those that only PostgreSQL has.
 
-    Many rows make one statement: PostgreSQL does not end an idle transaction whose last statements it got at once
-    (libpq's pipeline, as `executemany` does).
+    Many rows share one statement instead of a pipeline, which `executemany` uses: PostgreSQL does not end an idle
+    transaction whose last statements came through libpq's pipeline.
     """
 
     def __init__(self, model: Any, condition: Any = None, **conflict: Any) -> None:
-        """`condition` is whether to insert at all; `conflict` is passed to peewee's `on_conflict`."""
+        """`condition` must hold for anything to be inserted; `conflict` is passed to peewee's `on_conflict`."""
         self._model = model
         self._condition = condition
         self._conflict = conflict
         self._compiled: dict[tuple[str, int], tuple[str, int, int]] = {}
 
     def of(self, dialect: Database, count: int) -> tuple[str, int, int]:
-        """The text for `count` rows, the number of columns, and how often "me" follows as a parameter."""
+        """The SQL for `count` rows, the number of columns, and how many "me" parameters follow the rows."""
         found = self._compiled.get((dialect.param, count))
         if found is None:
             columns = [each for each in fields(self._model) if not isinstance(each, AutoField)]
@@ -93,17 +93,17 @@ class Insert:
 
 
 class Session(ABC):
-    """A connection to a database, which executes statements. Used by one thread at a time."""
+    """A database connection that executes statements. Used by one thread at a time."""
 
     dialect: Database
     me = 1  # the number of this server; SQLite has only one
     shared = False  # whether several servers use the database, so that conversations have owners
-    # The exceptions of the database for a refused row, after which no row of the batch is written.
+    # The database's exceptions for a refused row, after which no row of the batch is written.
     refusals: tuple[type[Exception], ...] = ()
     run: Callable[..., Any]
-    """Executes SQL with this database's placeholders, and their values if there are any, and returns the cursor."""
+    """Executes SQL with this database's placeholders and the given values, if any, and returns the cursor."""
     run_many: Callable[[str, Sequence[Sequence[Any]]], Any]
-    """Executes SQL once for each row; the cursor counts the changed rows of all."""
+    """Executes SQL once for each row; the cursor has the total number of changed rows."""
 
     def execute(self, statement: Statement, **values: Any) -> Any:
         """Execute a statement, and return the cursor. Raises what the database raises."""
@@ -112,14 +112,14 @@ class Session(ABC):
         return self.run(sql, [values[slot.name] if isinstance(slot, Param) else slot for slot in slots])
 
     def executemany(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> Any:
-        """Execute a statement once for each row; the cursor counts the changed rows of all."""
+        """Execute a statement once for each row; the cursor has the total number of changed rows."""
         sql, slots = statement.on(self.dialect)
         return self.run_many(
             sql, [[self.me if slot.name == "me" else row[slot.name] for slot in slots] for row in rows]
         )
 
     def insert(self, statement: Insert, rows: Sequence[Sequence[Any]]) -> int:
-        """Insert rows in batches of 64, 32, 16 … rows, so that few statements are compiled; return how many."""
+        """Insert rows in batches of 64, 32, 16 … so that few statements are compiled; return how many were inserted."""
         done = written = 0
         while done < len(rows):
             count = min(MOST_ROWS, 1 << ((len(rows) - done).bit_length() - 1))
@@ -159,18 +159,18 @@ def exists(query: Any) -> Any:
 _ME = Param("me")
 _THEIRS: Any = Nodes.alias()
 
-# The condition that this server was not declared dead, after which it no longer changes any conversation.
+# The condition that this server was not declared dead. After that, it no longer changes any conversation.
 ALIVE = exists(Nodes.select(SQL("1")).where(Nodes.incarnation == _ME, ~Nodes.dead))
 # The condition that no living server owns a row of `conversations`.
 #
 # An owner without a row in `nodes` has left. But if its number is greater than this server's, it may be a new server
-# whose row is not visible to this statement yet, so it counts as living.
+# whose row this statement cannot see yet, so it counts as living.
 FREE = (
     OWNER.is_null()
     | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER, _THEIRS.dead))
     | ((OWNER < _ME) & ~exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER)))
 )
-# The condition that this server owns a row of `conversations`; and that it may write to the conversation, too.
+# The conditions that this server owns a row of `conversations`, and that it may also write to the conversation.
 MINE = PerDatabase(SQL("(1 = 1)"), OWNER == _ME)
 OWNED = PerDatabase(SQL("(1 = 1)"), (OWNER == _ME) & ALIVE)
 
@@ -182,7 +182,7 @@ _OWNER_OF = Statement(
 
 
 class Head(NamedTuple):
-    """The step, revision and hash at which a stored conversation is now; its next commit must continue from there."""
+    """A stored conversation's current step, revision and hash, from which its next commit must continue."""
 
     id: str
     epoch: int
@@ -201,11 +201,11 @@ def _heads(count: int) -> Statement:
     return Statement(Records.select(*columns, slug, OWNED).where(*where))
 
 
-_HEADS = [_heads(1 << power) for power in range(8)]  # one statement for each size that a batch may be rounded up to
+_HEADS = [_heads(1 << power) for power in range(8)]  # one for each size to which a batch may be rounded up
 
 
 def heads(session: Session, ids: Sequence[str]) -> dict[str, Head]:
-    """The heads of those conversations in `ids`, at most 128, that exist."""
+    """The heads of those conversations in `ids` that exist; at most 128 ids."""
     power = (len(ids) - 1).bit_length()
     padded = [*ids, *[""] * ((1 << power) - len(ids))]
     found = session.execute(_HEADS[power], **{f"id{place}": id_ for place, id_ in enumerate(padded)})
@@ -213,7 +213,7 @@ def heads(session: Session, ids: Sequence[str]) -> dict[str, Head]:
 
 
 def owned_head(session: Session, conversation_id: str) -> Head:
-    """A conversation's head. Raises FencedError if it does not exist, NotOwnerError if it is not this server's."""
+    """A conversation's head. Raises FencedError if it does not exist, or NotOwnerError if it is not this server's."""
     head = heads(session, [conversation_id]).get(conversation_id)
     if head is None:
         raise FencedError(f"{conversation_id} does not exist")
@@ -223,7 +223,7 @@ def owned_head(session: Session, conversation_id: str) -> Head:
 
 
 def not_owner(session: Session, conversation_id: str) -> NotOwnerError:
-    """The error for a conversation that is not this server's, with its owner if that is alive."""
+    """The error for a conversation that is not this server's; names the owner if it is alive."""
     row = session.execute(_OWNER_OF, id=conversation_id).fetchone()
     owner = None if row is None else Owner(*row)
     held = "no live node owns it" if owner is None else f"node {owner.incarnation} owns it"

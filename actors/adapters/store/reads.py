@@ -46,7 +46,7 @@ _KNOWN = (Records.id == _ID) & undeleted(Records.id)
 
 
 def _pages(model: Any, column: Any) -> tuple[Statement, Statement]:
-    """The queries, ascending and descending, for a page of rows between two values of a column."""
+    """Queries for a page of rows between two values of a column, in ascending and in descending order."""
     page = of_conversation(model).where(column > Param("after"), column < Param("before")).limit(Param("limit"))
     return Statement(page.order_by(column)), Statement(page.order_by(column.desc()))
 
@@ -133,7 +133,7 @@ _STORED_BYTES = tuple(
 
 
 class ReaderPool(ABC, Generic[SessionT]):
-    """Keeps READERS connections for any thread to borrow; none is bound to a thread, whose end would leave it open."""
+    """Lends up to READERS connections. They belong to no thread, or they would stay open when a thread ends."""
 
     def __init__(self) -> None:
         self._places: LifoQueue[SessionT | None] = LifoQueue()  # None where no connection is open
@@ -166,11 +166,11 @@ class ReaderPool(ABC, Generic[SessionT]):
 
     @abstractmethod
     def _usable(self, session: SessionT | None, texts: str) -> SessionT:
-        """The idle session, or a new one in its place; an idle session that is not returned is closed."""
+        """Return the idle session, or close it and return a new one in its place."""
 
     @abstractmethod
     def _explained(self, error: BaseException) -> ports.StoreError | None:
-        """Convert an error to an exception of the store port; return None for one that is not from the database."""
+        """Convert an error to an exception of the store port; return None for one that is not the database's."""
 
     def close(self) -> None:
         self._closed = True
@@ -184,7 +184,7 @@ class ReaderPool(ABC, Generic[SessionT]):
 class StoreReads(ABC):
     """Implements most reading methods of ports.Store. Thread-safe."""
 
-    _snapshot = "BEGIN"  # begins a transaction whose statements all see the same data
+    _snapshot = "BEGIN"  # begins a transaction in which all statements see the same data
 
     def __init__(self, readers: ReaderPool[Any]) -> None:
         self._readers = readers
@@ -337,7 +337,7 @@ class StoreReads(ABC):
     def _to_prune(
         self, conversation_id: str, before_revision: int, older_than: int | None
     ) -> tuple[rows.LogPosition, Sequence[rows.LogRow]]:
-        """Where the event log begins, and the rows to prune in the next batch. Raises StoreError."""
+        """The position at which the event log begins, and the rows to prune in the next batch. Raises StoreError."""
 
         def body(session: Session) -> tuple[rows.LogPosition, Sequence[rows.LogRow]]:
             begins = rows.beginning(session, conversation_id)
@@ -389,7 +389,7 @@ class StoreReads(ABC):
         return None if row is None else self._record(session, row)
 
     def _record(self, session: Session, row: rows.Row) -> ports.ConversationRecord:
-        """Convert a row; a state that cannot be read becomes an Idle one, rebuilt from messages and agents."""
+        """Convert a row; an unreadable state is replaced by an Idle one, rebuilt from messages and agents."""
         record, intact = rows.record_of(row)
         if intact:
             return record

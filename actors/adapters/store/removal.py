@@ -1,11 +1,12 @@
 """Removes deleted conversations in the background, in small slices; finds the log rows that may be pruned.
 
-A deletion only hides conversations: they are recorded in the table `deletions`, lose their slug, and get an epoch so
+A deletion only hides conversations: they are recorded in the `deletions` table, lose their slug, and get an epoch so
 high that every later change is refused. Their rows are removed afterwards in slices, so that no caller waits for the
-removal of a conversation with many sub-agents. After a crash, the next start, or another server, resumes the removal.
+removal of a conversation with many sub-agents. After a crash, this server resumes the removal at its next start, or
+another server does.
 
 An unfinished fork is hidden in the same way. Its rows are removed only if the fork is abandoned, after a crash, or once
-the server that makes the fork is dead.
+the server making the fork is dead.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Sta
 from actors.adapters.store.rows import LogPosition, LogRow, hash_of, place_after
 from actors.ports import FencedError, StoreDamagedError
 
-# Waiting changes are written between two slices. A commit may have to write a page for each removed row.
+# The limits of a slice. Waiting changes are written only between slices, and a slice's commit may have to write a page
+# for each removed row.
 SLICE_SECONDS, SLICE_ROWS = 0.005, 64
 _NO_EPOCH = (1 << 63) - 1  # greater than the epoch of any actor, so that all its commits are refused
 
@@ -46,13 +48,13 @@ _IS_DELETED = Deletions.conversation_id == _ID
 
 
 def _removing(model: Any, count: int, *keys: Any) -> Statement:
-    """The statement that removes some rows of a deleted conversation, `keys` being the rows' primary key."""
+    """The statement that removes up to `count` rows of a deleted conversation; `keys` is their primary key."""
     some = model.select(*keys).where(model.conversation_id == _ID).limit(count)
-    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # another server may have created it again
+    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # it may have been created anew
     return Statement(model.delete().where(Tuple(*keys).in_(some), still))
 
 
-# The limits of a slice are checked after each statement, so that it removes few rows; an attachment may be large.
+# A slice's limits are checked only after each statement, so each removes few rows; attachments may be large.
 _REMOVE = (
     _removing(Messages, 16, Messages.id),
     _removing(Log, 16, Log.conversation_id, Log.first_revision, Log.step),
@@ -64,7 +66,7 @@ _REMOVE = (
 _REMOVE_CONVERSATION = Statement(
     Records.delete().where(Records.id == _ID, exists(Deletions.select(SQL("1")).where(_IS_DELETED)))
 )
-_FORGET = Statement(Deletions.delete().where(_IS_DELETED))  # SQLite does so by itself, with the conversation
+_FORGET = Statement(Deletions.delete().where(_IS_DELETED))  # SQLite does this itself, with the conversation
 
 _DELETED = Deletions.select(Deletions.conversation_id)
 _NEXT = Statement(_DELETED.where(Deletions.depth >= 0).order_by(Deletions.depth.desc()).limit(1))
@@ -96,7 +98,7 @@ _HIDE = Statement(
 )
 _HIDE_UNFINISHED = Insert(Deletions)
 _UNFINISHED = _IS_DELETED & (Deletions.depth == Param("mark"))
-# An update that changes nothing locks the row, in both databases.
+# In both databases, an update that changes nothing locks the row.
 _HELD = Statement(Deletions.update({Deletions.depth: Param("mark")}).where(_UNFINISHED))
 _SHOW_UNFINISHED = Statement(Deletions.delete().where(_UNFINISHED))
 _ABANDON = Deletions.update({Deletions.depth: 0})
@@ -106,7 +108,7 @@ _ABANDON_OF_THE_DEAD = Statement(_ABANDON.where(Deletions.depth < 0, PerDatabase
 
 
 class _Budget(Struct):
-    """How many rows a slice may still remove, and until when it may last (in seconds of time.monotonic)."""
+    """How many rows a slice may still remove, and when it must end (in seconds of time.monotonic)."""
 
     rows: int
     until: float
@@ -119,7 +121,7 @@ class _Budget(Struct):
 def hide(session: Session, conversation_id: str) -> bool:
     """Mark a conversation and its sub-agents for removal; False if there is none. Raises NotOwnerError."""
     try:
-        if session.shared:  # no other server adds a sub-agent meanwhile
+        if session.shared:  # keeps other servers from adding a sub-agent
             session.execute(_LOCK_FAMILY, id=conversation_id).fetchall()
         owned_head(session, conversation_id)
     except FencedError:
@@ -141,7 +143,10 @@ def remove_slice(session: Session) -> bool:
 
 
 def abandon_of_the_dead(session: Session) -> None:
-    """Mark the unfinished forks of dead servers for removal; with SQLite all, so only before the store is used."""
+    """Mark the unfinished forks of dead servers for removal.
+
+    With SQLite, this marks all of them, so call it only before the store is used.
+    """
     session.execute(_ABANDON_OF_THE_DEAD)
 
 
@@ -150,12 +155,12 @@ def hide_unfinished(session: Session, conversation_id: str) -> None:
 
 
 def hold_unfinished(session: Session, conversation_id: str) -> bool:
-    """Whether this server's fork is unfinished; others cannot abandon it before this transaction ends."""
+    """Whether this server's fork is unfinished; if so, others cannot abandon it before this transaction ends."""
     return bool(session.execute(_HELD, id=conversation_id, mark=-session.me).rowcount)
 
 
 def show_unfinished(session: Session, conversation_id: str) -> bool:
-    """Make visible a fork that this server has finished; return False if it was not hidden."""
+    """Make a fork visible that this server has finished; return False if it was not hidden."""
     return bool(session.execute(_SHOW_UNFINISHED, id=conversation_id, mark=-session.me).rowcount)
 
 
@@ -171,7 +176,7 @@ def remove_all(session: Session, conversation_id: str) -> None:
 
 
 def _remove(session: Session, conversation_id: str, budget: _Budget) -> bool:
-    """Remove rows of a conversation until the budget is spent; return whether no row is left."""
+    """Remove rows of a conversation until the budget is spent; return whether none are left."""
     for statement in _REMOVE:
         while removed := session.execute(statement, id=conversation_id).rowcount:
             budget.rows -= removed
@@ -185,15 +190,15 @@ def _remove(session: Session, conversation_id: str, budget: _Budget) -> bool:
 # --- the pruning of logs ------------------------------------------------------------------------------------------
 
 PRUNED_ROWS = 256  # maximum rows per batch. While a batch is deleted, no other change can be written.
-# Approximate maximum of characters per batch. A large row takes several pages, each of which the database has to free.
+# Approximate maximum number of characters per batch. A large row takes several pages, which must all be freed.
 CHARACTERS = 4 * 1024 * 1024
 
 
 def prunable(begins: LogPosition, log: Iterable[LogRow], before_revision: int, older_than: int | None) -> list[LogRow]:
     """The next rows to prune, oldest first, after the position `begins`.
 
-    Their events precede `before_revision`, and they are older than `older_than` (ms since 1970). A log that fails
-    verification is kept as evidence: raises StoreDamagedError.
+    Their events precede `before_revision`, and they are older than `older_than` (ms since 1970). Raises
+    StoreDamagedError for a log that fails verification, which is kept as evidence.
     """
     going: list[LogRow] = []
     characters, place = 0, begins

@@ -3,11 +3,11 @@
 A row has the columns of its model, in order. Values without a column are encoded as JSON by msgspec.
 
 The rows of the event log (one for each transition) form a hash chain: a row's hash is SHA-256 over the row's content
-followed by the hash of the previous row. The thread that wants to commit hashes the content in advance. The thread that
-writes to the database, which alone knows the previous row, then only has to hash the 64 bytes of that row's hash.
+followed by the hash of the previous row. The thread that wants to commit hashes the content in advance. Only the thread
+that writes to the database knows the previous row, but all that is left to hash are the 64 bytes of that row's hash.
 
 The tables `runs` (every run that has ended) and `fates` (every message to a busy agent that no longer waits) are kept
-when the log is pruned: with the messages they contain everything that clients need from a pruned log.
+when the log is pruned. Together with the messages, they contain everything that clients need from a pruned log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from actors.ports import (
 from actors.ports.records import AuditEntry, CommandOrigin, LogAudit, Outcome
 
 RECORD, MESSAGE = models.columns(models.Records), models.columns(models.Messages)
-# The columns that never change, and those that each commit writes besides `log_hash`.
+# The columns that never change, and those that each commit writes in addition to `log_hash`.
 FIXED, CHANGING = RECORD[: RECORD.index("state")], RECORD[RECORD.index("state") : RECORD.index("slug")]
 
 _NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "revision")
@@ -50,19 +50,19 @@ _TYPES = {kind.value: kind for kind in MessageType}
 
 Row = tuple[Any, ...]
 
-# What the functions below raise of a damaged row: SQLite stores any type in any column.
+# The exceptions that the functions below raise for a damaged row; SQLite stores any type in any column.
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 class StoredState(Struct, frozen=True):
-    """The content of the column `state_data`, as JSON."""
+    """The content of the `state_data` column, as JSON."""
 
     version: int
     state: State
 
 
 class Display(Struct, frozen=True, omit_defaults=True):
-    """The content of the column `display_data`, as JSON: a message's run, and how clients display the message."""
+    """The content of the `display_data` column, as JSON: a message's run, and how clients display the message."""
 
     run: str = ""
     delivery: str = ""
@@ -73,7 +73,7 @@ class Display(Struct, frozen=True, omit_defaults=True):
 
 _encode = json.Encoder().encode
 _STATE = json.Decoder(StoredState)
-# msgspec inspects a type on its first use, here: if two threads did so at the same time, the process would crash.
+# msgspec inspects a type on its first use, which is here: if two threads did so at once, the process would crash.
 json.Decoder(ConversationRecord)
 # The columns of a conversation that contain JSON, except for its state.
 _JSON: dict[str, json.Decoder[Any]] = {
@@ -88,7 +88,7 @@ _USAGE = json.Decoder(Usage)
 
 
 def digest_of(values: Sequence[object]) -> str:
-    """SHA-256 over a row's other values as a JSON array, bytes in base64, "" for NULL, to detect later changes."""
+    """SHA-256 of a row's other values as a JSON array (bytes in base64, NULL as ""), to detect later changes."""
     return hashlib.sha256(_encode(["" if value is None else value for value in values])).hexdigest()
 
 
@@ -99,7 +99,7 @@ def is_as_written(row: Row) -> bool:
 
 
 def refuse_non_numbers(*values: object) -> None:
-    """Raise ValueError unless all are integers from 0 to LATEST_MS: SQLite stores any type in any column."""
+    """Raise ValueError unless all are integers from 0 to LATEST_MS, because SQLite stores any type in any column."""
     for value in values:
         if type(value) is not int or not 0 <= value <= LATEST_MS:
             raise ValueError("a value is not a number, but must be")
@@ -130,7 +130,7 @@ def changing_values(record: ConversationRecord) -> Row:
 
 
 def state_of(state_data: bytes | None) -> State | None:
-    """Decode the stored state of a conversation; return None if it is missing, damaged, or of another version."""
+    """Decode a conversation's stored state; return None if it is missing, damaged, or from another version."""
     try:
         stored = _STATE.decode(state_data or b"")
     except UNREADABLE:
@@ -139,7 +139,7 @@ def state_of(state_data: bytes | None) -> State | None:
 
 
 def record_of(row: Row) -> tuple[ConversationRecord, bool]:
-    """Convert a row with the columns RECORD, prompt and profile; also return whether the state was readable.
+    """Convert a row with the columns RECORD, prompt and profile; return the record and whether its state was readable.
 
     An unreadable state becomes Idle. Raises msgspec.DecodeError or ValueError if another column is damaged.
     """
@@ -181,7 +181,7 @@ def profile_values(conversation_id: str, profile: Profile) -> Row:
 
 
 def message_key(conversation_id: str, message_id: str) -> str:
-    """The primary key of a message: other conversations use the same message ids."""
+    """The primary key of a message; other conversations may use the same message id."""
     return f"{conversation_id}/{message_id}"
 
 
@@ -197,7 +197,7 @@ def message_values(conversation_id: str, message: Message) -> Row:
 
 
 def message_of(row: Row) -> Message:
-    """Raises msgspec.DecodeError, ValueError or KeyError if the row is damaged."""
+    """Decode a row. Raises msgspec.DecodeError, ValueError or KeyError if it is damaged."""
     key, conversation_id, sequence, type_, _, content, display_data, usage_data, at, request_id, attempt, through, _ = (
         row
     )
@@ -219,7 +219,7 @@ def message_of(row: Row) -> Message:
 
 
 def command_values(conversation_id: str | None, principal: str | None, command: CommandRecord) -> Row:
-    """The row of an accepted command: of a conversation or, for a create command, of a principal."""
+    """The row for a command accepted for a conversation or, in the case of a create command, for a principal."""
     values = (
         conversation_id, principal, command.request_id, command.body_hash, command.answer.decode(), command.at,
     )  # fmt: skip
@@ -236,7 +236,7 @@ def attachment_of(row: Row) -> Attachment:
 
 
 def attachment_values(conversation_id: str, attachment: Attachment, at: int) -> Row:
-    """The row of an attachment that is stored at the time `at` (milliseconds)."""
+    """The row for an attachment that is stored at the time `at` (milliseconds)."""
     values = (
         conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width, attachment.height, at,
     )  # fmt: skip
@@ -266,7 +266,7 @@ class LogRow(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """An encoded row of the event log and the digest of its content, still without its hash and the previous row's."""
+    """An encoded event log row with the digest of its content, but without its own hash or the previous row's."""
 
     # The first six columns of the table, from `conversation_id` to `count`.
     numbers: tuple[str, int, int, int, int, int]
@@ -280,7 +280,7 @@ class Sealed(NamedTuple):
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
-    """Encode and digest an entry before its commit is queued, so that the thread that writes need not."""
+    """Encode and digest an entry before its commit is queued, so that the writing thread need not."""
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
     context = entry.context or b""
@@ -296,14 +296,14 @@ def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
 def _digest(
     numbers: tuple[str, int, int, int, int, int], notifications: bytes, event: bytes, context: bytes, audit: bytes
 ) -> hashlib._Hash:
-    """Digest all columns except the hashes, one per line, which JSON never breaks; old rows have no `audit`."""
+    """Digest all columns except the hashes, one per line (JSON contains no line breaks); old rows have no `audit`."""
     head = "%s\n%d\n%d\n%d\n%d\n%d" % numbers  # noqa: UP031 -- the operator takes the tuple whole
     lines = (head.encode(), notifications, event, context)
     return hashlib.sha256(b"\n".join((*lines, audit) if audit else lines))
 
 
 def hash_of(row: LogRow) -> str:
-    """The hash of a row from its content and `prev_hash`. Raises TypeError if a numeric column is not a number."""
+    """A row's hash, computed from its content and `prev_hash`. Raises TypeError if a numeric column has no number."""
     texts = (row.notifications, row.event, row.context or "", row.audit or "")
     digest = _digest(row[:6], *(text.encode() for text in texts))
     return _link(digest, row.prev_hash)
@@ -318,8 +318,8 @@ def _link(digest: hashlib._Hash, prev_hash: str) -> str:
 def check_shape(part: Commit) -> None:
     """Raise ValueError unless the commit is consistent in itself.
 
-    Steps and revisions have no gaps and end with the record's. A commit that creates a conversation begins with step 1;
-    only such a commit can be a fork.
+    Steps and revisions must have no gaps and must end with the record's. A commit that creates a conversation must
+    begin with step 1; only such a commit can be a fork.
     """
     step, revision = part.expected_step, next_revision(part)
     for entry in part.log:
@@ -346,7 +346,7 @@ def notifications_of(row: LogRow) -> tuple[Durable, ...]:
 
 
 def events_of(rows: Iterable[tuple[int, int, str]], after: int) -> Iterator[StoredEvent]:
-    """Yield the events after the revision `after`, from (first revision, time, notifications).
+    """Yield the events after the revision `after` from rows of (first revision, time, notifications).
 
     Raises msgspec.DecodeError or ValueError if a row cannot be read.
     """
@@ -372,7 +372,7 @@ def stored_transition(values: Row) -> StoredTransition:
 
 
 def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
-    """Yield the runs that stopped in the commit `part`, in order."""
+    """Yield, in order, the runs that stopped in the commit `part`."""
     sequence = part.messages[0].sequence - 1 if part.messages else part.record.state.ledger.seq
     for entry in part.log:
         for revision, event in enumerate(entry.notifications, entry.first_revision):
@@ -383,7 +383,7 @@ def stopped_runs(part: Commit) -> Iterator[StoppedRun]:
 
 
 def settled_inputs(part: Commit) -> Iterator[SettledInput]:
-    """Yield, in order, the outcomes of queued messages according to the commit `part`, such as "delivered"."""
+    """Yield, in order, the outcomes (such as "delivered") that the commit `part` contains for queued messages."""
     runs = {message.id: message.run for message in part.messages}
     for entry in part.log:
         for revision, event in enumerate(entry.notifications, entry.first_revision):
@@ -392,7 +392,7 @@ def settled_inputs(part: Commit) -> Iterator[SettledInput]:
 
 
 def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]:
-    """The column `message` has the error of a failed run, and the output of any other."""
+    """The row for a run that ended; its `message` is the error of a failed run, and the output of any other."""
     stop = ended.stop
     values = (
         conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message or stop.output,
@@ -421,7 +421,7 @@ def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int,
 
 
 def fate_of(row: tuple[Any, ...]) -> SettledInput:
-    """Raises msgspec.DecodeError or ValueError if the row is damaged."""
+    """Decode a row. Raises msgspec.DecodeError or ValueError if it is damaged."""
     _, revision, _, delivery, fate, waited, run, at, _ = row
     refuse_non_numbers(revision, at)
     refuse_non_texts(delivery, run)
@@ -432,14 +432,14 @@ def fate_of(row: tuple[Any, ...]) -> SettledInput:
 
 
 class LogPosition(NamedTuple):
-    """A position in a log: step, last revision and hash of the row before it; 0 and "" at the very beginning."""
+    """A position in a log: the step, last revision and hash of the row before it; 0 and "" at the very beginning."""
 
     step: int = 0
     revision: int = 0
     hash: str = ""
 
 
-# At most `limit` rows of a conversation's event log after the step `after`.
+# Selects up to `limit` rows of a conversation's event log after the step `after`.
 LOGGED = Statement(
     of_conversation(Log).where(Log.step > Param("after")).order_by(Log.first_revision, Log.step).limit(Param("limit"))
 )
@@ -447,7 +447,7 @@ _PRUNED = Statement(of_conversation(Prunings))
 
 
 def beginning(session: Session, conversation_id: str) -> LogPosition:
-    """Where a stored event log begins, which the store records: rows before it were pruned and not lost."""
+    """The recorded position at which a stored event log begins: rows before it were pruned, not lost."""
     row = session.execute(_PRUNED, id=conversation_id).fetchone()
     return LogPosition(*row[1:]) if row else LogPosition()
 
@@ -458,7 +458,7 @@ def place_after(row: LogRow) -> LogPosition:
 
 # --- the audit trail
 
-# Entries about accepted commands are in rows of the event log, all other entries in rows of the table `audit`.
+# Entries about accepted commands are in rows of the event log, all other entries in rows of the `audit` table.
 
 
 _LOG_AUDIT = json.Decoder(LogAudit)
@@ -474,7 +474,7 @@ def audit_values(entry: AuditEntry) -> Row:
 
 
 def entry_of(row: Row) -> AuditEntry:
-    """Raises msgspec.DecodeError or ValueError if the row cannot be decoded."""
+    """Decode a row. Raises msgspec.DecodeError or ValueError if it cannot be decoded."""
     number, at, outcome, reason, _, conversation, count, origin = row
     refuse_non_numbers(number, at, count)
     refuse_non_texts(reason, conversation)
@@ -482,9 +482,9 @@ def entry_of(row: Row) -> AuditEntry:
 
 
 def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
-    """The audit entry of a log row; without an origin and with the reason "UNREADABLE" if it cannot be decoded.
+    """The audit entry in a log row; without an origin and with the reason "UNREADABLE" if it cannot be decoded.
 
-    Raises ValueError if the row has no place in the trail.
+    Raises ValueError if the row does not belong in the trail.
     """
     refuse_non_numbers(at, step)
     try:

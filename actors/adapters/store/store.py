@@ -1,11 +1,11 @@
 """Common writing code of the stores on SQLite and PostgreSQL: a queue of changes, and the methods that hand them in.
 
-One thread at a time writes. A caller that finds nobody writing does so itself, so that a lone change needs no other
-thread; one that comes meanwhile queues its change and waits. Whoever writes takes all queued changes, urgent ones
-first, and writes them in one transaction: first the commits to existing conversations, together; then the others, each
-after a savepoint, so that a refused change does not affect the other changes. If the transaction itself fails, nothing
-is written and the callers of all its changes get the error. A thread of the writer's own writes what waits, and does
-background work in between.
+One thread writes at a time. If no thread is writing, a caller writes its change itself, so that a lone change needs no
+other thread; a caller that comes meanwhile queues its change and waits. The writing thread takes all queued changes,
+urgent ones first, and writes them in one transaction: first the commits to existing conversations, together; then the
+others, each after a savepoint, so that a refused change does not affect the other changes. If the transaction itself
+fails, nothing is written and the callers of all its changes get the error. The writer's own thread writes the changes
+that are still queued, and does background work in between.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_BATCH = 128  # changes in one batch, which limits how long a change waits for the changes before it
-WORK_EVERY = 1_000  # changes written by callers after which the writer's thread does background work that is due
-TIDY_SECONDS = 0.25  # between two slices of background work while changes are always waiting
+MAX_BATCH = 128  # maximum changes per batch, which limits how long a change waits for those before it
+WORK_EVERY = 1_000  # how many changes callers write before the writer's thread does due background work
+TIDY_SECONDS = 0.25  # seconds between slices of background work while there are always waiting changes
 
 
 class Ticket:
-    """A queued change, with the lock that wakes its caller and the result.
+    """A queued change with its result and the lock that wakes its caller.
 
-    It is called on the thread that writes, inside a savepoint, and written completely or not at all; what it raises
-    reaches the caller.
+    The change is called on the writing thread, inside a savepoint, and written completely or not at all; its exceptions
+    reach the caller.
     """
 
     __slots__ = ("change", "done", "error", "frees", "result", "written")
@@ -82,27 +82,27 @@ class Writer(ABC):
     ) -> None:
         """Create the thread, which the subclass starts at the end of its constructor.
 
-        `written` is called after each batch with the number of its changes and its seconds; it must not raise.
-        Background work is due after `longest_wait` seconds at the latest.
+        `written` is called after each batch with the number of changes and the seconds that writing them took; it must
+        not raise. Background work is due after `longest_wait` seconds at the latest.
         """
         self._faults = faults
         self._longest_wait = longest_wait
         self._written = written
         self._tidying = False
         self._tidied_at = 0.0
-        self._writing = threading.Lock()  # held by the thread that writes
+        self._writing = threading.Lock()  # held by the writing thread
         self._since = 0  # changes since the last background work; guarded by _writing
         self._due = threading.Condition()  # guards the queues and _closing; notified when there is something to do
         self._urgent: deque[Ticket] = deque()
         self._normal: deque[Ticket] = deque()
-        self._asking = False  # whether the writer's thread waits for _writing, which a caller then leaves to it
+        self._asking = False  # whether the writer's thread waits for _writing, so that callers leave it alone
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: Callable[[Session], T], *, urgent: bool = False, frees: bool = False) -> T:
         """Write `change`, and return its result when it is durable. Thread-safe, but not reentrant.
 
-        Raises the reason of a refusal, or StoreUnavailableError.
+        Raises the reason for a refusal, or StoreUnavailableError.
         """
         ticket = Ticket(change, frees=frees)
         queue = self._urgent if urgent else self._normal
@@ -117,7 +117,7 @@ class Writer(ABC):
             if leads:
                 self._lead()
             ticket.done.acquire()
-        except BaseException:  # raised by a signal handler, on the main thread
+        except BaseException:  # raised by a signal handler on the main thread
             with self._due, suppress(ValueError):  # a change that is already part of a batch is still written
                 queue.remove(ticket)
             raise
@@ -128,7 +128,7 @@ class Writer(ABC):
 
     @property
     def waiting(self) -> int:
-        """The number of queued changes that no batch contains yet. Thread-safe."""
+        """The number of queued changes that are not yet in a batch. Thread-safe."""
         return len(self._urgent) + len(self._normal)
 
     def tidy(self) -> None:
@@ -156,19 +156,19 @@ class Writer(ABC):
 
     @abstractmethod
     def _failed(self, batch: list[Ticket], error: BaseException) -> str:
-        """Recover after a transaction failed; log and return what its callers should know."""
+        """Recover from a failed transaction; log and return what its callers should know."""
 
     @abstractmethod
     def _committed(self) -> None:
         """Check that the transaction was written to where it belongs. Raises StoreUnavailableError."""
 
     def _remove_slice(self, session: Session) -> bool:
-        """Do some background work in a transaction; return whether any is left."""
+        """Do some background work within a transaction; return whether any is left."""
         return remove_slice(session)
 
     @abstractmethod
     def _not_removed(self, error: Exception) -> None:
-        """Recover after background work failed. It is repeated later, and no caller waits for it."""
+        """Recover from a failure of background work, which is repeated later; no caller waits for it."""
 
     @abstractmethod
     def _between(self, batch: int) -> None:
@@ -178,7 +178,7 @@ class Writer(ABC):
         """
 
     def _end(self) -> None:  # noqa: B027 -- SQLite's connection is closed later, by the store
-        """Close the connection, when the writer's thread ends."""
+        """Close the connection when the writer's thread ends."""
 
     # --- on the thread that writes --------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Writer(ABC):
             with self._due:
                 if not (self._urgent or self._normal or self._tidying or self._closing):
                     self._due.wait(self._longest_wait)
-                self._asking = True  # or callers that come one after another would keep this thread waiting
+                self._asking = True  # otherwise successive callers would keep this thread waiting
         self._end()
 
     def _work(self) -> bool:
@@ -216,7 +216,7 @@ class Writer(ABC):
                 self._due.notify()
 
     def _serve_next(self) -> bool:
-        """Write the next batch; return False if there is none and the store closes."""
+        """Write the next batch; return False if there is none and the store is closing."""
         batch: list[Ticket] = []
         with self._due:
             for queue in (self._urgent, self._normal):
@@ -232,7 +232,7 @@ class Writer(ABC):
         return going
 
     def _serve(self, batch: list[Ticket]) -> None:
-        """Write the changes in one transaction, and wake their callers, whatever happens."""
+        """Write the changes in one transaction, and wake their callers whatever happens."""
         why = "nothing is known of the write"
         try:
             self._transact(batch)
@@ -273,7 +273,10 @@ class Writer(ABC):
         session.run("RELEASE change")
 
     def _tidy(self, batch: int) -> bool:
-        """Do a slice of background work if requested, and nothing was written or the last slice was a while ago."""
+        """Do a slice of background work if one is due; return whether it was.
+
+        It is due if requested, and nothing was written or the last slice was a while ago.
+        """
         due = self._tidying and (not batch or time.monotonic() - self._tidied_at >= TIDY_SECONDS)
         if due:
             try:
@@ -288,7 +291,7 @@ class Writer(ABC):
         return due
 
     def _abandon(self) -> None:
-        """Refuse all further changes and wake all waiting callers, after an error that no single change has caused."""
+        """After an error that no single change caused, refuse all further changes and wake all waiting callers."""
         _log.critical("the store's writer failed; nothing more can be written: restart the server", exc_info=True)
         with self._due:
             self._closing = True
@@ -317,7 +320,7 @@ class SqlStore(StoreReads):
         """`writer` writes the changes; `close` closes `closing`."""
         super().__init__(readers)
         self._writer = writer
-        # Held while an attachment of a fork is copied, so that no transaction contains those of two forks.
+        # Held while a fork's attachment is copied, so that no transaction contains attachments of two forks.
         self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
         self._closing = closing
@@ -336,7 +339,7 @@ class SqlStore(StoreReads):
             raise
 
     def _prepare(self, fork: EncodedCommit) -> None:
-        """Copy the attachments into a hidden fork, a transaction each, so that others can write in between.
+        """Copy attachments into a hidden fork, each in its own transaction, so that others can write in between.
 
         Raises FencedError if the origin does not exist, and other StoreErrors.
         """

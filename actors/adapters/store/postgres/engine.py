@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 OLDEST = 13  # the oldest supported version of PostgreSQL
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 5  # maximum seconds that a statement waits for a row that another server has locked
-STATEMENT_SECONDS = 60  # maximum seconds that a statement may take. Sums over all rows of a principal take longest.
-# Maximum seconds between two statements of a transaction; after that the database aborts the transaction.
+STATEMENT_SECONDS = 60  # maximum seconds that a statement may take. Sums over all of a principal's rows take longest.
+# Maximum seconds between two statements of a transaction; after that, the database aborts the transaction.
 #
-# A server suspended within a transaction thus delays others for less time than they wait for a locked row.
+# A server that is suspended within a transaction thus delays others for less time than they wait for a locked row.
 IDLE_SECONDS = 3
 
 # Default parameters of a connection; the parameters in a database URL override them.
@@ -57,7 +57,7 @@ SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END
 """
-# The SQL expressions whose values `unfitness` checks.
+# SQL expressions whose values `unfitness` checks.
 FITNESS = """
 current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
 pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
@@ -74,7 +74,7 @@ class Address(NamedTuple):
 
 
 def address_of(url: str) -> Address:
-    """Parse a database URL. Raises StoreUnusableError, which omits the URL: it may contain a password."""
+    """Parse a database URL. Raises StoreUnusableError without the URL, which may contain a password."""
     try:
         if not url.startswith(("postgresql://", "postgres://")):
             raise StoreUnusableError("the database URL must begin with postgresql://")
@@ -102,7 +102,7 @@ class _Driver(Psycopg3Adapter):
 
 
 class Database(PostgresqlDatabase):
-    """Peewee's PostgreSQL, for migrations and for the text of statements."""
+    """Peewee's PostgreSQL database, for migrations and for compiling statements."""
 
     psycopg2_adapter = psycopg3_adapter = _Driver  # peewee uses the adapter under one of these two names
 
@@ -110,8 +110,8 @@ class Database(PostgresqlDatabase):
 class PostgresConnection(Session):
     """A connection in autocommit mode, used by one thread at a time.
 
-    PostgreSQL accepts no NUL in text, so NUL is stored as two characters U+0001, and U+0001 as U+0001 U+0002, which
-    preserves the order of strings.
+    PostgreSQL does not accept NUL in text, so NUL is stored as two characters U+0001, and U+0001 as U+0001 U+0002,
+    which preserves the order of strings.
     """
 
     dialect = Database(None)
@@ -135,7 +135,7 @@ class PostgresConnection(Session):
         return cursor
 
     def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
-        """Insert rows by COPY, which is much faster than INSERT, and return their number. Raises psycopg.Error."""
+        """Insert rows with COPY, which is much faster than INSERT, and return their number. Raises psycopg.Error."""
         into = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
         cursor = self._connection.cursor()
         with cursor.copy(into.encode()) as copy:
@@ -158,7 +158,10 @@ class PostgresConnection(Session):
 
     @property
     def ended(self) -> bool:
-        """Whether the database has closed this idle connection: data other than a TLS session ticket has arrived."""
+        """Whether the database has closed this idle connection.
+
+        It has if any data other than a TLS session ticket has arrived.
+        """
         if self._connection.closed or not _is_readable(self._connection.fileno()):
             return self._connection.closed
         if not self._connection.pgconn.ssl_in_use:
@@ -195,7 +198,7 @@ class _TextLoader(TextBinaryLoader):
 def opened(
     address: Address, greet: Callable[[psycopg.Connection[tuple[Any, ...]]], object], **more: Any
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a connection in autocommit mode, and call `greet` with it. Raises psycopg.Error, and what `greet` raises."""
+    """Open a connection in autocommit mode, and call `greet` with it. Raises psycopg.Error and what `greet` raises."""
     parameters: dict[str, Any] = address.parameters | more
     connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
     try:
@@ -207,7 +210,7 @@ def opened(
 
 
 def connect(address: Address, me: int = 0, *, idle_seconds: int = IDLE_SECONDS) -> PostgresConnection:
-    """Raises psycopg.Error, StoreUnusableError (not suitable), or DatabaseAwayError (read-only)."""
+    """Open a connection. Raises psycopg.Error, StoreUnusableError (not suitable), or DatabaseAwayError (read-only)."""
 
     def greet(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         for fitness in connection.execute(f"SELECT {FITNESS}".encode()):
@@ -220,7 +223,7 @@ def connect(address: Address, me: int = 0, *, idle_seconds: int = IDLE_SECONDS) 
 
 
 def reached(address: Address, me: int = 0) -> PostgresConnection:
-    """Connect at the start of a program: every failure is a StoreUnusableError."""
+    """Connect when a program starts: every failure is a StoreUnusableError."""
     try:
         return connect(address, me)
     except psycopg.Error as error:
@@ -230,12 +233,12 @@ def reached(address: Address, me: int = 0) -> PostgresConnection:
 
 
 def database_outages() -> OutageLog:
-    """A log of when outages of a database begin and end, for all connections to that database."""
+    """A log of when a database's outages begin and end, for all connections to that database."""
     return OutageLog(_log, "the database responds again")
 
 
 def unfitness(version: int, encoding: str, read_only: bool) -> StoreError | None:
-    """The error for unsuitable values of FITNESS (DatabaseAwayError for a read-only database), or None."""
+    """The error for unsuitable FITNESS values (DatabaseAwayError for a read-only database), or None."""
     if version < OLDEST:
         return StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":
@@ -245,7 +248,7 @@ def unfitness(version: int, encoding: str, read_only: bool) -> StoreError | None
 
 
 def explained(error: BaseException) -> StoreError | None:
-    """Convert an error of PostgreSQL or of a decoder to an exception of the store port; None for any other error."""
+    """Convert a PostgreSQL or decoding error to an exception of the store port; None for any other error."""
     match error:
         case StoreError():
             return error
@@ -260,7 +263,7 @@ def explained(error: BaseException) -> StoreError | None:
 
 
 def words(error: BaseException) -> str:
-    """An error's message as one line; PostgreSQL's without the statement, its values or the library's questions."""
+    """An error's message on one line; PostgreSQL's without the statement, its values or the library's questions."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return " ".join(re.sub(r"\n\t.*", "", primary or str(error) or type(error).__name__).split())
 
@@ -293,7 +296,7 @@ class Readers(ReaderPool[PostgresConnection]):
             if not session.ended:
                 return session
             session.close()  # the connection was lost while it was in the pool
-        # Reads lock nothing, and what they read is verified between two statements of a transaction.
+        # Reads lock nothing, and rows are verified between two statements of a transaction.
         return connect(self._address, self._me, idle_seconds=STATEMENT_SECONDS)
 
     def _explained(self, error: BaseException) -> StoreError | None:
@@ -305,8 +308,8 @@ class Readers(ReaderPool[PostgresConnection]):
 
 # --- migrations -----------------------------------------------------------------------------------------------
 
-# Servers may start together, and older versions may still use the database. So a migration only adds
-# what a new version needs; a later migration removes objects that are no longer used by any version.
+# Servers may start at the same time, and older versions may still use the database. A migration therefore only adds
+# what a new version needs; a later migration removes objects that no version uses any more.
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK = 0x426564726F636B  # the key of the advisory lock that a server holds while it migrates
@@ -315,7 +318,7 @@ LOCK = 0x426564726F636B  # the key of the advisory lock that a server holds whil
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
     """Apply the missing migrations, each in its own transaction, one server at a time.
 
-    Raises StoreUnusableError if the database is unreachable, unusable or newer, or if a migration fails.
+    Raises StoreUnusableError if the database is unreachable, unusable or from a newer version, or if a migration fails.
     """
     reached(address).close()
     parameters: dict[str, Any] = {name: value for name, value in address.parameters.items() if name != "dbname"}
@@ -337,7 +340,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
 
 # --- the condition of a database, for its operator ----------------------------------------------------------
 
-REPORT_SECONDS = 3  # time limit in seconds for the connection, and for each statement
+REPORT_SECONDS = 3  # time limit in seconds for connecting, and for each statement
 
 _ABOUT = f"SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, {FITNESS}"  # noqa: S608 -- only constants
 _TABLES = """
@@ -359,12 +362,12 @@ class DatabaseReport(NamedTuple):
     version: str
     encoding: str
     unfit: str  # why Bedrock cannot use the database; "" if it can
-    clock_ahead: float  # how many seconds the database's clock is ahead of this machine's, estimated
-    schema: str  # the schema that has Bedrock's tables or would get them; "" if there is none
+    clock_ahead: float  # estimated seconds that the database's clock is ahead of this machine's
+    schema: str  # the schema that contains or would contain Bedrock's tables; "" if there is none
     may_create: bool  # whether the database user may create tables in the schema `schema`
-    empty: bool  # whether no migration has been applied, so that the database has no tables of Bedrock yet
+    empty: bool  # whether no migration was applied, so that the database does not yet have Bedrock's tables
     missing: tuple[str, ...]  # the names of the migrations that the next start would apply
-    unknown: tuple[str, ...]  # the names of applied migrations that this version of Bedrock does not know
+    unknown: tuple[str, ...]  # the names of applied migrations that this version does not know
     nodes: tuple[LivingNode, ...]
 
 

@@ -1,4 +1,4 @@
-"""Copies the SQLite database of a stopped server to PostgreSQL, and compares each copied row with the original."""
+"""Copies a stopped server's SQLite database to PostgreSQL, and compares each copied row with the original."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from actors.ports import StoreDamagedError, StoreError
 
 
 class MoveError(StoreError):
-    """Nothing was moved; the message contains the reason."""
+    """Nothing was moved; the message says why."""
 
 
 class Moved(NamedTuple):
@@ -32,7 +32,7 @@ class Moved(NamedTuple):
     to: str  # the URL of the PostgreSQL database, without the password
 
 
-# The sort columns of the tables that are not sorted by their first column.
+# The sort columns of tables that are not sorted by their first column.
 _KEYS: dict[Any, tuple[Any, ...]] = {
     models.Log: (models.Log.conversation_id, models.Log.first_revision, models.Log.step),
     models.Runs: (models.Runs.conversation_id, models.Runs.revision),
@@ -59,8 +59,8 @@ SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM audit),
 def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
     """Copy the SQLite database in `directory` into an empty PostgreSQL database, in one transaction.
 
-    A mark then prevents opening the old one; nothing else changes. `documents` are stored too, such as the list of
-    tokens. Raises MoveError, StoreUnusableError or DataDirectoryBusyError.
+    The old database is not changed, but a mark then prevents opening it. `documents`, such as the list of tokens, are
+    stored, too. Raises MoveError, StoreUnusableError or DataDirectoryBusyError.
     """
     if not (directory / FILE).is_file():
         raise MoveError(f"no database in {directory}")
@@ -120,7 +120,7 @@ def _sorted(model: Any) -> Statement:
 
 
 def _compare(source: Session, session: PostgresConnection, model: Any) -> None:
-    """Raise MoveError unless a table has the same values in both databases, in the columns that SQLite has."""
+    """Raise MoveError unless the columns that SQLite has contain the same values in both databases."""
     statement = _sorted(model)
     pairs = zip_longest(source.execute(statement), session.read_all(statement))
     for count, (row, copy) in enumerate(pairs, 1):

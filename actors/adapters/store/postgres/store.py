@@ -1,7 +1,7 @@
 """The store on PostgreSQL: what differs from SQLite, and how it is opened.
 
-If the connection is lost during a transaction, it is unknown whether the database committed it: the callers get an
-error that says so, and must read the stored state.
+If the connection is lost during a transaction, it is unknown whether the database committed the transaction. The
+callers get an error that says so, and must read the stored state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
 from actors.common.machine import OutageLog
 from actors.ports import ConversationRecord, DatabaseAwayError, FaultPoints, NoFaultPoints, StoreUnavailableError
 
-# Seconds between two searches for deleted conversations that still have rows; also the pause after a failed removal.
+# Seconds between searches for deleted conversations that still have rows; also the pause after a failed removal.
 #
 # The searches are needed because other servers delete conversations, too.
 LOOK_SECONDS = 60.0
@@ -134,9 +134,9 @@ class PostgresStore(SqlStore):
 
 
 def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
-    """Take a top-level conversation with all its sub-agents; None if it does not exist.
+    """Take over a top-level conversation with all its sub-agents; None if it does not exist.
 
-    Returns those with unfinished work, () if the family was this server's already. Raises NotOwnerError.
+    Returns those with unfinished work, or () if the family already belonged to this server. Raises NotOwnerError.
     """
     taken: list[tuple[str, bool]] = []
     for attempt in ("look", "claim"):
@@ -160,9 +160,9 @@ def open_postgres(
 ) -> PostgresStore:
     """Open the store in a migrated database. Raises StoreUnusableError.
 
-    `me` is this server's incarnation, which must be in the table `nodes` before it writes. The fault points
-    store.before_begin, store.before_commit and store.after_commit are hit on the thread that writes, and `written` is
-    called there after each batch with its changes and seconds.
+    `me` is this server's incarnation, which must be in the `nodes` table before the server writes. The fault points
+    store.before_begin, store.before_commit and store.after_commit are hit on the writing thread. `written` is called
+    there after each batch with the number of changes and the seconds that writing them took.
     """
     address = address_of(url)
     with ExitStack() as opened:

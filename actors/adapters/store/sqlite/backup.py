@@ -1,6 +1,6 @@
 """Backs up the database while a server writes to it, and restores backups.
 
-Files are written as NAME.part until they are complete, checked and synced, so a killed program leaves no partial file
+Files are named NAME.part until they are complete, checked and synced, so that a killed program leaves no partial file
 under the final name. The next backup to that name overwrites the .part file.
 """
 
@@ -36,15 +36,15 @@ PART = ".part"  # the suffix of incomplete files
 
 
 class BackupError(Exception):
-    """A backup or restore failed and changed nothing; the message contains the reason."""
+    """A backup or restore failed and changed nothing; the message says why."""
 
 
 @contextmanager
 def part_of(target: Path) -> Generator[Path]:
-    """Yield an empty file beside `target`, which the caller fills and renames; removed if the block raises.
+    """Yield an empty file next to `target`, for the caller to fill and rename; it is removed if the block raises.
 
-    It is locked: the next call overwrites what a killed process left. Raises BackupError while another writes it, and
-    OSError.
+    The file is locked, so that the next call can overwrite what a killed process left. Raises BackupError while another
+    process writes the file, or OSError.
     """
     part = target.with_name(target.name + PART)
     held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -64,7 +64,7 @@ def part_of(target: Path) -> Generator[Path]:
 
 
 def _remove_logs_of(part: Path) -> None:
-    """Remove SQLite's log files that a killed process left, because SQLite would apply them to the new database."""
+    """Remove SQLite log files left by a killed process, because SQLite would apply them to the new database."""
     for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{part}{suffix}").unlink(missing_ok=True)
 
@@ -84,16 +84,16 @@ MAX_DAMAGED = 8  # maximum number of damaged conversations (or other damaged obj
 
 PAGES = 1_024  # pages copied per step. Ctrl-C takes effect between two steps.
 
-# URI parameters for reading a database: _LIVE if other processes may write to it, _AT_REST if no process does.
+# URI parameters for reading a database: _LIVE if other processes may write to it, _AT_REST if none do.
 _LIVE, _AT_REST = "mode=ro", "immutable=1"
 
 
 class TargetExistsError(BackupError):
-    """The file to which a backup should be written exists already."""
+    """The file to which a backup should be written already exists."""
 
 
 class DamagedBackupError(BackupError):
-    """Conversations in the backup fail verification, although the file as a whole can be read."""
+    """Conversations in the backup fail verification, although the file as a whole is readable."""
 
 
 class Copied(Struct, frozen=True):
@@ -102,16 +102,16 @@ class Copied(Struct, frozen=True):
     path: Path
     conversations: int  # the number of conversations, including sub-agents and archived ones
     size: int  # the size of the database in bytes
-    kept: Path | None = None  # the new name of the database that a restore replaced; None if it replaced none
+    kept: Path | None = None  # the new path of the database that a restore replaced; None if it replaced none
     # Descriptions of the damaged objects in the backup, which was restored nevertheless; () if there are none.
     damaged: tuple[str, ...] = ()
 
 
 def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
-    """Write a snapshot of the database into the file `target`, readable by its owner only.
+    """Write a snapshot of the database to the file `target`, which only its owner can read.
 
-    The copy is one read transaction, which blocks no server but lets the write-ahead log grow. Raises BackupError,
-    TargetExistsError without `replace`, or StoreUnusableError for a newer or moved database.
+    The copy is made in one read transaction, which does not block a server but lets the write-ahead log grow. Raises
+    BackupError, TargetExistsError without `replace`, or StoreUnusableError for a newer or moved database.
     """
     refuse_moved(directory)
     source, target = directory / FILE, target.resolve()
@@ -134,9 +134,9 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
 
 
 def restore(backup: Path, directory: Path, *, replace: bool = False, accept_damage: bool = False) -> Copied:
-    """Copy `backup` into the data directory as its database, verified by digests and hash chains first.
+    """Verify `backup` by digests and hash chains, and copy it into the data directory as its database.
 
-    With `replace`, an existing one is kept beside it, under a name with the date. Raises BackupError,
+    With `replace`, an existing database is kept next to it, under a name with the date. Raises BackupError,
     DamagedBackupError without `accept_damage`, StoreUnusableError for a newer file or moved content, or
     DataDirectoryBusyError.
     """
@@ -173,7 +173,7 @@ def _explain(what: str) -> Generator[None]:
 
 @contextmanager
 def _explain_full_disk(directory: Path) -> Generator[None]:
-    """Convert the errors of a full disk to BackupError: opening a database needs some space even for reading."""
+    """Convert errors caused by a full disk to BackupError: opening a database needs some space even for reading."""
     try:
         yield
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
@@ -190,7 +190,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
 
 
 def _refuse_if_no_backup(path: Path) -> None:
-    """Raise BackupError if a file is not a complete backup. The check creates and changes no file."""
+    """Raise BackupError if a file is not a complete backup. Does not create or change files."""
     if not path.is_file():
         raise BackupError(f"{path} is not a regular file")
     if path.name.endswith(PART):
@@ -204,7 +204,7 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 
 def _reading(path: Path, how: str) -> closing[SqliteDatabase]:
-    """Open a connection that cannot write; unlike others, it does not checkpoint the log when it is closed last."""
+    """Open a connection that cannot write; unlike others, it does not checkpoint the log if it is the last to close."""
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
     database.connect()
@@ -212,7 +212,7 @@ def _reading(path: Path, how: str) -> closing[SqliteDatabase]:
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> None:
-    """Copy a database in one read transaction; otherwise every commit of another connection would restart the copy."""
+    """Copy a database in one read transaction; otherwise every commit on another connection would restart the copy."""
     with closing(sqlite3.connect(path, isolation_level=None)) as target:
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
@@ -222,7 +222,7 @@ def _copy(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _checked(path: Path, origin: Path) -> int:
-    """Check that a copied file is a readable database of Bedrock; return its number of conversations."""
+    """Check that a copied file is a readable Bedrock database; return its number of conversations."""
     with _explain(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
         (finding,) = raw(database).execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":
@@ -233,7 +233,7 @@ def _checked(path: Path, origin: Path) -> int:
 
 
 def _damage(part: Path) -> tuple[str, ...]:
-    """Migrate a copied file, verify its rows, and return descriptions of the first MAX_DAMAGED damaged objects."""
+    """Migrate a copied file, verify its rows, and describe the first MAX_DAMAGED damaged objects."""
     with closing(SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)) as database:
         migrate(database)
         decode_texts(raw(database), "replace")
@@ -248,7 +248,7 @@ def _schema(database: SqliteDatabase, origin: Path) -> None:
 
 
 def _keep_aside(database: Path) -> Path:
-    """Give the database a second name, which stays when a new file gets the first one; return the second name."""
+    """Give the database a second name, which remains when a new file takes the first one; return the second name."""
     _fold_log(database)
     now = time.time_ns() // 1_000_000
     date = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1_000))

@@ -1,8 +1,8 @@
 """The data directory: its locks, which let only one server at a time use it, and the disk space that it reserves.
 
 A deletion has to be written before it frees any space. On a full disk that write fails, and so do the writes of a
-starting server. Therefore the data directory contains a reserve file of some MiB, even while no server runs. The file
-is removed when a deletion or a start finds no space, and created again once space was freed.
+starting server. The data directory therefore contains a reserve file of some MiB, even while no server runs. The file
+is removed when a deletion or a start finds no space, and created again once space has been freed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 
 
 class DataDirectory:
-    """A data directory that this process keeps locked until `close` or its end.
+    """A data directory that this process keeps locked until `close` or until the process ends.
 
-    One lock is on the directory, which holds if the lock file is removed, one on the file `lock` with the id of the
-    process.
+    One lock is on the directory, where it survives removal of the lock file; the other is on the file `lock`, which
+    contains the process id.
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the locks; create a missing directory for its owner only.
+        """Take the locks; create a missing directory, accessible only to its owner.
 
         Raises DataDirectoryBusyError or StoreUnusableError.
         """
@@ -72,8 +72,8 @@ class DataDirectory:
             holder = os.pread(lock_file, 32, 0).strip()
             raise DataDirectoryBusyError(self.path, int(holder) if holder.isdigit() else 0) from None
         holder = f"{os.getpid()}\n".encode()
-        # The file is truncated only after the write: on a full disk, only the block that the file already has can be
-        # written.
+        # The file is truncated only after the write, because on a full disk only the block that the file already has
+        # can be written.
         os.pwrite(lock_file, holder, 0)
         os.ftruncate(lock_file, len(holder))
         self._lock_file: Inode = inode_of(lock_file)
@@ -90,7 +90,7 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Raise StoreUnusableError if the database was moved elsewhere, or is missing although there was one."""
+        """Raise StoreUnusableError if the database was moved elsewhere, or is missing although it once existed."""
         refuse_moved(self.path)
         marker = self.path / MARKER
         if marker.exists() and not database.exists():
@@ -129,7 +129,7 @@ class DataDirectory:
 
 
 def refuse_moved(directory: Path) -> None:
-    """Raise StoreUnusableError if the conversations of a data directory were moved to another database."""
+    """Raise StoreUnusableError if a data directory's conversations were moved to another database."""
     try:
         where = (directory / MOVED).read_text(errors="replace").partition("\n")[0]
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def _back(directory: Path) -> str:
 
 
 def _lock(lock_file: int) -> None:
-    """Lock the file, with retries: a client that tests whether a server runs has a shared lock for a moment."""
+    """Lock the file, with retries: a client that tests whether a server is running holds a shared lock for a moment."""
     for _ in range(_LOCK_ATTEMPTS - 1):
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,10 +173,10 @@ T = TypeVar("T")
 
 RESERVE = "reserve"  # the name of the reserve file in the data directory
 SIZE = 4 * 1024 * 1024
-ENOUGH_BYTES = 2 * SIZE  # the free bytes that a server needs to work again after the disk was full
+ENOUGH_BYTES = 2 * SIZE  # free bytes that a server needs to work again after the disk was full
 # Bytes that a starting server writes: the index of a write-ahead log of some hundred MiB, and a few small files.
 START_BYTES = 1024 * 1024
-GIVE_BACK_PAGES = 256  # number of free pages of the database that are returned to the file system in one step
+GIVE_BACK_PAGES = 256  # number of free database pages returned to the file system in one step
 
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -206,26 +206,26 @@ def is_want_of_room(error: BaseException, directory: Path) -> bool:
 
 
 def disk_is_full(directory: Path) -> str:
-    """An error message for users that says that the disk is full and what to do."""
+    """An error message for users: the disk is full, and what to do about it."""
     return f"the disk is full: free at least {ENOUGH_BYTES >> 20} MiB on the file system of {directory}, and try again"
 
 
 class DiskReserve:
-    """Creates and releases the reserve file, on the thread that writes, or while the store is opened or closed."""
+    """Creates and releases the reserve file, on the writing thread or while the store is opened or closed."""
 
     def __init__(self, directory: Path) -> None:
         """Create the object, but not the file (see `make`). This process must have locked the data directory."""
         self._path = directory / RESERVE
         # Whether the reserve file may be missing or incomplete.
         #
-        # This is True until `make` has created or found a complete file, and again after `release`.
+        # True until `make` has created or found a complete file, and again after `release`.
         self.scarce = True
         self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
         """Call `opening`; if the disk is full, remove the reserve file and call it again.
 
-        Raises what it raises, or StoreUnusableError with advice.
+        Raises what `opening` raises, or StoreUnusableError with advice.
         """
         directory = self._path.parent
         if free_bytes(directory) < START_BYTES:
@@ -269,14 +269,14 @@ class DiskReserve:
         self._remove()
 
     def _remove(self) -> None:
-        with suppress(OSError):  # a file system that has become read-only allows it to nobody
+        with suppress(OSError):  # impossible if the file system has become read-only
             self._path.unlink()
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
         """Whether the disk has space for a checkpoint of the write-ahead log, which makes the database grow.
 
-        `without` pages are returned first. A checkpoint that fails half-way makes the shortage worse: the log has not
-        shrunk.
+        The check assumes that `without` pages are returned first. A checkpoint that fails half-way makes the shortage
+        worse, because the log has not shrunk.
         """
         pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size

@@ -1,7 +1,8 @@
 """Opens SQLite connections with Bedrock's settings, pools those that read, and brings the tables up to date.
 
-If two copies of the SQLite library use one file in one process, they break each other's locks. So all code imports
-`sqlite3` from here. It is the module that peewee uses: pysqlite3 if it is installed, else the standard library's.
+If two copies of the SQLite library use one file in one process, they break each other's locks. All code therefore
+imports `sqlite3` from here. It is the module that peewee uses: pysqlite3 if it is installed, else the standard
+library's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 else:
     from peewee import sqlite3
 
-__all__ = ["sqlite3"]  # what others may import although it is not defined here
+__all__ = ["sqlite3"]  # names that others may import although they are not defined here
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ WAL_PAGES = 8_192
 #
 # A larger cache made commits no faster, because the operating system caches the file, too.
 CACHE_BYTES = 16 << 20
-BUSY_SECONDS = 5  # seconds that a connection waits for the lock of another connection
+BUSY_SECONDS = 5  # seconds that a connection waits for another connection's lock
 _MEBIBYTE = 1 << 20
 
 
@@ -71,9 +72,9 @@ def contains_folded(text: bytes, folded: str) -> bool:
 
 
 def wal_reset_race(version: tuple[int, int, int]) -> bool:
-    """Whether this SQLite can corrupt a database if one connection commits while another checkpoints.
+    """Whether this version of SQLite can corrupt a database if one connection commits while another checkpoints.
 
-    Bedrock does both on one connection; other programs that open the file are not safe.
+    Bedrock does both on one connection, but other programs that open the file are not safe.
     """
     fixed = {(3, 44): 6, (3, 50): 7}.get(version[:2])
     return version < (3, 51, 3) if fixed is None else version[2] < fixed
@@ -86,21 +87,21 @@ def raw(database: SqliteDatabase) -> sqlite3.Connection:
 
 def decode_texts(connection: sqlite3.Connection, errors: str) -> None:
     """From now on, decode invalid UTF-8 with the error handler `errors`."""
-    # SQLite's own way is strict, and fast.
+    # SQLite's own decoder is strict and fast.
     connection.text_factory = str if errors == "strict" else lambda text: text.decode(errors=errors)
 
 
 def open_writer(path: Path) -> SqliteDatabase:
     """Open the only connection that writes and checkpoints, for one thread at a time. Raises StoreUnusableError.
 
-    Every commit is synced to the disk. Only the file's owner may access it and SQLite's -wal and -shm files.
+    Every commit is synced to the disk. Only the owner may access the file and SQLite's -wal and -shm files.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
         _log.warning("SQLite %s has the WAL-reset race; no other program may open the database", sqlite3.sqlite_version)
     database = SqliteDatabase(
         str(path),
         pragmas={
-            "wal_autocheckpoint": WAL_PAGES,  # first, so that no commit checkpoints at the default of 1,000 pages
+            "wal_autocheckpoint": WAL_PAGES,  # first, or a commit would checkpoint at the default of 1,000 pages
             # set only for a new file, because setting it writes to the file, which fails on a full disk
             **({} if _has_content(path) else {"auto_vacuum": INCREMENTAL}),
             "journal_mode": "wal",
@@ -145,7 +146,7 @@ class Readers(ReaderPool[SqliteSession]):
         return session
 
     def _opened(self) -> SqliteSession:
-        """Open a connection that cannot write, never checkpoints, and creates no file. Raises what SQLite raises."""
+        """Open a connection that never writes, checkpoints or creates a file. Raises what SQLite raises."""
         database = SqliteDatabase(
             f"{self._path.absolute().as_uri()}?mode=rw",
             uri=True,
@@ -202,9 +203,9 @@ def inode_at(path: str | Path) -> Inode | None:
 class OpenFiles:
     """Checks that the paths of an open database and of its write-ahead log still lead to the open files.
 
-    SQLite keeps using a file that was removed or replaced, and would acknowledge changes that are lost. So inodes are
-    compared around every transaction, and every second while nothing is written. `check` and `forget_log` are for the
-    writer's thread, the rest for any.
+    SQLite keeps using a file that was removed or replaced, and would acknowledge changes that are lost. Inodes are
+    therefore compared before and after every transaction, and every second while nothing is written. Call `check` and
+    `forget_log` only on the writer's thread; the rest is thread-safe.
     """
 
     def __init__(self, path: Path) -> None:
@@ -235,7 +236,7 @@ class OpenFiles:
             raise StoreUnavailableError(f"{self.missing} was removed or replaced")
 
     def forget_log(self) -> None:
-        """Forget the inode of the write-ahead log, since SQLite may create a new log once the connection was closed."""
+        """Forget the inode of the write-ahead log. SQLite may create a new log once the connection is closed."""
         self._write_ahead_log = None
 
     def _find_missing(self) -> str:
@@ -250,7 +251,8 @@ class OpenFiles:
 # --- migrations -------------------------------------------------------------------------------------------
 
 # A migration is recorded by its name only. A database with a different migration of the same name, or with tables that
-# were changed by hand, would fail later, in the middle of a conversation. So the tables themselves are compared, too.
+# were changed by hand, would fail later, in the middle of a conversation. The tables themselves are therefore compared,
+# too.
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 _HISTORY = "schema_migration"

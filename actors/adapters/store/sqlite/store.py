@@ -50,7 +50,7 @@ WATCH_SECONDS = 1.0  # seconds between two checks of the open files while nothin
 PAGES = 32_768
 # Maximum seconds that a checkpoint waits for readers before it truncates the log.
 #
-# The time is short because writers have to wait, too. If it does not suffice, the next checkpoint tries again.
+# The time is short because writers have to wait, too. If it is not enough, the next checkpoint tries again.
 CUT_SECONDS = 0.1
 
 
@@ -96,14 +96,14 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be truncated: %s", error)
 
     def close(self) -> None:
-        """Close the last connection; SQLite then removes the log, or keeps it if the disk is full."""
+        """Close the last connection, whereupon SQLite removes the log, or keeps it if the disk is full."""
         if self._database.is_closed():
             return
         if self._fits():
             self._database.close()
             return
         _log.warning("the disk is full: the write-ahead log stays beside the database until the next start")
-        # SQLite checkpoints when the last connection is closed, unless that connection is read-only.
+        # SQLite checkpoints when the last connection is closed, unless that connection is read-only
         try:
             address = f"{Path(self._database.database).absolute().as_uri()}?mode=ro"
             with closing(sqlite3.connect(address, uri=True)) as last:
@@ -143,13 +143,13 @@ class SqliteWriter(Writer):
         faults: FaultPoints,
         written: Callable[[int, float], None] | None,
     ) -> None:
-        """Start the writer's own thread. `written` is called after each batch; see Writer."""
+        """Start the writer's thread. `written` is called after each batch; see Writer."""
         super().__init__(faults, written, longest_wait=WATCH_SECONDS)
         self.directory = directory
         self._database = database
         self._files = files
         self._space = space
-        self._tidying = True  # the removal that an earlier process did not finish
+        self._tidying = True  # for the removal that an earlier process did not finish
         self._tidy_again_at = 0.0
         self._log = log
         self._watched_at = time.monotonic()
@@ -186,7 +186,7 @@ class SqliteWriter(Writer):
     def _check_files(self) -> None:
         """Raise StoreUnavailableError if the database or its log was removed or replaced.
 
-        If only the log was removed, it is checkpointed first, or its content would be lost.
+        If only the log was removed, it is checkpointed first; otherwise its content would be lost.
         """
         try:
             self._files.check()
@@ -217,7 +217,7 @@ class SqliteWriter(Writer):
         return f"nothing was written: {error}"
 
     def _serve_from_reserve(self, batch: list[Ticket]) -> None:
-        """Free the disk space of the reserve, and try again to write the changes in `batch` that free space."""
+        """Release the disk space reserve, and try again to write the changes in `batch` that free space."""
         freeing = [ticket for ticket in batch if ticket.error is None and ticket.frees]
         if not freeing:
             return
@@ -232,7 +232,7 @@ class SqliteWriter(Writer):
         self._log.cut()
 
     def _rollback(self) -> None:
-        """Roll back the transaction if one is open. SQLite may have ended it already; a rollback would then raise."""
+        """Roll back the transaction if one is open. If SQLite has already ended it, a rollback would raise."""
         try:
             connection = raw(self._database)
             if connection.in_transaction:
@@ -252,7 +252,7 @@ class PeeweeStore(SqlStore):
     def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
         try:
             return super()._read(body, at_one_moment=at_one_moment, texts=texts)
-        except StoreDamagedError:  # as SQLite also reports a page that the disk has failed to deliver once
+        except StoreDamagedError:  # SQLite also reports a page as damaged that the disk once failed to read
             _log.warning("read corrupt data; reading again")
             return super()._read(body, at_one_moment=at_one_moment, texts=texts)
 
@@ -277,7 +277,7 @@ class PeeweeStore(SqlStore):
         return True
 
     def mark_moved(self, where: str) -> None:
-        """Make every later attempt to open this database fail: its content is in the database `where`."""
+        """Make every later attempt to open this database fail, because its content is now in the database `where`."""
         self._writer.directory.mark_moved(where)
 
 
@@ -286,9 +286,9 @@ def open_store(
 ) -> PeeweeStore:
     """Open or create the store in the data directory `path`, locked until `close`.
 
-    Whoever writes hits the fault points store.before_begin, store.before_commit and store.after_commit, and calls
-    `written` after each batch with its changes and seconds.
-    Raises DataDirectoryBusyError or StoreUnusableError.
+    The writing thread hits the fault points store.before_begin, store.before_commit and store.after_commit, and calls
+    `written` after each batch with the number of changes and the seconds that writing them took. Raises
+    DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)

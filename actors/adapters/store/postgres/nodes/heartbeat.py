@@ -1,4 +1,4 @@
-"""The lease of this node: how long it is, the heartbeats that renew it, and its own view of when it ends.
+"""This node's lease: how long it is, the heartbeats that renew it, and the node's own view of when it ends.
 
 A heartbeat renews the lease in the database and, after a reconnect, the node's advisory lock.
 """
@@ -20,9 +20,9 @@ from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.ports import StoreUnusableError
 from actors.ports.cluster import Lease, Node
 
-# How many times a starting node checks whether a living node has its address, and the seconds between two checks.
+# How many times a starting node checks whether a living node has its address, and the seconds between checks.
 #
-# It checks more than once because the database session of an ended process may outlive it by a while.
+# It checks more than once because the database session of a process may outlive the process by a while.
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
 
 
@@ -38,7 +38,7 @@ class Heartbeat:
         active: Callable[[], int],
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`active` returns the number of conversations with an actor here, `monotonic` the time in nanoseconds."""
+        """`active` returns the number of conversations with an actor here; `monotonic` returns nanoseconds."""
         self._session = session
         self._lease = lease
         self._timing = timing
@@ -56,13 +56,13 @@ class Heartbeat:
     def join(self, new: Node) -> Node:
         """Add this node's row to `nodes`; return `new` with its number. Raises StoreUnavailableError.
 
-        Its address is that of this process's gRPC listener, "host:port"; "" if other nodes cannot reach it. It must
-        belong to this process: if it refuses connections, the process is considered dead. A later node with the same
-        address is considered the replacement of this one.
+        The node's address is that of this process's gRPC listener, "host:port"; "" if other nodes cannot reach it. It
+        must belong to this process: if it refuses connections, the process is considered dead. A later node with the
+        same address is considered the replacement for this one.
 
-        The advisory lock comes first: others must not see the row without a lock and consider the node gone. Raises
-        StoreUnusableError if a living node has the same address, because the failure of one would be attributed to
-        both.
+        The advisory lock is taken first, because others must not see the row without a lock and consider the node gone.
+        Raises StoreUnusableError if a living node has the same address, because the failure of one would be attributed
+        to both.
         """
         self._refuse_twin(new.address)
         ((self._incarnation,),) = self._session.rows(sql.NEXT)
@@ -77,8 +77,8 @@ class Heartbeat:
     def beat(self) -> bool:
         """Renew the lease; False if this node was declared dead. Raises StoreUnavailableError.
 
-        A session takes the advisory lock before its first heartbeat. After a lost session or lease, `steady_for` counts
-        from zero.
+        A session takes the advisory lock before its first heartbeat. After a session or lease was lost, `steady_for`
+        counts from zero.
         """
         gap = self._keep_lock() or not self._lease.valid()
         sent = self._monotonic()
@@ -91,7 +91,7 @@ class Heartbeat:
         return True
 
     def steady_for(self) -> float:
-        """For how many seconds this node has had a valid lease in one session without interruption."""
+        """How many seconds this node has had a valid lease in one session without interruption."""
         return (self._monotonic() - self._steady_since) / NANOSECONDS if self._lease.valid() else 0.0
 
     def _refuse_twin(self, address: str) -> None:
@@ -109,9 +109,10 @@ class Heartbeat:
         return {"me": self._incarnation, "session": self._session.direct and self.listening}
 
     def _keep_lock(self) -> bool:
-        """Take the advisory lock unless held; return whether the session is new.
+        """Take the advisory lock unless it is held; return whether the session is new.
 
-        The previous session holds it until the database notices its end; until then each heartbeat tries again.
+        The previous session holds the lock until the database notices that the session has ended; until then each
+        heartbeat tries again.
         """
         number = self._session.open()
         new = number != self._opened
@@ -123,7 +124,7 @@ class Heartbeat:
 
 
 class Timing(Struct, frozen=True):
-    """Durations in seconds: of leases, and of the steps in which the servers of a cluster detect dead ones."""
+    """Durations, in seconds, of leases and of the steps in which the servers of a cluster detect dead ones."""
 
     # The length of a lease: how long a node counts as alive after a heartbeat has arrived in the database.
     #
@@ -134,7 +135,7 @@ class Timing(Struct, frozen=True):
     confirm: float = 0.25
     # How long a process must be known to be gone before its node is declared dead.
     #
-    # In this time the processes that run its tools notice that their server is gone, and end the tools.
+    # During this time, the processes that run the node's tools notice that their server is gone, and end the tools.
     grace: float = 0.5
 
     @property
@@ -143,12 +144,12 @@ class Timing(Struct, frozen=True):
 
     @property
     def again(self) -> float:
-        """The pause after a failed heartbeat, and between two reads of the table of nodes."""
+        """The pause after a failed heartbeat, and between two reads of the `nodes` table."""
         return self.ttl / 20
 
     @property
     def lease(self) -> float:
-        """How long after sending a heartbeat tools may start and run: the lease minus the time a kill takes."""
+        """How long tools may start and run after a heartbeat was sent: the lease minus the time that a kill takes."""
         return self.ttl * 0.8
 
     @property
@@ -171,13 +172,13 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | _F_SEAL_F
 
 
 class LeaseClock(Lease):
-    """A lease whose end is kept in a file in memory. It counts as expired until it is renewed for the first time."""
+    """A lease whose end is kept in a file in memory. It counts as expired until it is first renewed."""
 
     def __init__(self, seconds: float) -> None:
         """Create the file (needs Linux 5.1). Raises OSError.
 
-        Tools may start and run for `seconds` after sending a heartbeat. For the database the node lives longer: tool
-        hosts need the difference to end the tools.
+        Tools may start and run for `seconds` after a heartbeat was sent. According to the database, the node lives
+        longer: tool hosts need the difference to end the tools.
         """
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below
@@ -206,8 +207,8 @@ class LeaseClock(Lease):
     def renew(self, sent: int) -> None:
         """Extend the lease for an accepted heartbeat.
 
-        It counts from when that was sent (time.monotonic_ns), since answers may take any time. One sent before the
-        latest accepted one changes nothing.
+        The lease counts from when the heartbeat was sent (time.monotonic_ns), because answers may take any time. A
+        heartbeat sent before the latest accepted one changes nothing.
         """
         with self._lock:
             until = sent + int(self._seconds * NANOSECONDS)

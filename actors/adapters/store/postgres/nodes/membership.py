@@ -38,17 +38,17 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-# Maximum seconds that a starting node waits until an earlier node at the same address is declared dead.
+# Maximum seconds that a starting node waits for an earlier node at the same address to be declared dead.
 PREDECESSOR_SECONDS = 5.0
 # How many seconds a leaving node waits for rows that others have locked, and the pause between two attempts.
 #
-# Other nodes can take the conversations in the remaining rows only after this node's lease has expired.
+# Other nodes can take over the conversations in the remaining rows only after this node's lease has expired.
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.02
-MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remembered; they take about 3 MB
+MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remembered, which take about 3 MB
 
 
 class PostgresCluster(Cluster):
-    """Implements Cluster with a database session and a thread for heartbeats, and one each for watching other nodes."""
+    """Implements Cluster, with a database session and a thread for heartbeats, and another pair to watch nodes."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class PostgresCluster(Cluster):
         active: Callable[[], int] = lambda: 0,
         outages: OutageLog | None = None,
     ) -> None:
-        """Join the cluster as `new`, and start the thread that renews the lease. The database has its tables already.
+        """Join the cluster as `new`, and start the thread that renews the lease. The tables must already exist.
 
         `active` is called on another thread. Raises StoreUnavailableError or StoreUnusableError.
         """
@@ -89,12 +89,10 @@ class PostgresCluster(Cluster):
         self._threads[0].start()
 
     def start(self) -> None:
-        """Begin to watch the other nodes, once this node listens and the callbacks are set.
+        """Begin to watch the other nodes. Call this once this node listens and the callbacks are set.
 
-        Raises StoreUnavailableError.
-
-        Blocks at most PREDECESSOR_SECONDS, until an earlier node at this address was declared dead and `on_taken` got
-        its conversations.
+        Blocks until an earlier node at this address was declared dead and `on_taken` got its conversations, but for at
+        most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
         self._looks.rows(sql.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
@@ -112,7 +110,7 @@ class PostgresCluster(Cluster):
 
     @property
     def lease(self) -> Lease:
-        """This node's own view of its lease, which expires a while before the lease in the database does."""
+        """This node's own view of its lease, which expires a while before the lease in the database."""
         return self._lease
 
     def nodes(self) -> tuple[Node, ...]:
@@ -123,7 +121,7 @@ class PostgresCluster(Cluster):
         return tuple(row.node for row in self._living() if row.incarnation != self._me.incarnation)
 
     def other_leases(self, seconds: float) -> tuple[tuple[str, float], ...]:
-        """The living nodes with a lease of another length, and that length. Blocks. Raises StoreUnavailableError."""
+        """The living nodes with leases not of `seconds`, and their lengths. Blocks. Raises StoreUnavailableError."""
         others = (row for row in self._living() if row.address != self._me.address and (row.held or not row.session))
         return tuple((row.name, row.ttl) for row in others if row.ttl != seconds)
 
@@ -199,13 +197,13 @@ class PostgresCluster(Cluster):
         self._lease.close()
 
     def _stored_owner(self, conversation_id: str) -> tuple[str, Node | None]:
-        """The workspace label of a conversation ("" for none) and its owner (None if no living node owns it)."""
+        """A conversation's workspace label ("" for none) and owner (None if no living node owns it)."""
         found = self._looks.rows(sql.OWNER, {"conversation": conversation_id})
         label, *owner = found[0] if found else ("", None)
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """The other node that must serve a workspace; None if this one must (a retired one as a last resort).
+        """The other node that must serve a workspace (as a last resort, a retired one); None if this node must.
 
         Raises Rejected (WORKSPACE_OFFLINE).
         """
@@ -224,7 +222,10 @@ class PostgresCluster(Cluster):
                 thread.join(4 * self._timing.statement)
 
     def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
-        """Call `step` after each pause that it returned, until it returns None: this node was declared dead."""
+        """Call `step` repeatedly, each time after the pause that it returned last.
+
+        It ends when `step` returns None, which means that this node was declared dead.
+        """
         while not self._ended.wait(pause):
             try:
                 pause = step()
@@ -252,7 +253,7 @@ class PostgresCluster(Cluster):
             self._tell_lost()
 
     def _tell_lost(self) -> None:
-        """Call `on_lost` if this node was declared dead and has started, but never a second time."""
+        """Call `on_lost` once, if this node was declared dead and has started."""
         with self._guard:
             tell = self._lost and not self._told and self._heartbeat.listening
             self._told = self._told or tell

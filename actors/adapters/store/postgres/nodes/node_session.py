@@ -1,4 +1,4 @@
-"""A database connection that is reopened after a loss. Each node has two of them, in addition to those of the store."""
+"""A database connection that is reopened after a loss. Each node has two of them, in addition to the store's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NodeSession:
     """Runs SQL statements on one connection, each in its own transaction, one at a time. Thread-safe."""
 
     def __init__(self, url: str, name: str, *, seconds: float, outages: OutageLog | None = None) -> None:
-        """`name` is shown by the database; `seconds` limits a statement. Raises StoreUnusableError (invalid URL)."""
+        """The database shows `name`; `seconds` limits a statement. Raises StoreUnusableError (invalid URL)."""
         self._address = address_of(url)
         self._name = name
         self._seconds = seconds
@@ -53,7 +53,7 @@ class NodeSession:
             return rows
 
     def open(self) -> int:
-        """Open a connection if there is none; return how many were opened so far. Raises what `rows` raises."""
+        """Open a connection if there is none; return how many have been opened so far. Raises what `rows` raises."""
         with self._exclusive():
             self._ready()
             return self._opened
@@ -108,7 +108,7 @@ class NodeSession:
         ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()
         if error := unfitness(*fitness):
             raise error
-        # A pooler reports a different process id from that of the database process that runs the statement.
+        # A pooler does not report the id of the database process that runs the statement.
         self.direct = connection.info.backend_pid == process
         if self.direct:
             connection.execute(_LIMITS, (self._milliseconds, self._milliseconds))
@@ -133,7 +133,7 @@ WHERE documents.version = %(version)s RETURNING version
 
 
 class Document:
-    """A document in the database, over its own connection. Thread-safe.
+    """A document in the database, accessed over its own connection. Thread-safe.
 
     `read` and `update` block, and raise StoreUnavailableError or StoreUnusableError.
     """
@@ -148,9 +148,10 @@ class Document:
         return self._found()[1]
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content by `change(content)`, which may return None to keep it, and gets None if there is none.
+        """Replace the content with `change(content)`.
 
-        Called again with the new content if another program replaces it meanwhile.
+        `change` gets None if there is no content, and may return None to keep it. It is called again with the new
+        content if another program replaces the content meanwhile.
         """
         while True:
             version, before = self._found()

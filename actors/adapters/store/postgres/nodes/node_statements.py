@@ -1,12 +1,12 @@
 """The SQL statements for nodes and for take-overs of conversations, as text: peewee has none of their clauses.
 
-Each is one transaction, with the rows that it locks in a WITH query (`AS MATERIALIZED … FOR UPDATE OF`), so
-that a node that is stopped between two statements holds no lock. Every take-over locks the top-level conversation
-first, so that the second of two nodes sees the result of the first.
+Each is its own transaction and locks rows in a WITH query (`AS MATERIALIZED … FOR UPDATE OF`), so that a node that is
+stopped between two statements holds no lock. Every take-over locks the top-level conversation first, so that the second
+of two nodes sees the result of the first.
 
-All times are those of the database's clock: nodes never compare their clocks. The statements use `clock_timestamp()`
-and not `now()`, because a statement that waited for a locked row evaluates its condition again, and must then use the
-present time.
+All times are from the database's clock; nodes never compare their clocks. The statements use `clock_timestamp()`, not
+`now()`, because a statement that waited for a locked row evaluates its condition again, and must then use the current
+time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ALIVE = _LIVES.format(more="")
 
 
 def taking(conversation: str) -> str:
-    """The SQL condition that this node may take over a conversation: it has its workspace, as `has` of the port says.
+    """The SQL condition that this node may take over a conversation, as it has the workspace; see the port's `has`.
 
-    `conversation` is the name or alias of the table `conversations`.
+    `conversation` is the name or alias of the `conversations` table.
     """
     label = f"{conversation}.workspace_label"
     workspace = f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
@@ -48,7 +48,7 @@ RETURNING id, ({UNSETTLED}) AND id NOT IN (SELECT conversation_id FROM deletions
 """  # noqa: S608 -- only constants
 
 
-# The first half of the key of each node's advisory lock; the second half is the node's incarnation (number).
+# The first half of the key of every node's advisory lock; the second half is the node's incarnation (number).
 LOCKS = 0x426564
 
 _HELD = f"""
@@ -58,12 +58,12 @@ _HELD = f"""
 """  # noqa: S608
 # Matches leases that have run out.
 #
-# A lease that ends far in the future was given before the database's clock was set back; it counts as run out, too.
+# A lease that ends far in the future was granted before the database's clock was set back; it counts as run out, too.
 _OVER = "(expires < clock_timestamp() OR expires > clock_timestamp() + 2 * make_interval(secs => lease_seconds))"
 
 NEXT = "SELECT nextval('node_incarnations')"
 
-# Takes this node's advisory lock; returns false while the database still has an earlier session with the lock.
+# Takes this node's advisory lock; returns false while an earlier session in the database still holds it.
 LOCK = "SELECT pg_try_advisory_lock(%(locks)s, %(me)s)"
 
 JOIN = """
@@ -85,7 +85,7 @@ SELECT incarnation, name, address, version, labels, draining, active,
 FROM nodes ORDER BY incarnation
 """  # noqa: S608
 
-# Returns the nodes with a valid lease. Uses only columns that the first version of the table has.
+# Returns the nodes with a valid lease. Uses only columns from the first version of the table.
 #
 # Programs that are not nodes use this statement on databases of any version.
 LEASED = f"SELECT name, address, lease_seconds, draining FROM nodes WHERE NOT dead AND NOT {_OVER} ORDER BY incarnation"  # noqa: S608
@@ -97,9 +97,9 @@ UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(se
 WHERE incarnation = %(other)s AND NOT dead AND expires::text = %(expires)s AND {{condition}} AND {_ALIVE}
 RETURNING incarnation
 """  # noqa: S608
-# Declares a node dead whose lease has run out.
+# Declares dead a node whose lease has run out.
 EXPIRED = _DECLARE_DEAD.format(condition=_OVER)
-# Declares a node dead whose process is gone, although its lease has not run out.
+# Declares dead a node whose process is gone, although its lease has not run out.
 GONE = _DECLARE_DEAD.format(condition=f"NOT draining AND session AND NOT {_HELD}")
 
 _TAKE = f"""
@@ -116,8 +116,9 @@ RETURNING taken.id, ({UNSETTLED})
 # Takes over conversations of a dead node, with their sub-agents, if one of them has unfinished work.
 #
 # This node must have the workspace of the conversations. Every take-over locks the top-level conversation first;
-# conversations that another node has locked are left to that node. A top-level conversation that this or no node owns
-# may still have sub-agents that the dead node owns, because statements that the dead node sent earlier may arrive late.
+# conversations that another node has locked are left to that node. A top-level conversation that belongs to this node
+# or to none may still have sub-agents that the dead node owns, because statements that the dead node sent earlier may
+# arrive late.
 TAKE = _TAKE.format(owned="owner = %(dead)s")
 # Takes over conversations without an owner, with their sub-agents, if one of them has unfinished work.
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
@@ -135,7 +136,7 @@ TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND ses
 
 OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
 
-# Records that the node listens: from now on, a lost session and a closed port show that the node is gone.
+# Records that the node is listening: from now on, a lost session and a closed port show that the node is gone.
 #
 # This is stored immediately and not with the next heartbeat, because the node may be killed before that heartbeat.
 LISTENS = "UPDATE nodes SET session = %(session)s WHERE incarnation = %(me)s"

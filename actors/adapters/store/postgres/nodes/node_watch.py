@@ -1,8 +1,8 @@
-"""Watches the other nodes: decides which of them are dead, and takes over the conversations of those.
+"""Watches the other nodes: decides which of them are dead, and takes over the dead nodes' conversations.
 
 A living node may be slow, suspended for a while, or without its database session; the database may be unreachable, and
-its clock may be changed. So a node judges others only after it has itself had a valid lease without interruption for a
-while. It then declares another node dead in two cases (capital letters are the names in the protocol's model):
+its clock may be changed. A node therefore judges others only after it has itself had a valid lease without interruption
+for a while. It then declares another node dead in two cases (names in capital letters are from the protocol's model):
 
 - That node's lease has expired by the database's clock (EXPIRED), and this node's own monotonic clock shows that the
   lease was not renewed for its whole duration.
@@ -49,7 +49,7 @@ class NodeMonitor:
     ) -> None:
         """`on_dead` is called for each node that has died or left, before its conversations are taken over.
 
-        `on_taken` gets the ids of the conversations with unfinished work in each batch.
+        `on_taken` gets, for each batch, the ids of the conversations with unfinished work.
         """
         self._session = session
         self._me, self._address = me.incarnation, me.address
@@ -60,7 +60,7 @@ class NodeMonitor:
         self._living = {me.incarnation: me}
         self._abandoned_at: float | None = None
         self.succeeded = False
-        """Whether every earlier node at this node's address is dead, and what it left was taken over."""
+        """Whether every earlier node at this node's address is dead, and its conversations were taken over."""
 
     def nodes(self) -> tuple[Node, ...]:
         return tuple(self._living.values())
@@ -74,7 +74,7 @@ class NodeMonitor:
     def look(self) -> bool:
         """Read all nodes, declare dead those that the detector names, and take over their conversations.
 
-        False if this node was declared dead. Raises StoreUnavailableError.
+        Returns False if this node was declared dead. Raises StoreUnavailableError.
         """
         rows = {row.incarnation: row for row in (NodeRow(*each) for each in self._session.rows(sql.SEEN))}
         mine = rows.pop(self._me, None)
@@ -115,7 +115,8 @@ class NodeMonitor:
     def take_from_dead(self, incarnation: int) -> None:
         """Take over a dead node's interrupted conversations; its idle ones lose their owner.
 
-        A node that is dead or draining itself takes none. Raises StoreUnavailableError; those taken before stay taken.
+        A node that is itself dead or draining takes none. Raises StoreUnavailableError; conversations already taken
+        over remain this node's.
         """
         self._take(sql.TAKE, incarnation)
         release(self._session, incarnation)
@@ -128,7 +129,7 @@ class NodeMonitor:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Remove `owner` from its conversations, except for locked rows; return whether none is left.
+    """Remove `owner` from its conversations, except in locked rows; return whether none are left.
 
     Raises StoreUnavailableError.
     """
@@ -151,7 +152,7 @@ class NodeRow(NamedTuple):
     draining: bool
     active: int
     dead: bool
-    session: bool  # whether the node's session is supposed to hold an advisory lock as long as the node lives
+    session: bool  # whether the session is supposed to hold an advisory lock while the node lives
     held: bool  # whether the session holds that lock now
     ttl: float
     expires: str
@@ -169,9 +170,9 @@ def node_of(columns: Sequence[Any]) -> Node:
 
 
 class _Signs(NamedTuple):
-    """What this node has seen of another, in monotonic seconds.
+    """What this node has observed about another one; times are in monotonic seconds.
 
-    `expires` is the end of the other's lease as text; `renewed` is when that text was first seen.
+    `expires` is the end of the other node's lease as text; `renewed` is when that text was first seen.
     """
 
     expires: str
@@ -193,7 +194,9 @@ class FailureDetector:
         monotonic: Callable[[], float] = time.monotonic,
         refused: Callable[[str], bool] = lambda address: refuses(address, seconds=PROBE_SECONDS),
     ) -> None:
-        """`steady_for`: seconds of this node's unbroken lease; `refused`: whether an address refuses connections."""
+        """`steady_for` returns how long this node's lease is unbroken, `refused` whether an address refuses
+        connections.
+        """
         self._me = me
         self._timing = timing
         self._steady_for = steady_for
@@ -203,17 +206,17 @@ class FailureDetector:
 
     @property
     def suspects(self) -> bool:
-        """Whether the session of any node has lost its advisory lock, so that this node should look again soon."""
+        """Whether any node's session has lost its advisory lock, so that this node should look again soon."""
         return any(signs.missed is not None for signs in self._signs.values())
 
     def keep(self, incarnations: Collection[int]) -> None:
-        """Forget what was observed of all nodes except those in `incarnations` (the numbers of nodes)."""
+        """Forget what was observed about all nodes except those in `incarnations` (node numbers)."""
         self._signs = {incarnation: signs for incarnation, signs in self._signs.items() if incarnation in incarnations}
 
     def verdict(self, row: NodeRow) -> str | None:
-        """Record a node's row; return the statement to declare it dead, or None. It checks the conditions again.
+        """Record a node's row; return the statement that declares it dead, or None.
 
-        May block for PROBE_SECONDS per address of the node.
+        The statement checks the conditions again. May block for PROBE_SECONDS for each of the node's addresses.
         """
         now = self._monotonic()
         signs = self._signs.get(row.incarnation)
@@ -231,8 +234,8 @@ class FailureDetector:
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
         """Look at a node whose session may have lost its advisory lock.
 
-        Its port is probed once the lock has been missing for a while, unless the node is draining, and so has closed
-        it, has no address or no listener, or is behind a pooler, where sessions keep no locks.
+        Its port is probed once the lock has been missing for a while, unless the node has no address or no listener, is
+        draining (which closes the port), or is behind a pooler, where sessions keep no locks.
         """
         if row.held or not row.session or row.draining or not row.address:
             return signs._replace(missed=None, refused=None)
@@ -247,8 +250,8 @@ class FailureDetector:
 def refuses(address: str, *, seconds: float) -> bool:
     """Whether all addresses of "host:port" refuse connections, which proves that the process is gone.
 
-    Nothing else proves anything: the machine may be cut off, and the kernel accepts connections for a stopped process.
-    Blocks for `seconds` per address, and for the DNS lookup.
+    Nothing else proves it: the machine may be cut off, and the kernel accepts connections for a stopped process. Blocks
+    for `seconds` per address, and for the DNS lookup.
     """
     where = host_and_port(address)
     if where is None or not where[1]:  # no server can listen at port 0; host_and_port refuses ports above 65,535
