@@ -194,8 +194,9 @@ class FailureDetector:
         monotonic: Callable[[], float] = time.monotonic,
         refused: Callable[[str], bool] = lambda address: refuses(address, seconds=PROBE_SECONDS),
     ) -> None:
-        """`steady_for` returns how long this node's lease is unbroken, `refused` whether an address refuses
-        connections.
+        """`steady_for` returns the seconds of this node's unbroken lease.
+
+        `refused` returns whether an address refuses connections.
         """
         self._me = me
         self._timing = timing
