@@ -13,14 +13,14 @@ LEASE_EXPIRED = "database lease expired; retry"
 
 
 class Lease:
-    """A permission to act. This one never expires; where servers share a database, it must be renewed.
+    """A permission to act. This class never expires; its counterpart for servers on one database must be renewed.
 
     Thread-safe; no blocking.
     """
 
     @property
     def fd(self) -> int | None:
-        """A file with the time at which running tools must end, or None: 8 bytes, nanoseconds of CLOCK_MONOTONIC."""
+        """A file with the time when running tools must end (8 bytes, nanoseconds of CLOCK_MONOTONIC), or None."""
         return None
 
     def valid(self) -> bool:
@@ -36,7 +36,7 @@ class Node(Struct, frozen=True):
     """A server process, from its start to its end; after a restart it is another node."""
 
     incarnation: int
-    """The number of the node, never used again; 0 for a server that does not share its store."""
+    """The number of the node, which is never reused; 0 for a server that does not share its store."""
     name: str = ""
     address: str = ""
     version: str = ""
@@ -100,10 +100,8 @@ class Cluster:
     def place_of(self, directory: str) -> Node | None:
         """The other node that must serve requests about a directory, as the client wrote it; None: this one.
 
-        Blocks briefly.
-
-        Raises StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node has the workspace of
-        conversations there.
+        Blocks briefly. Raises StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node has the
+        workspace of conversations there.
         """
         return None
 
@@ -122,7 +120,7 @@ class Cluster:
         """Drop the remembered owner of a conversation, because it turned out to be wrong. Does not block."""
 
     def retire(self) -> None:
-        """Become the owner of no more conversations. Blocks. Raises StoreUnavailableError."""
+        """Stop taking ownership of conversations. Blocks. Raises StoreUnavailableError."""
 
     def drain(self) -> None:
         """Release all conversations, whose actors must have ended, and leave the cluster. Blocks.
@@ -142,7 +140,7 @@ EVERYTHING = "*"
 
 
 def directories_above(path: str) -> tuple[str, ...]:
-    """A directory and all directories above it, the innermost first; () if the path is not absolute."""
+    """A directory and all directories above it, innermost first; () if the path is not absolute."""
     if not path.startswith("/"):
         return ()
     found = ["/" + posixpath.normpath(path).lstrip("/")]
@@ -176,8 +174,8 @@ def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
 def label_of(path: str, me: Node, nodes: Iterable[Node]) -> str:
     """The workspace label of a new conversation on the node `me`; "" if the directory is in no workspace.
 
-    Raises Rejected (WORKING_DIRECTORY_INVALID) if only other nodes have the workspace. Then the client's path leads
-    there through a symbolic link: otherwise such a node would have got the call.
+    Raises Rejected (WORKING_DIRECTORY_INVALID) if only other nodes have the workspace. The client's path then leads
+    there through a symbolic link; otherwise, such a node would have got the call.
     """
     label = workspace_of(path, (each for node in nodes for each in node.labels))
     if has(me, label):

@@ -142,7 +142,7 @@ class EventBus(Protocol):
         ...
 
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
-        """End the watches of a deleted conversation. `record` is its last one, for a sub-agent its parent's."""
+        """End the watches of a deleted conversation. `record` is its last record or, for a sub-agent, its parent's."""
         ...
 
 
@@ -175,7 +175,7 @@ class ConversationDirectory(Protocol):
     def deliver(self, conversation_id: str, message: object) -> Future[Any] | None:
         """Put a message into the mailbox of the conversation's actor, starting an actor if there is none.
 
-        None while the server stops. Raises RuntimeError if no thread is left for an actor.
+        Returns None while the server is stopping. Raises RuntimeError if no thread is left for an actor.
         """
         ...
 

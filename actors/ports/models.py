@@ -23,7 +23,7 @@ from actors.ports.workspace import ImageView
 MAX_MODEL_RESPONSE_BYTES = 1 << 20
 
 
-# A model with a smaller context window than this, in tokens, gets a short system prompt and briefer tools.
+# A model with a smaller context window than this, in tokens, gets a short system prompt and short tool descriptions.
 SMALL_WINDOW = 16_384
 
 
@@ -43,7 +43,7 @@ class ModelInfo(Struct, frozen=True):
     images: bool = False
     """Whether requests contain images: the model accepts them, or may accept them."""
     images_assumed: bool = False
-    """Whether it is not known that the model takes images, but only assumed."""
+    """Whether it is only assumed, but not known, that the model accepts images."""
     known: bool = True
     """Whether the model's limits are known. If not, others are assumed (REQ-BED-022)."""
     lean: bool = False
@@ -76,7 +76,7 @@ class ToolSpec(Struct, frozen=True):
     It runs on the conversation's thread, in the unit of work that starts it, and once more if that fails.
     """
     tokens: int = 0
-    """The estimated tokens of its definition in a request; set here."""
+    """The estimated tokens of the tool's definition in a request; set by `__post_init__`."""
 
     def __post_init__(self) -> None:
         """Estimate the tokens once, since every request counts those of all its tools."""
@@ -89,7 +89,7 @@ class ToolSpec(Struct, frozen=True):
 
 
 def fixed_tokens(system: str, tools: Iterable[ToolSpec]) -> int:
-    """Estimate the tokens of what each request of a conversation begins with: the system prompt and the tools."""
+    """Estimate the tokens with which each request of a conversation begins: the system prompt and the tools."""
     return tokens_of(utf8_size(system)) + sum(tool.tokens for tool in tools)
 
 
@@ -105,7 +105,7 @@ class Purpose(StrEnum):
 
 
 class ModelRequest(Struct, frozen=True):
-    """One attempt of one model request."""
+    """One attempt at a model request."""
 
     conversation_id: str
     request_id: str
@@ -125,14 +125,14 @@ class ModelRequest(Struct, frozen=True):
     generation: Generation = Generation()
     """Settings such as the temperature; the model supports those that are set."""
     output: NativeOutput | None = None
-    """The schema that the provider must enforce for the run's last answer; None if there is none, or a tool gets the
+    """The schema that the provider must enforce for the run's last answer; None if there is none, or if a tool gets the
     output."""
     purpose: Purpose = Purpose.CONVERSATION
     """What the request is for. Only the demo model and telemetry use this field; providers do not get it."""
     counted_tokens: int = 0
     """The token count that the provider last reported for this conversation, answer included; 0 if none."""
     cache_key: str = ""
-    """The provider's key for cached prompts: a fork has its original's. "": the conversation's id."""
+    """The provider's key for cached prompts; a fork uses its original's. "" means the conversation's id."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -168,7 +168,7 @@ class ModelAnswer(Struct, frozen=True):
 
 
 class ModelFailedError(Exception):
-    """An attempt of a model request failed; the message is human-readable and contains no secret."""
+    """A model-request attempt failed; the message is human-readable and contains no secret."""
 
     def __init__(self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None) -> None:
         super().__init__(failure.message)
@@ -210,14 +210,14 @@ class Model(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """May change once, when the model's server states its limits, or when the provider refuses images."""
+        """The model's facts, which may change once its server states its limits or its provider refuses images."""
         ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """Make one request. Blocks until the answer is complete, on the thread of a model runner.
 
-        Raises ModelFailedError or ModelAbortedError, and what `view_of` raises, nothing else. A cancel shuts the socket
-        at once and ends the call soon, in every phase.
+        Raises only ModelFailedError, ModelAbortedError, and the errors of `view_of`. In every phase, a cancel shuts the
+        socket at once and soon ends the call.
         """
         ...
 
@@ -233,7 +233,7 @@ class ModelCatalog(Protocol):
     def get(self, name: str) -> Model | None:
         """The model with this name, never a substitute; None if no provider is known to serve it.
 
-        Before providers were asked, a model is known if only one can serve it.
+        Until the providers have been asked, a model is known if only one of them can serve it.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The records that the store keeps: conversations, their logs, accepted commands, attachments, and the audit trail.
 
-The audit trail tells who sent which command, and what decided about tool calls. Accepted commands are recorded in the
+The audit trail shows who sent which command, and what decided about tool calls. Accepted commands are recorded in the
 log of their conversation, and protected by its hash chain. Refused calls are stored separately. So are deletions,
 because the log is deleted together with the conversation. No entry contains messages, arguments or results.
 """
@@ -123,9 +123,9 @@ class AuditStore(Protocol):
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest separate entries, a few hundred at a time; 0: none is left.
+        """Delete a few hundred of the oldest separate entries; return their number, 0 if none is left to delete.
 
-        Those before `before` (ms since the epoch), and those beyond the latest `keep`.
+        Deletes those older than `before` (ms since the epoch), and those beyond the latest `keep`.
         """
         ...
 

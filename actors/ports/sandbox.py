@@ -1,4 +1,4 @@
-"""Starts the processes of tools, says what confines them, and what each principal is permitted."""
+"""The ports that start tools' processes and confine them, and the permissions of principals."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from actors.core.context import Mode
 
-# Files and directories in the working directory that stay read-only in workspace mode, beside `.git`, because editors
-# and git execute what is in them without asking. A setting can replace the list.
+# Files and directories in the working directory that stay read-only in workspace mode, like `.git`, because editors and
+# git execute their contents without asking. A setting can replace the list.
 WORKSPACE_PROTECTED = (
     *(".envrc", ".vscode", ".idea", "node_modules/.bin"),
     *(".husky", ".githooks", ".devcontainer", ".zed", ".cursor", ".claude", ".mcp.json"),
 )
 
-# Files and directories with people's keys and passwords, which no tool may read; a setting can change the list.
+# Files and directories with users' keys and passwords, which no tool may read; a setting can change the list.
 DENY_READ = (
     "~/.ssh", "~/.aws", "~/.azure", "~/.config/gcloud", "~/.config/gh", "~/.docker/config.json", "~/.git-credentials",
     "~/.gnupg", "~/.kube", "~/.local/share/keyrings", "~/.netrc", "~/.password-store",
@@ -68,18 +68,18 @@ class Launch(Struct, frozen=True):
     """The program and its arguments. With `python`, the source of a Python program and its arguments."""
     cwd: str
     env: Mapping[str, str]
-    """The complete environment, but for BEDROCK_CALL.
+    """The complete environment, except for BEDROCK_CALL.
 
-    Below unrestricted mode, HOME and TMPDIR are a private directory, removed at the end of the call, and with `cwd` in
-    workspace mode the only place to write.
+    Except in unrestricted mode, HOME and TMPDIR are a private directory, which is removed at the end of the call. It is
+    the only place where the program can write, apart from `cwd` in workspace mode.
     """
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
     python: bool = False
     """Whether argv[0] is Python source.
 
-    It runs in a restricted fork of the process that starts programs: faster than another interpreter, but all these
-    runs have the same memory layout.
+    It runs in a restricted fork of the process that starts programs. This is faster than starting an interpreter, but
+    all these runs have the same memory layout.
     """
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
@@ -87,7 +87,7 @@ class Launch(Struct, frozen=True):
     readable: tuple[str, ...] | None = None
     """What the program can read besides the system and its private directory; it then sees only its user's processes.
 
-    None: all that the server's user can.
+    None: everything that the server's user can read.
     """
     service: ServiceStreams | None = None
     """Set for a service, whose stderr alone counts as output. It is killed with its tree, at the latest when the server
@@ -110,7 +110,7 @@ class ProcessEnd(Struct, frozen=True):
     """The ids of the killed processes of the tree, in the server's PID namespace."""
     killed: bool = False
     leaked: bool = False
-    """Whether it could not be confirmed in time that all processes of the tree are dead."""
+    """Whether it could not be confirmed before the time limit that all processes of the tree are dead."""
     limit: str = ""
     """The limit that ended the program: "wall" (time), "processes", "memory", "lease" (of the database), or ""."""
 

@@ -222,7 +222,7 @@ def rewritten(condition: Condition, change: Callable[[Condition], Condition]) ->
 
 
 def leaves(condition: Condition) -> Iterator[Condition]:
-    """Yield the leaves of a condition: those conditions in it that have no parts."""
+    """Yield the leaves of a condition: the conditions in it that have no parts."""
     match condition:
         case Every(parts) | AnyOf(parts):
             for part in parts:
@@ -234,7 +234,7 @@ def leaves(condition: Condition) -> Iterator[Condition]:
 
 
 def conjuncts(condition: Condition) -> tuple[Condition, ...]:
-    """The conditions of which all must hold, from nested `Every` conditions too; otherwise the condition alone."""
+    """The conditions that must all hold, also from nested `Every` conditions; for others, the condition alone."""
     if isinstance(condition, Every):
         return tuple(part for each in condition.parts for part in conjuncts(each))
     return (condition,)
@@ -328,9 +328,9 @@ class ConversationReader(Protocol):
     ) -> Listed:
         """The next page of a list.
 
-        A page may have fewer than `limit` although there are more: a call looks at a bounded number of rows, unless the
-        list is ordered by title or contains all sub-agents. `after` is the `more` of the previous page; `skipped` gets
-        the id of each conversation whose row is unreadable.
+        A page may have fewer than `limit` conversations although more follow, because a call looks at a bounded number
+        of rows, unless the list is ordered by title or contains all sub-agents. `after` is the `more` of the previous
+        page; `skipped` gets the id of each conversation whose row is unreadable.
         """
         ...
 
@@ -341,7 +341,7 @@ class ConversationReader(Protocol):
     def messages(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[Message, ...]:
-        """The messages between two sequence numbers, both excluded; the latest first with `descending`."""
+        """The messages between two sequence numbers, both excluded; latest first with `descending`."""
         ...
 
     def message(self, conversation_id: str, message_id: str) -> Message | None: ...
@@ -359,7 +359,7 @@ class ConversationReader(Protocol):
         ...
 
     def spendings(self, since: int) -> tuple[records.Spending, ...]:
-        """What each principal spent per day, from the day `since` (in days since the epoch) on; in no order."""
+        """What each principal spent per day, from the day `since` (days since the epoch) on, in no particular order."""
         ...
 
     def stored_bytes(self, principal: str) -> int:
@@ -422,7 +422,7 @@ class ConversationWriter(Protocol):
         ...
 
     def put_spending(self, spending: records.Spending) -> None:
-        """Add spending that no commit of the (deleted) conversation can add. Raises StoreUnavailableError."""
+        """Add spending of a deleted conversation, which no commit can add. Raises StoreUnavailableError."""
         ...
 
     def delete(self, conversation_id: str, audit: records.AuditEntry | None = None) -> None:
@@ -498,15 +498,15 @@ class StoreMaintenance(Protocol):
     def load(self, conversation_id: str) -> records.ConversationRecord | None: ...
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """The conversations (not sub-agents) archived before `before` (ms), in order after the id `after`."""
+        """The conversations with more than `keep` events and rows from before `before` (ms), after the id `after`."""
         ...
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
         """Delete a few hundred of the oldest transitions; return their number, 0 if none is left to delete.
 
-        Their events precede `before_revision`, they are older than `older_than` (ms since the epoch), and the latest
-        event's stays. Raises StoreUnavailableError, NotOwnerError, or StoreDamagedError: transitions that fail
-        verification are kept.
+        Deletes only those that are older than `older_than` (ms since the epoch) and whose events precede
+        `before_revision`, never that of the latest event. Raises StoreUnavailableError, NotOwnerError, or
+        StoreDamagedError: transitions that fail verification are kept.
         """
         ...
 
@@ -519,7 +519,7 @@ class StoreMaintenance(Protocol):
         ...
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return at most `max_bytes`, but not `spare_bytes`, of free space to the file system; False if none."""
+        """Return up to `max_bytes` of free space to the file system, keeping `spare_bytes`; False if there is none."""
         ...
 
 

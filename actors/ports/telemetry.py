@@ -1,8 +1,8 @@
-"""The port for telemetry: the server reports its work through it, for logs, metrics and traces.
+"""The port for telemetry, through which the server reports its work for logs, metrics and traces.
 
-`Telemetry` itself observes nothing; observers are subclasses of it. The reported facts contain no contents (what
-people, models and tools said). Contents are passed in their own arguments; only traces use them, and only if the
-operator has enabled that. Thread-safe; no method raises, and only `close` blocks.
+`Telemetry` itself observes nothing; observers are subclasses of it. The reported facts contain no contents (texts from
+users, models and tools). Contents are passed in their own arguments; only traces use them, and only if the operator
+has enabled that. Thread-safe; no method raises, and only `close` blocks.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Run:
     started: set[str] = field(default_factory=set[str])
     """The ids of the tool calls that were started, or passed to a client."""
     waiting: dict[str, float] = field(default_factory=dict[str, float])
-    """Since when each tool call has been waiting for a client, by the id of the call."""
+    """When each tool call began to wait for a client, by the id of the call."""
 
 
 class AttemptStart(Struct, frozen=True, gc=False):
-    """One attempt of a model request, as reported when it begins."""
+    """A model-request attempt, as reported when it begins."""
 
     conversation: str
     request: str
@@ -136,13 +136,13 @@ class Telemetry:
     def recovered(
         self, record: ConversationRecord, run: str, calls: Iterable[ToolUse], events: Iterable[Durable]
     ) -> None:
-        """Observe that a conversation was loaded whose `run` an earlier process began, with these open calls.
+        """Observe the load of a conversation whose `run` an earlier process began, with these open calls.
 
-        `events` are what the recovery has changed.
+        `events` are the changes that the recovery made.
         """
 
     def attempt_began(self, attempt: AttemptStart) -> None:
-        """Observe the beginning of an attempt of a model request."""
+        """Observe the beginning of a model-request attempt."""
 
     def attempt_ended(
         self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None

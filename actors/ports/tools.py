@@ -37,7 +37,7 @@ class SubAgentsRefusedError(Exception):
         self.reason = reason
 
     def place(self, names: Mapping[str, str]) -> str:
-        """The path of the invalid field, such as "tasks[2].model", with the names that `names` maps."""
+        """The path of the invalid field, such as "tasks[2].model"; `names` maps fields to different names."""
         task = "tasks" if self.index is None else f"tasks[{self.index}]"
         name = names.get(self.field, self.field)
         return f"{task}.{name}" if name else task
@@ -72,7 +72,7 @@ class PersonAnswer(Struct, frozen=True):
 
 
 class TooManyQuestionsError(Exception):
-    """A tool call asks people more questions than allowed; the message is sent to the MCP server that asks."""
+    """A tool call asks more questions than allowed; the message is sent to the MCP server that asks."""
 
 
 def ignore_job(_job: BackgroundJob) -> None:
@@ -102,7 +102,8 @@ class ToolContext(Struct, frozen=True):
     track: Callable[[RunningProcess], Callable[[], bool]]
     """Registers each process for cancellation directly after its start.
 
-    Returns a function that releases it, so that it may outlive the call; False if a cancel has killed it before.
+    Returns a function that releases the process, so that it may outlive the call; that function returns False if a
+    cancel has already killed the process.
     """
     reaped: Callable[[tuple[int, ...]], None]
     """Reports the ids of killed processes. Call it with `ProcessEnd.reaped` of every program that has ended."""
@@ -139,7 +140,7 @@ class ToolOutput(Struct, frozen=True):
     is_error: bool = False
     images: tuple[Image, ...] = ()
     display: str = ""
-    """JSON for display to people; "" if there is none."""
+    """JSON for display to users; "" if there is none."""
     agents: tuple[AgentTask, ...] = ()
     """The sub-agents to start; if there are any, their reports become the result instead of `text`."""
     ended_job: str = ""
@@ -163,13 +164,13 @@ def parse_arguments(name: str, raw: str) -> dict[str, Any]:
 
 
 def object_schema(required: Sequence[str], /, **properties: Any) -> dict[str, Any]:
-    """The JSON schema of an object that has no other properties than these."""
+    """The JSON schema of an object that has no properties other than these."""
     head = {"type": "object", "required": [*required]} if required else {"type": "object"}
     return {**head, "properties": properties, "additionalProperties": False}
 
 
 def input_misfit(name: str, problem: str) -> str:
-    """The error text that answers a call of the tool `name` whose input does not match the schema."""
+    """The error text that answers a call to the tool `name` whose input does not match the schema."""
     return f"The input of {name} does not match its schema: {problem}. Nothing was run."
 
 
@@ -196,7 +197,7 @@ class Tool(Protocol):
     def spec(self) -> ToolSpec: ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Run the tool, on its own thread, or if instant on the conversation's.
+        """Run the tool: on its own thread or, if it is instant, on the conversation's.
 
         Its own failures are outputs with `is_error`. Raises ToolTransientError or SandboxUnavailableError; anything
         else is a bug and becomes an error result.
@@ -220,19 +221,19 @@ class Toolbox(Protocol):
     def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
         """The commands and paths of a call, for approval rules.
 
-        May block: reads symbolic links, with `within` only there.
+        May block, because it reads symbolic links; if `within` is given, only in these directories.
         """
         ...
 
     def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-        """A rule with its command split into words and its links resolved, with `within` only there. May block.
+        """A rule with its command split into words and its links resolved (only in `within`, if given). May block.
 
         Raises InvalidApprovalRuleError.
         """
         ...
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """The running jobs in the order of their start, with `wider_than` those with more rights than that mode.
+        """The running jobs in the order of their start; with `wider_than`, those with more rights than that mode.
 
         Killed jobs are left out, even before their processes have ended.
         """
@@ -282,7 +283,7 @@ class McpServerStatus(Struct, frozen=True):
 
 
 class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A login of the operator to an MCP server: OAuth tokens, and how they are renewed. Never shown."""
+    """The operator's login to an MCP server: OAuth tokens, and how they are renewed. Never shown."""
 
     id: str
     url: str
@@ -416,7 +417,7 @@ class McpServers(Protocol):
         ...
 
     def end_outdated(self, record: ConversationRecord) -> None:
-        """End the programs of these servers. The next call of a server's tool starts it again, in the new mode."""
+        """End the programs of the `outdated` servers. The next call to a server's tool restarts it, in the new mode."""
         ...
 
     def wider_than(self, conversation_id: str, mode: Mode) -> tuple[str, ...]:
@@ -437,8 +438,9 @@ class McpServers(Protocol):
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
         """The status of each server of the operator, in the order of the settings.
 
-        For a principal who may read only some directories, in its own conversations, because a program may fail there
-        and work elsewhere; otherwise, and for "", in those of unrestricted principals.
+        For a principal that may read only some directories, this is the status in its own conversations, because a
+        program may fail there and work elsewhere. For other principals and "", it is the status in the conversations of
+        unrestricted principals.
         """
         ...
 

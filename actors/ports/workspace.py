@@ -22,9 +22,9 @@ class GitState(Struct, frozen=True):
 
     root: str
     branch: str = ""
-    """The name of the branch; "" with a detached HEAD, too."""
+    """The name of the branch; also "" with a detached HEAD."""
     commit: str = ""
-    """The abbreviated hash of the commit; "" before the first commit, too."""
+    """The abbreviated hash of the commit; also "" before the first commit."""
 
 
 class Instructions(Struct, frozen=True):
@@ -67,16 +67,17 @@ class Workspace(Protocol):
     """The directories in which conversations work. Thread-safe; reads the disk."""
 
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
-        """The real path of an existing directory, with `within` in one of these.
+        """The real path of an existing directory, which must be in one of those in `within`, if given.
 
-        Raises ValueError with a message for people, which reveals nothing about other directories.
+        Raises ValueError with a message for users, which reveals nothing about other directories.
         """
         ...
 
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
         """List a directory; "" stands for the first of `within`, or the home of the server's user.
 
-        The server's own files and links out of `within` are left out. Raises ValueError with a message for people.
+        The server's own files, and links that lead out of `within`, are left out. Raises ValueError with a message for
+        users.
         """
         ...
 
@@ -85,7 +86,7 @@ class Workspace(Protocol):
         ...
 
 
-# Waits for the principal's turn to decode, and holds it in the context; yields False if the token is cancelled before.
+# Waits for the principal's turn to decode, and holds it in the context; yields False if the token is cancelled first.
 Turn: TypeAlias = "Callable[[str, CancelToken], AbstractContextManager[bool]]"
 
 # The maximum size in bytes of an image file that is uploaded or read.

@@ -58,7 +58,7 @@ class EffectExecutor:
         self._tool_runner: ActorRef[ToolRunner] | None = None
         # The call that was sent to the tool runner last; None once it and its processes have ended.
         self._last_call: RunTool | None = None
-        # The timers for answers: to a client tool call, or to the questions that a running tool call asks people.
+        # The timers for answers: to a client tool call, or to the questions that a running tool call asks users.
         self._deadlines: list[Timer] = []
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
@@ -121,9 +121,9 @@ class EffectExecutor:
     def compute(
         self, call: effects.ExecuteTool, record: ConversationRecord, context: ConvContext
     ) -> events.ToolComplete | None:
-        """The outcome of a call of an instant tool; None if the call must be performed as an effect instead.
+        """The outcome of a call to an instant tool; None if the call must be performed as an effect instead.
 
-        This includes calls of a cancelled run, which must end as cancelled.
+        The latter includes calls in a cancelled run, which must end as cancelled.
         """
         return None if live_run(record) == self._cancelled_run else computed(self._services, call, record, context)
 
@@ -149,7 +149,7 @@ class EffectExecutor:
             self._last_call = None
 
     def stop_everything(self) -> None:
-        """Cancel the model request, the running tool and the sub-agents, without waiting for their end. Idempotent."""
+        """Cancel the model request, the running tool and the sub-agents, without waiting for them. Idempotent."""
         self._requests.abort()
         if self.in_flight is not None:
             self.in_flight.token.cancel()
@@ -164,11 +164,11 @@ class EffectExecutor:
                 self._tool_runner.stop(block=False)
 
     def committed(self, record: ConversationRecord, context: ConvContext, messages: Sequence[Message]) -> None:
-        """Tell the model requests what was committed and published."""
+        """Pass committed and published changes on to `ModelRequests`."""
         self._requests.committed(record, context, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Kill the background jobs, or with `wider_than` those with more rights than that mode; return their handles.
+        """Kill the background jobs or, with `wider_than`, those with more rights than that mode; return their handles.
 
         The conversation's actor gets a JobExited for each.
         """

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 # How often a request for a summary is made shorter, each time by half, if the provider finds it too long.
 MAX_SUMMARY_REFUSALS = 3
 
-# In milliseconds; a cancelled request's runner is replaced after that. Only name resolution, which nothing interrupts,
-# takes longer.
+# The milliseconds after which the runner of a cancelled request is replaced. Only name resolution, which nothing can
+# interrupt, takes longer.
 ABORT_MS = 50
 
 
@@ -47,12 +47,11 @@ class LlmRequest:
     find: Callable[[], ports.Model]
     """Finds the model, if necessary by asking providers. Raises ModelFailedError."""
     build: Callable[[ports.Model, int], ports.ModelRequest]
-    """Builds the request, shorter each time that the provider has refused it. Raises StoreError or
-    ImagesUnavailableError."""
+    """Builds the request, shorter after each refusal by the provider. Raises StoreError or ImagesUnavailableError."""
     check_calls: Callable[[tuple[Content, ...], tuple[ports.ToolSpec, ...]], tuple[Content, ...]]
     """Returns the answer's content with calls that can be carried out, given the tools of the request."""
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
-    """Returns the commands and paths that each call of the answer concerns."""
+    """Returns the commands and paths that each call in the answer concerns."""
     max_refusals: int
     """How often the request is made shorter and sent again if the provider finds it too long."""
     output_schema: str
@@ -65,9 +64,9 @@ class LlmRequest:
     on_end: Callable[[], None]
     """Called when the attempt is over."""
     unclaimed: Callable[[Usage], None]
-    """Called with the tokens used by an attempt whose outcome no actor accepted, because the conversation's stopped."""
+    """Called with the tokens of an attempt whose outcome no actor accepted, because the conversation's has stopped."""
     queued_at: int
-    """When it was put in line for a slot, in ms since the epoch."""
+    """When the attempt began to wait for a slot, in ms since the epoch."""
     waited_ms: int = 0
     ended: bool = False
     """Whether the attempt is over, or will never begin."""
@@ -132,7 +131,7 @@ class Attempt:
         return (EffectOutcome(start),) if start is not None else ()
 
     def _report(self, event: LlmResponse | LlmError | LlmAborted) -> None:
-        """Send the outcome, together with the start if that still waits, so that one commit stores both."""
+        """Send the outcome, together with the stream's start if that is unsent, so that one commit stores both."""
         if self._request.cancel.cancelled:
             told = tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
         else:
@@ -171,7 +170,7 @@ class Attempt:
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
 
     def _ask(self, model: ports.Model) -> tuple[ports.ModelRequest, ports.ModelAnswer, int]:
-        """The request, its answer, and how often it was made shorter. Raises what `build` and `respond` raise."""
+        """The request, its answer, and how often the request was shortened. Raises what `build` and `respond` raise."""
         request, refused = self._request, 0
         built = request.build(model, refused)
         while True:
@@ -286,7 +285,7 @@ class ModelRequests:
             self._current.window.published(record, context)
 
     def _launch(self, request: LlmRequest) -> bool:
-        """Send the runner an attempt whose turn has come; return whether it got it. Thread-safe."""
+        """Send the runner an attempt whose turn has come; return whether the runner got it. Thread-safe."""
         request.waited_ms = max(0, self._services.clock.now_ms() - request.queued_at)
         if full := self._admission.acquire():
             self._refuse(request, resource_failure(full))
@@ -300,7 +299,7 @@ class ModelRequests:
         return True
 
     def _send(self, request: LlmRequest) -> None:
-        """Send the runner an attempt; start it if there is none. Raises RuntimeError if no thread can be started."""
+        """Send an attempt to the runner, which is started if necessary. Raises RuntimeError if no thread can be."""
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the conversation has stopped")
@@ -309,7 +308,7 @@ class ModelRequests:
                 self._runner.tell(request)
 
     def replace_runner(self, request: object) -> None:
-        """Replace the runner if this cancelled attempt still occupies it. Its thread ends as soon as it is back."""
+        """Replace the runner if this cancelled attempt still occupies it. Its thread ends once the attempt returns."""
         if not isinstance(request, LlmRequest) or request.ended:
             return
         with self._lock:
@@ -355,8 +354,8 @@ class ModelRequests:
     def _on_end(self, record: ports.ConversationRecord) -> None:
         """Release the slots. Called on the runner's thread.
 
-        A cancelled request may end after the conversation was dropped from the models' caches, and fill them again; so
-        it is dropped once more.
+        A cancelled request may end after the conversation was dropped from the models' caches, and fill them again. The
+        conversation is therefore dropped once more.
         """
         self._admission.release()
         self._services.quotas.model_slots.release(record.principal)

@@ -1,4 +1,4 @@
-"""Finds the models that a command names, builds the requests to them from the history, and sends these.
+"""Finds the models that a command names, builds the requests to them from the history, and sends the requests.
 
 If a model is unknown, providers are asked which models they have before the actor gets the command.
 """
@@ -30,7 +30,7 @@ def learn_models(services: Services, names: Iterable[str], cancel: ports.CancelT
 
 
 def find_model(services: Services, name: str, principal: str, cancel: ports.CancelToken) -> ports.Model:
-    """The model, with its limits, for which providers are asked if necessary. Blocks. Raises ModelFailedError.
+    """The model with its limits; providers are asked for these if necessary. Blocks. Raises ModelFailedError.
 
     The principal's permission is checked again: it may have changed since the model was chosen.
     """
@@ -54,7 +54,7 @@ def respond(
     sink: ports.ModelSink,
     cancel: ports.CancelToken,
 ) -> ports.ModelAnswer:
-    """Make one attempt of a model request, and report it to telemetry. Raises what `Model.respond` raises."""
+    """Make one attempt at a model request, and report it to telemetry. Raises what `Model.respond` raises."""
     attempt = AttemptStart(
         conversation=request.conversation_id.partition(":")[0],  # side queries, e.g. for a title, append ":PURPOSE"
         request=request.request_id,

@@ -2,7 +2,7 @@
 
 The runner never blocks: a tool runs on a separate thread, which ends with the tool. An outcome is reported for every
 call, even after a bug, because the conversation would otherwise wait forever. A running call keeps the rights with
-which it began, and may ask people questions.
+which it began, and may ask users questions.
 
 A call that only computes needs no runner: `computed` returns its outcome at once.
 """
@@ -48,12 +48,12 @@ class RunTool:
     context: ConvContext
     cancel: ports.CancelToken
     rights: ToolRights
-    """Provides the mode when the call starts, which may be long after this message: it waits for killed processes."""
+    """Provides the mode when the call starts; that may be much later, because the call waits for killed processes."""
 
 
 @dataclass(frozen=True)
 class EndTools:
-    """Message to a tool runner: kill the running call, and report ToolsEnded once none is left."""
+    """Message to a tool runner: kill the running call, and report ToolsEnded once no call is left."""
 
 
 Identity = tuple[str, int]
@@ -81,7 +81,7 @@ class Execution:
 
 
 class ToolRunner(Actor):
-    """Runs the tool calls of one conversation one after the other, each once the killed one's processes have ended."""
+    """Runs the tool calls of one conversation one by one, each once the processes of a killed call have ended."""
 
     def __init__(self, services: Services, owner: ActorRef[Any], side_queries: SideQueries) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class ToolRunner(Actor):
             tell(self._owner, ToolsEnded(self._last_call))
 
     def on_fault(self, message: Any, error: BaseException) -> BaseException:
-        """Handle an exception of `receive`, which is a bug: kill the calls, and report them as failed."""
+        """Handle an exception from `receive`, which is a bug: kill the calls, and report them as failed."""
         super().on_fault(message, error)
         for execution in self._executions.values():
             execution.run.cancel.cancel()
@@ -291,10 +291,10 @@ class ToolRunner(Actor):
 def computed(
     services: Services, call: ExecuteTool, record: ports.ConversationRecord, context: ConvContext
 ) -> events.ToolComplete | None:
-    """The outcome of a call of an instant tool; None for others, or if the call cannot be computed.
+    """The outcome of a call to an instant tool; None for other tools, or if the call cannot be computed.
 
-    The same call always has the same outcome, at the time of the event before it: if a commit that failed was written,
-    it is recognised by its rows when it is tried again.
+    The same call always has the same outcome, with the time of the event before it. If a commit was written although it
+    seemed to fail, it is therefore recognised by its rows when it is retried.
     """
     tool = services.toolbox.get(call.name)
     if tool is None or not tool.spec.instant or services.mcp.tool(call.name, record.id) is not None:
@@ -396,7 +396,7 @@ class ToolRights:
             )
 
     def cancel(self, tool_use_ids: Iterable[str]) -> None:
-        """Kill those of these calls that are running; each will report that it was aborted."""
+        """Kill those of the calls that are running; each will report that it was aborted."""
         with self._lock:
             tokens = [self._calls[tool_use_id][1] for tool_use_id in tool_use_ids if tool_use_id in self._calls]
         for token in tokens:

@@ -39,7 +39,7 @@ class Request:
 
 
 class ActorFuture(pykka.Future[Any]):
-    """The future of `ActorRef.ask`, made of a standard one, because pykka's have neither callbacks nor a cancel."""
+    """The future that `ActorRef.ask` returns: it wraps a standard one, since pykka's has no callbacks and no cancel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class ActorFuture(pykka.Future[Any]):
         """Ready for `asyncio.wrap_future`. If it is cancelled before the actor has begun, the request is dropped."""
 
     def set(self, value: Any = None) -> None:
-        """Set the answer. If `value` is a standard future, its result becomes the answer as soon as it has one."""
+        """Set the answer. If `value` is a standard future, its result becomes the answer once it is available."""
         if self.future.cancelled():  # a request that runs although its sender no longer waits
             return
         if isinstance(value, Future):
@@ -70,8 +70,8 @@ class ActorFuture(pykka.Future[Any]):
 class Mailbox:
     """pykka's inbox with an urgent lane, which is emptied first, and a normal one; each is FIFO.
 
-    pykka's stop message, always the last one, closes the mailbox: pykka alone drops what is behind it. Call `get` and
-    `get_if` only on the actor's thread; the rest is thread-safe.
+    pykka's stop message, always the last one, closes the mailbox; pykka's own inbox would lose later messages. Call
+    `get` and `get_if` only on the actor's thread; the rest is thread-safe.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Mailbox:
             return not (self._urgent or self._normal)
 
     def close_if_empty(self) -> bool:
-        """Stop the actor unless a message waits; return whether it stops. So an idle actor loses no message."""
+        """Stop the actor unless a message waits; return whether it stops. An idle actor thus loses no message."""
         with self._lock:
             if self._urgent or self._normal or self.closed:
                 return False
@@ -186,7 +186,7 @@ class Actor(pykka.ThreadingActor):
         raise NotImplementedError
 
     def on_fault(self, message: Any, error: BaseException) -> BaseException:
-        """Handle an exception of `receive`, and return the error for the sender. Called on the actor's thread."""
+        """Handle an exception from `receive`, and return the error for the sender. Called on the actor's thread."""
         log.error("unexpected fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
         return error
 
@@ -249,7 +249,7 @@ def forward(source: Future[Any], target: Future[Any]) -> None:
 
 
 def _is_wanted(envelope: Envelope[Any]) -> bool:
-    """Whether to deliver a message; False for a cancelled request. From now on it can no longer be cancelled."""
+    """Whether to deliver a message; False for a cancelled request. A delivered request can no longer be cancelled."""
     answer = cast("ActorFuture | None", envelope.reply_to)
     if answer is None or answer.future.set_running_or_notify_cancel():
         return True

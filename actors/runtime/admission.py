@@ -72,7 +72,7 @@ class Admission:
         return self._in_flight
 
     def acquire(self) -> str:
-        """Admit one request until `release`. The reason for a refusal, without a period; "" if admitted."""
+        """Admit one request until `release`. Returns the reason for a refusal, without a period; "" if admitted."""
         with self._lock:
             if self._in_flight == self.limit:
                 return f"{self.limit:,} model requests are in flight on this server, its limit"
@@ -97,8 +97,8 @@ class SlotRequest:
 class FairSlots:
     """Slots with a total limit and a limit for each principal. Thread-safe.
 
-    A free slot goes to the principal that has waited longest since it last got one, and there to the oldest request. So
-    a thousand waiting requests delay another principal by only one turn.
+    A free slot goes to the principal that has waited longest since it last got one, and there to the oldest request. A
+    thousand waiting requests therefore delay another principal by only one turn.
     """
 
     def __init__(self, limit: int = 0, limit_of: Callable[[str], int] = lambda _principal: 0) -> None:
@@ -214,18 +214,18 @@ class FairSlots:
 
 # From this many model requests in flight on, answers are read with pauses.
 MANY_STREAMS = 20
-# The interval between two reads of one answer, in seconds: people hardly see whether text comes more often.
+# The interval between two reads of one answer, in seconds: users hardly notice if text comes more often.
 READ_INTERVAL = 0.1
-# How many reads without text follow one another without pauses: what opens an answer must not delay its first text.
+# How many reads without text may follow one another without pauses, so that the opening does not delay the first text.
 OPENING_READS = 8
 
 
 class ReadPace:
     """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Not thread-safe.
 
-    With few requests in flight there are no pauses, nor before the first text; data that arrives during a pause waits
-    in the socket. Principals share the reads: `pressure` is the number of requests of this answer's principal times the
-    principals that have any. `cancel` ends a pause.
+    There are no pauses while few requests are in flight, or before the first text; data that arrives during a pause
+    waits in the socket. Principals share the reads: `pressure` is the number of requests of this answer's principal,
+    times the number of principals that have any. `cancel` ends a pause.
     """
 
     def __init__(self, clock: Clock, pressure: Callable[[], int], cancel: CancelToken) -> None:

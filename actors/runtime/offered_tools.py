@@ -1,7 +1,7 @@
 """Tools that are neither built in nor from MCP servers: client tools, and submit_output for runs with an output schema.
 
 A client tool is executed by a client, not by the server. This module decides how models are offered these tools,
-checks the input of their calls, and checks the settings of generation that a model supports (reasoning effort,
+checks the input of their calls, and checks that a model supports the requested generation settings (reasoning effort,
 temperature, answer length). Thread-safe; no provider is contacted.
 """
 
@@ -41,7 +41,7 @@ _SPELLED = re.compile(r'"\s*(-?\d[\d.e+-]*|true|false)\s*"', re.IGNORECASE)
 _SENTENCES = re.compile(r"(.*?[.](?=\s+[^a-z]|\s*$)){1,2}")
 # Matches where the first clause of a parameter's description ends.
 _CLAUSE_END = re.compile(r"(?<=[^.])[.;](?=\s|$)| \(")
-# The keywords of JSON Schema that limit sizes, those whose value is any JSON, and those that have schemas by name.
+# The JSON Schema keywords that limit sizes, those whose value is any JSON, and those that contain named schemas.
 _BOUNDS = frozenset({
     "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "additionalProperties",
 })  # fmt: skip
@@ -63,7 +63,7 @@ def spec_of(tool: ClientTool) -> ToolSpec:
 
 
 def for_model(model: ModelInfo, offered: tuple[ToolSpec, ...], mode: Mode | None) -> tuple[ToolSpec, ...]:
-    """The offered tools for this model: a slow one gets the essential ones, a small window short descriptions."""
+    """The offered tools for this model: only essential ones if it is slow, briefly described if its window is small."""
     specs = (spec for spec in offered if spec.traits.offered_in(mode) and (spec.essential or not model.lean))
     return tuple(brief(spec) if model.small and not spec.traits.client else spec for spec in specs)
 
@@ -137,7 +137,7 @@ def _read_scalars(given: str, spec: ToolSpec) -> tuple[str, list[str]]:
 
 
 def _resolve_name(name: str, names: Container[str]) -> str:
-    """The tool's name without blanks and namespaces around it ("functions.bash"); "" if it may be several."""
+    """The tool's name without blanks and namespaces around it ("functions.bash"); "" if several tools match."""
     parts = [part.strip() for part in _NAMESPACE.split(name.strip())]
     path = "__".join(parts)
     last = "" if parts[0] == "mcp" else parts[-1]
@@ -185,7 +185,7 @@ def check_generation(wanted: Generation, model: ModelInfo) -> None:
 
 
 def supported(wanted: Generation, model: ModelInfo) -> Generation:
-    """`wanted` as far as the model supports it: its provider may have reported other abilities since."""
+    """The part of `wanted` that the model supports: its provider may have reported other abilities since."""
     return Generation(
         wanted.reasoning_effort if wanted.reasoning_effort in model.reasoning_efforts else None,
         wanted.temperature if model.temperature else None,

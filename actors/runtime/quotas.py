@@ -28,13 +28,13 @@ Limits = Mapping["Quota", int]
 
 class Quota(StrEnum):
     CONCURRENT_RUNS = "concurrent_runs"
-    """Runs at the same time, with their sub-agents."""
+    """Concurrent runs; sub-agents count as part of their parent's run."""
     CONCURRENT_MODEL_REQUESTS = "concurrent_model_requests"
     """Concurrent model requests of runs and sub-agents. Further requests wait for their turn."""
     STREAMS = "streams"
-    """Open streams at the same time; calls that wait, such as for the end of a run, included."""
+    """Concurrently open streams, including waiting calls, such as those that wait for the end of a run."""
     CALLS_PER_SECOND = "calls_per_second"
-    """Calls per second; unused ones carry over, at most twice as many at once."""
+    """Calls per second; unused ones carry over, so that up to twice as many can be made at once."""
     STORED_BYTES = "stored_bytes"
     """Bytes of messages, images, instructions and client tools; for all principals together, the size of the
     database."""

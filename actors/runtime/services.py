@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_MODEL_WINDOW = 8_192
 
 
-# Easy to tell apart; as 256 is a multiple of 32, a random byte selects each equally often.
+# Characters that are easy to tell apart; because there are 32, a random byte selects each equally often.
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
 _NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
@@ -152,7 +152,7 @@ class AgentLimits:
     file_bytes: int = 64 * 1024
     """The maximum bytes of a sub-agent's files together.
 
-    They also have at most as many bytes as the usable window has tokens: about a quarter of it.
+    They also have at most as many bytes as the usable window has tokens, and so fill about a quarter of it.
     """
 
 
@@ -346,7 +346,7 @@ def tool_for(services: Services, context: ConvContext, name: str, given: str) ->
 def with_refusals(
     services: Services, record: ports.ConversationRecord, content: tuple[Content, ...]
 ) -> tuple[Content, ...]:
-    """An answer's content with `bad_input` set in calls of the server's tools that cannot run."""
+    """An answer's content with `bad_input` set in those calls to the server's tools that cannot run."""
     if not tool_uses(content):
         return content
     context = services.context_of(record)

@@ -297,8 +297,9 @@ def opened_store(
 ) -> tuple[OpenedStore, Cluster]:
     """Open the store, and join the cluster if any; closing `opened` undoes both.
 
-    `active` returns the number of conversations with an actor; `written` is called after each transaction with its
-    changes and seconds (None: no metrics). Raises ConfigError, CannotStartError, DataDirectoryBusyError or StoreError.
+    `active` returns the number of conversations with an actor; `written` is called after each transaction with the
+    number of changes and the duration in seconds (None: no metrics). Raises ConfigError, CannotStartError,
+    DataDirectoryBusyError or StoreError.
     """
     if config.database:
         return _shared(config, opened, active, written)
@@ -345,8 +346,8 @@ def check_postgres(config: Config) -> None:
 def own_address(config: Config) -> str:
     """The address under which this server registers.
 
-    Without `[cluster]` it is a placeholder without a listener, from which the next server with this data directory
-    recognises that its predecessor is gone.
+    Without `[cluster]`, this is a placeholder at which nothing listens. The next server with this data directory
+    recognises from it that its predecessor is gone.
     """
     return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address
 
@@ -382,7 +383,7 @@ def check_workspaces(settings: ClusterSettings) -> None:
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
-    """Leave the cluster immediately if the server cannot start, or others would wait for this node's lease."""
+    """Leave the cluster immediately if the server cannot start; others would otherwise wait for this node's lease."""
     if isinstance(error, CannotStartError | ConfigError):
         with suppress(StoreError):
             cluster.drain()

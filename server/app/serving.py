@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CROWDED_SECONDS = 5.0
-# A new warning is possible once the open files are below this share of the number that causes a warning.
+# A new warning becomes possible once the number of open files falls below this share of the warning threshold.
 CALM = 0.9
 
 
 async def warn_when_crowded(connections: int, count: Callable[[], int] = machine.open_files) -> None:
-    """Log a warning whenever as many files are open as an address accepts `connections`."""
+    """Log a warning whenever the number of open files reaches `connections`, the most that an address accepts."""
     crowded = False
     while True:
         files = count()
@@ -93,9 +93,9 @@ def _give_up(seconds: float) -> None:
     os._exit(1)
 
 
-# After this, the process exits anyway, and the next start recovers all conversations.
+# After this many seconds, the process exits anyway, and the next start recovers all conversations.
 STOP_SECONDS = 15.0
-# How long the "ready" line waits until an earlier server's conversations are idle.
+# How many seconds the "ready" line waits for an earlier server's conversations to become idle.
 WAKING_SECONDS = 30.0
 
 GOES_ON = b"bedrock goes on\n"
@@ -114,9 +114,9 @@ def run(
 ) -> None:
     """Serve until a signal requests the shutdown; call `announce` with a line once the server is ready.
 
-    `report` comes from `probing`, None to probe now. With `until_eof`, the server also stops when its standard input
-    ends, because the program that started it has ended; with `until_unused`, once no client is connected and no run
-    open after that. Raises CannotStartError or ConfigError.
+    `report` comes from `probing`; None: probe now. With `until_eof`, the server also stops when its standard input
+    ends, because the program that started it has ended; with `until_unused`, it then first waits until no client is
+    connected and no run is open. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config, report) as wired:
         try:
@@ -298,7 +298,7 @@ async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyn
 
 
 def _leave(step: Callable[[], None]) -> None:
-    """Run one step of leaving the cluster; log a failure; others then take over when this node's lease ends."""
+    """Run one step of leaving the cluster; log a failure, after which others take over when this node's lease ends."""
     try:
         step()
     except StoreError as error:

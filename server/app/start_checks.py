@@ -146,7 +146,7 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 
 
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
-    """Why a server with the settings `here` would not start beside `node`, and a remedy; "" if it would."""
+    """Why a server with the settings `here` would not start alongside `node`, and a remedy; "" if it would start."""
     if here is None:
         return "A server here would refuse to start: to share a database, each needs a [cluster] table."
     if node.address.startswith("unix:"):

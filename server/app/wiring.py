@@ -78,7 +78,7 @@ class Wiring:
 def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generator[Wiring]:
     """Open all adapters and connect them; close everything when the `with` block ends.
 
-    `report` comes from `probing`, None to probe now. Raises CannotStartError or ConfigError.
+    `report` comes from `probing`; None: probe now. Raises CannotStartError or ConfigError.
     """
     with ExitStack() as opened:
         tool_cpus = adapters.pinned(config, opened)
@@ -157,7 +157,7 @@ class _Tools(NamedTuple):
 def _tools(
     config: Config, report: Future[SandboxReport], opened: ExitStack, data: _Data, cpus: frozenset[int] | None
 ) -> _Tools:
-    """Open sandbox and MCP servers; tools may use `cpus`, None for all. Raises CannotStartError or ConfigError."""
+    """Open sandbox and MCP servers; tools may use `cpus` (None: all). Raises CannotStartError or ConfigError."""
     sandbox = adapters.tool_sandbox(config, report, data.socket, cpus=cpus, lease=data.cluster.lease)
     opened.callback(sandbox.close)
     mcp = adapters.mcp_servers(config, sandbox, data.authentication.permissions)

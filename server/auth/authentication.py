@@ -89,7 +89,7 @@ class ClientCertificates:
         """The caller on a connection; None if the call must be refused. `by_token` is the token's caller.
 
         A principal's certificate is accepted alone or with a token of the same principal, until it expires, even on an
-        open connection. A certificate of no known principal, such as a gateway's, is ignored.
+        open connection. A certificate that belongs to no known principal, such as a gateway's, is ignored.
         """
         shown = [found for each in connection.get(CERTIFICATE, ()) if (found := certificate_details(each)) is not None]
         known = (self._principals.get(name) for each in shown for name in each.names)

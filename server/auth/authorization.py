@@ -58,7 +58,8 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 1.0
 # The length in seconds of the period in which equal refusals are counted as one entry.
 WINDOW_SECONDS = 60.0
-# Different refusals per period, of all callers and of one principal; all callers without a token count as one.
+# The maximum number of different refusals per period, of all callers and of one principal; all callers without a token
+# count as one.
 MOST, MOST_OF_ONE = 600, 100
 RETRY_SECONDS = 5.0
 
@@ -86,7 +87,7 @@ class Refusals:
         self._closed = False
 
     def note(self, origin: CommandOrigin, conversation: str, reason: str) -> None:
-        """Record a refused call. `conversation` is the id of an existing conversation; "" for calls about none."""
+        """Record a refused call. `conversation` is the id of an existing conversation; "" if the call concerns none."""
         if self._closed:
             return
         if self._window is None:

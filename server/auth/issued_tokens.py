@@ -280,7 +280,7 @@ def _unproven(part: bytes) -> dict[str, Any]:
 
 
 def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | None:
-    """The caller of verified claims; None without a principal or role. `token` is for `Caller.token`."""
+    """The caller that verified claims identify; None without a principal or role. `token` is for `Caller.token`."""
     said, ends = claim(claims, issuer.table.principal_claim), claims["exp"]
     if not isinstance(said, str) or not isinstance(ends, int | float) or not 0 < ends <= LAST_SECOND:
         return None

@@ -30,7 +30,7 @@ SYSTEM = ("/proc/", "/sys/", "/dev/")
 
 
 class Role(StrEnum):
-    """A caller's rights to the conversations of its principal. Each role includes the roles before it."""
+    """A caller's rights in the conversations of its principal. Each role includes the roles before it."""
 
     READER = "reader"
     """May read and watch conversations."""
@@ -107,7 +107,7 @@ class PrincipalTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def principals_from_tables(tables: Mapping[str, PrincipalTable]) -> dict[str, Principal]:
-    """Raises ValueError with a message such as "principals.NAME.roots: why"."""
+    """The principals, by name. Raises ValueError with a message such as "principals.NAME.roots: why"."""
     if LOCAL in tables:
         raise ValueError(f"principals.{LOCAL}: this is the server's own user; choose another name")
     return {name: principal_of(f"principals.{name}", name, table) for name, table in tables.items()}
@@ -244,7 +244,7 @@ class Issuer(Struct, frozen=True):
 
 
 def issuers_from_tables(tables: Mapping[str, IssuerTable], principals: Mapping[str, Principal]) -> dict[str, Issuer]:
-    """Raises ValueError with a message such as "issuers.NAME.issuer: why"."""
+    """The issuers, by name. Raises ValueError with a message such as "issuers.NAME.issuer: why"."""
     urls = [each.url for each in tables.values()]
     found: dict[str, Issuer] = {}
     for name, table in tables.items():

@@ -115,7 +115,7 @@ class PrivateFile:
         return str(self.path)
 
     def read(self) -> bytes | None:
-        """None if there is no file. Raises TokenUnusableError, including when others could read or write it."""
+        """The content, None without a file. Raises TokenUnusableError, including when others could read or write it."""
         try:
             with os.fdopen(open_secret(self.path), "rb") as file:
                 return file.read(MAX_FILE_BYTES)
@@ -297,7 +297,7 @@ class PrincipalTokens:
         self._content = content
 
     def read(self) -> tuple[Token, ...]:
-        """() if no list was ever written. Also raises StoreUnavailableError."""
+        """The tokens; () if no list was ever written. Also raises StoreUnavailableError."""
         try:
             return self._decoded(self._content.read())
         except StoreUnavailableError:
@@ -375,7 +375,7 @@ class TokenFile(PrincipalTokens):
         return self._file.version()
 
     async def read_again(self) -> None:
-        """`version` and `read` always look at the file."""
+        """Do nothing, because `version` and `read` always look at the file."""
 
 
 def matching(tokens: dict[str, Token], text: bytes) -> Token | None:
@@ -407,7 +407,7 @@ class _Table(Generic[Kept]):
         self._file = PrivateFile(path)
 
     def read(self) -> dict[str, Kept]:
-        """{} without a file. Raises McpLoginsError."""
+        """The values by server name; {} without a file. Raises McpLoginsError."""
         try:
             content = self._file.read()
             return {} if content is None else self._decoder.decode(content)
@@ -452,7 +452,7 @@ class McpLoginFile(_Table[McpLogin]):
     _decoder, _what = msgspec.json.Decoder(dict[str, McpLogin]), "logins"
 
     def version(self) -> tuple[int, ...]:
-        """Changes whenever the file does."""
+        """A value that changes whenever the file does."""
         return self._file.version()
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:

@@ -118,7 +118,7 @@ class NodeLists:
 
     @asynccontextmanager
     async def followed(self) -> AsyncGenerator[FollowedNodes]:
-        """Receive all nodes' list changes in the block, which begins once all send them, or after READY_SECONDS.
+        """Receive all nodes' list changes during the block, which begins once all send them, or after READY_SECONDS.
 
         The yielded object shows whether changes may have been missed.
         """

@@ -64,7 +64,7 @@ class NodeMarks:
         return any(key in (TOKEN, ORIGIN) for key, _ in metadata)
 
     def origin(self, metadata: Iterable[tuple[str, str | bytes]]) -> CommandOrigin | None:
-        """The caller that a forwarded call's metadata names; None if token or caller are missing or invalid."""
+        """The caller that a forwarded call's metadata names; None if the token or caller is missing or invalid."""
         found = [(key, value) for key, value in metadata if key in (TOKEN, ORIGIN)]
         tokens = [value for key, value in found if key == TOKEN]
         origins = [value for key, value in found if key == ORIGIN]
@@ -101,7 +101,7 @@ class Obstacle(NamedTuple):
 
 
 async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
-    """Why a node at "host:port" cannot be reached, without TLS and with it.
+    """Why a node at "host:port" cannot be reached, with and without TLS.
 
     `authorities` are those of cluster.ca, or None.
     """

@@ -1,8 +1,8 @@
 """Routes each call to the node that owns its conversation: the call is served here, or forwarded once.
 
 The node that a client calls authenticates and validates the call, and checks quotas. While the conversation moves to
-another node, the called node looks for the new owner again and again. The owner executes the command, and records the
-command or its refusal in the audit trail. A node never forwards a call that another node has forwarded.
+another node, the called node keeps looking for the new owner. The owner executes the command, and records the command
+or its refusal in the audit trail. A node never forwards a call that another node has forwarded.
 
 A call is forwarded in a single attempt. Requests and responses are forwarded as bytes; the owner's gRPC status and its
 details are returned unchanged.
@@ -102,7 +102,7 @@ class ForwardedCall:
 
 
 async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Metadata]:
-    """Forward a unary call; the response and its trailing metadata.
+    """Forward a unary call; return the response and its trailing metadata.
 
     Raises PassedStatusError (not OK), NotOwnerError (nothing was changed), PeerLostError (no answer) or
     AnswerTimeoutError (deadline exceeded).
@@ -193,7 +193,7 @@ class ForwardedStream(Stream):
                 raise_unless_cut(self._peer)
 
     async def _go_on(self) -> bool:
-        """Ends the stream: `_open` has forwarded all messages."""
+        """Return False, which ends the stream: `_open` has forwarded all messages."""
         return False
 
 
@@ -285,7 +285,7 @@ class CallRouter:
     async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
         """The other node that serves calls about a conversation or directory; None: this one.
 
-        Also None if the store does not answer, so that what is active here can be cancelled. Raises Rejected
+        Also None if the store does not answer, so that conversations active here can be cancelled. Raises Rejected
         (WORKSPACE_OFFLINE).
         """
         find: Callable[[str], Node | None] = self._find.get(place, self.cluster.owner_of)
@@ -322,7 +322,7 @@ class ForwardedMethod:
         return await served_here(self._router, self._behaviour, request, context, claims=self._claims)
 
     def trailers(self, error: Exception) -> Trailers:
-        """Trailers that send the caller back to look for the owner, if this node is not it, or is shutting down."""
+        """Trailers that make the caller look for the owner again, if this node is not the owner or is shutting down."""
         leaves = isinstance(error, Rejected) and error.reason is Reason.SHUTTING_DOWN
         if leaves or isinstance(error, NotOwnerError):
             return ((NOT_OWNER, "1"),)
@@ -404,7 +404,7 @@ class RoutedMethod:
         return self._router.trailers
 
     async def _serve(self, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any) -> Any:
-        """Serve a call, and try again as long as its conversation is moving.
+        """Serve a call, and try again while its conversation is moving.
 
         Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE, SHUTTING_DOWN), the owner's status as
         PassedStatusError, and the method's errors.
