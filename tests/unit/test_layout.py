@@ -107,6 +107,7 @@ def test_no_two_public_classes_have_one_name(packages: tuple[str, ...]) -> None:
 
 EXAMINED = {
     "actors/adapters/llm/provider.py: dict[str, ModelLimits]": "by a decoder of its module",
+    "actors/adapters/store/rows.py: Attachment": "by a decoder of its module",
     "actors/adapters/store/rows.py: ConversationRecord": "by a decoder of its module",
     "actors/common/settings_checks.py: kind": "while the server starts",
     "clients/bedrock/_shared/function_tools.py: self.parameters": "when the function becomes a tool",

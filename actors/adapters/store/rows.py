@@ -74,7 +74,7 @@ class Display(Struct, frozen=True, omit_defaults=True):
 _encode = json.Encoder().encode
 _STATE = json.Decoder(StoredState)
 # msgspec inspects a type on its first use, which is here: if two threads did so at once, the process would crash.
-json.Decoder(ConversationRecord)
+_INSPECTED = json.Decoder(Attachment), json.Decoder(ConversationRecord)
 # The columns of a conversation that contain JSON, except for its state.
 _JSON: dict[str, json.Decoder[Any]] = {
     "labels": json.Decoder(dict[str, str]),
