@@ -122,7 +122,7 @@ class Commands(click.Group):
                 formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none. Raises CommandError for one of the server, if that is missing."""
+        """Import a command; None if it does not exist. Raises CommandError for a command of a missing server."""
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name in OURS:
             module = import_module(f"bedrock.cli.commands.{OURS[cmd_name][0]}")

@@ -39,16 +39,16 @@ MOST = 100
 
 
 def option(names: str, about: str, **how: Any) -> Callable[[F], F]:
-    """An option with its help; `names` are separated by blanks, and can end with that of the parameter."""
+    """An option with its help; `names` are separated by spaces, and can end with the name of the parameter."""
     return click.option(*names.split(), help=about, **how)
 
 
-# What a file is not, by the error of its decoder, which says only where.
+# What to say about a file, by the class of the decoder error, whose message says only where the file is wrong.
 _FORMATS = {"JSONDecodeError": "not JSON: ", "TOMLDecodeError": "not TOML: ", "UnicodeDecodeError": "not UTF-8: "}
 
 
 def read_for(option: str, path: str, parse: Callable[[bytes], T]) -> T:
-    """Read and parse the file that an option names. Raises BadParameter for its OSError or ValueError."""
+    """Read and parse the file that an option names. Converts OSError and ValueError to BadParameter."""
     try:
         return parse(read_file(path))
     except (OSError, ValueError) as error:
@@ -66,7 +66,7 @@ def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 class ConversationName(NameType):
-    """The slug or id of a conversation. An empty one, as from an unset variable, is rejected."""
+    """The slug or id of a conversation. An empty name, as from an unset variable, is rejected."""
 
     name = "conversation"
 
@@ -143,7 +143,7 @@ def connect(ctx: click.Context) -> Client:
 
 
 def on_conversation(run: Callable[..., None]) -> click.Command:
-    """Make a command of a function whose first argument is the conversation that the command line names."""
+    """Make a command from a function whose first argument is the conversation that the command line names."""
 
     @wraps(run)
     def command(name: str, **options: Any) -> None:
@@ -155,7 +155,7 @@ def on_conversation(run: Callable[..., None]) -> click.Command:
 
 
 def address_or_spawned(ctx: click.Context) -> str | None:
-    """The address to connect to; if this user's server on this machine does not run, start one first."""
+    """The address to connect to; if this user has no server running on this machine, start one first."""
     from bedrock.cli.spawned_server import spawn_if_missing  # noqa: PLC0415 -- most commands do without it
 
     address: str | None = ctx.find_root().obj
@@ -198,7 +198,7 @@ def servers_in(data: bytes) -> list[McpServer]:
     return [table.server for table in convert(tables, list[_McpTable])]
 
 
-# Maximum models that are listed when the user is asked for one.
+# Maximum number of models that are listed when the user is asked to choose one.
 _SHOWN = 20
 
 creating_options = _together(
@@ -309,7 +309,7 @@ def _asked_model(client: Client) -> str:
 
 
 def _text(given: str) -> str:
-    """The given string, or with @ the content of a file. Raises BadParameter if that cannot be read."""
+    """The given string or, after an @, the content of the file named. Raises BadParameter if that cannot be read."""
     return read_for("--instructions", given[1:], text_of) if given.startswith("@") else given
 
 
@@ -340,7 +340,7 @@ def _latest(client: Client, directory: str) -> Conversation:
             return client.conversation(found.name)
         if not found.continued_by:
             return client.conversation(found.name).continue_()
-        # The conversation is skipped: its successor has the same directory and is listed, too, unless it is archived or
+        # Skip the conversation: its successor has the same directory and is listed, too, unless it is archived or
         # deleted.
     others = "`bedrock list` shows those of other directories; `bedrock chat -r NAME` resumes one."
     where = Path(directory).absolute()

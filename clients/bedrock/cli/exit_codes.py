@@ -16,7 +16,7 @@ from bedrock.cli import stdio as streams
 from bedrock.cli.text.output import folding, print_line
 from bedrock.cli.text.style import Paint, columns
 
-# The end of some of the server's error messages. It is meant for programs, so it is removed for people.
+# The end of some of the server's error messages. It is meant for programs, so it is removed for users.
 FOR_PROGRAMS = ": retry with the same request_id"
 RUNS_END = "A run must end first: `bedrock list --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
 
@@ -51,7 +51,7 @@ _MALFORMED_NAME = "must be conversations/{conversation}; ListConversations names
 
 
 def what_happened(error: errors.BedrockError) -> str:
-    """The message of an error for people. A missing conversation or model is named as the user has typed it."""
+    """The message of an error for users. A missing conversation or model is named as the user typed it."""
     collection, _, missing = error.resource.rpartition("/")
     if isinstance(error, errors.NotFound) and collection in _LISTS:
         return f"{collection.removesuffix('s')} '{missing}' not found"
@@ -99,7 +99,7 @@ START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: 
 SPEAK_TLS = "A server listens there. If it uses TLS, begin the address with https://."
 TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server does not use TLS."
 AROUND_THE_PROXY = "If the server can be reached without the proxy, add its host to `no_proxy`."
-# What to do, by words of an error that has no reason.
+# What to do, by words in the message of an error that has no reason.
 _NOT_REACHED = {" through the proxy ": AROUND_THE_PROXY, "TLS handshake": TRUST, "Socket closed": SPEAK_TLS}
 
 CHECK_ADDRESS = (
@@ -108,12 +108,12 @@ CHECK_ADDRESS = (
 )
 
 
-# The key in a command's context for the name of its conversation, which hints contain.
+# The key in a command's context for the conversation's name, which is inserted into hints.
 NAME = "bedrock.conversation"
 
 
 def address_source(ctx: click.Context) -> str:
-    """Where the address was set: "--address" or "BEDROCK_ADDRESS"; "" if by neither."""
+    """Where the address was set: "--address" or "BEDROCK_ADDRESS"; "" if in neither."""
     if ctx.find_root().params.get("address"):
         return "--address"
     return "BEDROCK_ADDRESS" if os.environ.get("BEDROCK_ADDRESS") else ""
@@ -135,7 +135,7 @@ def way_to_a_server(error: errors.Unavailable, source: str = "") -> str:
     return error.hint if error.reason else START_A_SERVER
 
 
-# How recent versions of click ask for the help of a group of commands, if none of them is named.
+# The exception with which recent versions of click ask for the help of a command group, if no command is named.
 _HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
@@ -202,7 +202,7 @@ def _failure(error: Exception, ctx: click.Context | None) -> CommandError:
             return error
         case click.UsageError(ctx=click.Context(command_path=path)):
             return CommandError(error.format_message(), f"See `{path} --help`.", error.exit_code)
-        case click.BadOptionUsage():  # its argument is missing: click does not tell of which command
+        case click.BadOptionUsage():  # its argument is missing; click does not say of which command
             path = f"bedrock {ctx.invoked_subcommand}" if ctx and ctx.invoked_subcommand else "bedrock"
             return CommandError(error.format_message(), f"See `{path} --help`.", error.exit_code)
         case click.ClickException():

@@ -34,7 +34,8 @@ _GOES_ON = re.compile(rb"\bgoes on\b")
 def server_answers(address: str | None) -> bool:
     """Whether a Bedrock server answers, even if it refuses the token.
 
-    Raises Misconfigured, or ServerUnreachable: one that cannot be reached keeps others from the data directory.
+    Raises Misconfigured, or ServerUnreachable: a server that cannot be reached still keeps others out of the data
+    directory.
     """
     try:
         target = resolve(address).target
@@ -183,7 +184,7 @@ def spawn_if_missing(
     *,
     insist: bool = False,
 ) -> SpawnedServer | None:
-    """Start a server if no address is given and this user's server does not run; None if none was started.
+    """Start a server if no address is given and this user's server is not running; None if none was started.
 
     With `insist`, one is also started if nothing answers at a given address. `starting` is called before `enter`, which
     enters the server's context. Raises CommandError, or what `server_answers` raises.

@@ -130,7 +130,7 @@ def discard_output() -> None:
 def typing_ahead(stream: TextIO) -> Generator[None]:
     """Let the terminal buffer early input for the coming prompt, without echo.
 
-    Otherwise Enter would reach it as Ctrl-J, a new line. Ctrl-C stays a signal.
+    Otherwise Enter would reach the prompt as Ctrl-J, a new line. Ctrl-C still sends its signal.
     """
     try:
         termios.tcgetattr(stream.fileno())
@@ -143,7 +143,7 @@ def typing_ahead(stream: TextIO) -> Generator[None]:
 
 @contextmanager
 def asking(stream: TextIO) -> Generator[None]:
-    """Let the terminal edit and echo lines for a question; earlier input is dropped, and is not an answer."""
+    """Let the terminal edit and echo lines for a question; earlier input is dropped, because it is not an answer."""
     with _editing(stream, True, termios.TCSAFLUSH):
         yield
 

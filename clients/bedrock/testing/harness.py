@@ -62,7 +62,7 @@ class Bedrock:
             timeout: Maximum seconds to wait.
 
         Raises:
-            AssertionError: The event did not come within `timeout` seconds, or the conversation was deleted before; the
+            AssertionError: The event did not come within `timeout` seconds, or before the conversation was deleted; the
                 message lists the events that came instead.
         """
         name = conversation if isinstance(conversation, str) else conversation.name
@@ -85,7 +85,7 @@ class Bedrock:
     ) -> ConversationState:
         """Wait until a conversation is in one of these states, e.g. "idle".
 
-        Raises AssertionError with what happened instead.
+        Raises AssertionError, which says what happened instead.
         """
         event = self.wait_for_event(
             conversation, lambda each: each.state is not None and each.state.kind in kinds, timeout=timeout

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ModelServer(ScriptedServer):
-    """A model provider that runs as long as the ``with`` block. `model` can be replaced between requests."""
+    """A model provider that runs while the ``with`` block does. `model` can be replaced between requests."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class ModelServer(ScriptedServer):
     ) -> None:
         """`models` is the provider's list; if it is empty, listing returns 404.
 
-        `check` raises an exception for a wrong body of a request, which `faults` records.
+        `check` raises an exception for a wrong request body; `faults` records the exception.
         """
         super().__init__(self._serve, tls=tls)
         self.model = model or ScriptedModel()

@@ -1,6 +1,6 @@
 """The pytest plugin: the fixtures `bedrock`, `bedrock_server` and `start_bedrock`.
 
-pytest loads this module wherever this package is installed. To keep that cheap, the module imports nothing else of
+pytest loads this module wherever this package is installed. To keep that cheap, the module imports nothing else from
 `bedrock.testing` before a test uses a fixture.
 """
 

@@ -20,7 +20,7 @@ _INHERITED = ("PATH", "PYTHONPATH", "LANG", "TMPDIR")
 
 
 class PrivateServer:
-    """A server, with a Unix socket and no port, and its model provider, as long as the ``with`` block runs."""
+    """A server with a Unix socket and no port, and its model provider. Both run while the ``with`` block does."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         """`arguments` are for ``bedrock serve``; `environment` adds variables."""

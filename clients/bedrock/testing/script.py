@@ -17,10 +17,10 @@ _UNEXPECTED = "the script of the test has no answer for this request"
 
 
 class Script:
-    """The answers to model requests, in order: to those of conversations with a certain text, or to all others."""
+    """The answers, in order, to model requests from conversations with a certain text, or to all other requests."""
 
     def __init__(self, text: str = "", *plays: Play, otherwise: Play | None = None) -> None:
-        """Start with `plays`, which answer one request each, then `otherwise`; None: further requests fail the test.
+        """Start with `plays`, which answer one request each. `otherwise` answers the rest; if None, they fail the test.
 
         The script is for conversations whose first message contains `text`.
         """
@@ -69,7 +69,7 @@ class Script:
             self._plays.extend(plays)
 
     def otherwise(self, play: Play) -> None:
-        """Set the function that answers all requests after the end of the script; else such requests fail the test."""
+        """Set the function that answers all requests after the end of the script; without it, they fail the test."""
         self._otherwise = play
 
     @contextmanager
@@ -85,7 +85,7 @@ class Script:
             self._gate = None
 
     def next(self, timeout: float = PATIENCE) -> Exchange:
-        """The next request that `next` has not returned; waits for one. Raises AssertionError after `timeout`."""
+        """Wait for the next request, and return it; each is returned once. Raises AssertionError after `timeout`."""
         try:
             return self._new.get(timeout=timeout)
         except queue.Empty:
@@ -94,7 +94,7 @@ class Script:
 
     @property
     def unplayed(self) -> list[str]:
-        """Descriptions of the answers that the model was not asked for."""
+        """Descriptions of the answers that were not requested."""
         with self._lock:
             return [words_of(play) for play in self._plays]
 

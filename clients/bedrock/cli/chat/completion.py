@@ -19,7 +19,7 @@ from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivateError, check_private, open_believed
 
-# When the history file has become twice as large as this number of bytes, it is truncated to this size.
+# When the history file reaches twice this number of bytes, it is truncated to this size.
 HISTORY_BYTES = 256 * 1024
 
 _SECRET = re.compile(
@@ -31,10 +31,10 @@ _SECRET = re.compile(
 
 
 class ChatHistory(FileHistory):
-    """The input history, in a file of its owner. What looks like a secret, or begins with a space, stays in memory."""
+    """The input history, in a private file. Entries that look like secrets or begin with a space stay in memory."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file if it is missing. If others may have written it or enter its directory, none is kept."""
+        """Create the file if it is missing. If others may have written it or can enter its directory, none is kept."""
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -43,7 +43,7 @@ class ChatHistory(FileHistory):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             os.close(open_believed(path))
         except (NotPrivateError, OSError):
-            super().__init__(os.devnull)  # without `chmod`, which as root would change the null device
+            super().__init__(os.devnull)  # without `chmod`, which would change the null device if run as root
             return
         with contextlib.suppress(OSError):
             path.chmod(0o600)
@@ -72,7 +72,7 @@ def _cut_back(path: Path) -> None:
 
 
 class ChatCompleter(Completer):
-    """Completes slash commands and their arguments. On request, it completes paths in a message, too."""
+    """Completes slash commands and their arguments. On request, also completes paths in a message."""
 
     def __init__(self, session: ChatSession) -> None:
         self._session = session

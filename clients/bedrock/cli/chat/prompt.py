@@ -52,9 +52,9 @@ _WITHOUT = ("", "dumb", "linux", "unknown")
 class PromptRenderer(Renderer):
     """Draws a prompt, prints lines above it, and finds it again after a resize.
 
-    Lines are printed in raw mode, as part of drawing: prompt_toolkit's `patch_stdout` leaves raw mode for each, so keys
-    pressed meanwhile are echoed, and Enter, Ctrl-D and Ctrl-Z mean something else. It also erases as many rows as were
-    drawn, too few if the terminal has rewrapped them.
+    Lines are printed in raw mode, as part of drawing: prompt_toolkit's `patch_stdout` leaves raw mode for each line, so
+    keys pressed in the meantime are echoed, and Enter, Ctrl-D and Ctrl-Z mean something else. It also erases only as
+    many rows as were drawn, which are too few if the terminal has rewrapped them.
     """
 
     def __init__(self, style: BaseStyle, output: Output) -> None:
@@ -103,7 +103,7 @@ class PromptRenderer(Renderer):
         return rows_taken(widths, now.columns) - len(rows) + self._cursor_pos.x // max(1, now.columns)
 
 
-# The maximum lines of a pasted text that are shown; a longer one is folded to one line.
+# The maximum number of lines of pasted text that are shown; longer text is folded into one line.
 FOLD_LINES = 20
 # Seconds to wait after Esc for the rest of an escape sequence, or for the key pressed together with Alt.
 ESCAPE_SECONDS = 0.05
@@ -122,7 +122,7 @@ _STYLE = {
 
 
 class ChatPrompt:
-    """The input prompt of one chat. If it ends before the chat, it is started again. Use it only on one event loop."""
+    """The input prompt of one chat. If it ends before the chat, it is restarted. Use it only on one event loop."""
 
     def __init__(self, session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
         """Connect the prompt to the session. Nothing is drawn before `run`."""
@@ -134,7 +134,7 @@ class ChatPrompt:
         self._folded: dict[str, str] = {}
         """The pasted texts that are shown as one line, by that line."""
         self._begun_before = False
-        """Whether the user began typing the present text before the question in `_shown` was drawn."""
+        """Whether the user began typing the current text before the question in `_shown` was drawn."""
         self._prompt: PromptSession[str] = PromptSession(
             message=self._message,
             bottom_toolbar=session.status,
@@ -186,7 +186,7 @@ class ChatPrompt:
                     print_line(line)
 
     def folded(self, pasted: str) -> str:
-        """The display of a pasted text: one line in place of more than FOLD_LINES."""
+        """How to display a pasted text: as it is, or as one line if it has more than FOLD_LINES."""
         count = len(pasted.splitlines())
         if count <= FOLD_LINES:
             return pasted
@@ -201,8 +201,8 @@ class ChatPrompt:
     def enter(self, text: str) -> None:
         """Submit what was typed, with pasted text in full, and clear the line; no keystroke is lost.
 
-        A text begun before the question was drawn does not answer it. If it could, it is kept in the history alone,
-        because an Enter held down must not answer.
+        Text begun before the question was drawn does not answer it. If it could be an answer, it only goes into the
+        history, because a held-down Enter must not answer.
         """
         if self._folded:
             text = re.sub("|".join(map(re.escape, self._folded)), lambda line: self._folded[line[0]], text)
@@ -229,11 +229,12 @@ class ChatPrompt:
     def redraw(self) -> None:
         """Set up the terminal again after another program, and draw the prompt.
 
-        It stays in raw mode: `run_in_terminal` would leave it, so that keys are echoed and Enter becomes Ctrl-J.
+        The terminal stays in raw mode: `run_in_terminal` would leave that, so that keys would be echoed and Enter
+        become Ctrl-J.
         """
         if self._app.is_running:
-            # This context manager is never left. When the prompt ends, it leaves its own one, which restores the
-            # terminal's settings from before the chat.
+            # This context manager is never left. When the prompt ends, it leaves its own context manager, which
+            # restores the terminal's settings from before the chat.
             self._app.input.raw_mode().__enter__()
             self._renderer.erase()
             self._renderer.request_absolute_cursor_position()
@@ -264,7 +265,7 @@ def prompt_text(session: ChatSession, paint: Paint, room: int, columns: int) -> 
 
 
 def is_being_chosen(typed: Buffer) -> bool:
-    """Whether Enter accepts the selected completion: there are several, or the text ends with a blank."""
+    """Whether Enter accepts the selected completion: there are several, or the text ends with a space."""
     menu = typed.complete_state
     if menu is None or menu.current_completion is None:
         return False
@@ -280,7 +281,7 @@ def _without_meaning() -> set[str]:
 
 
 def key_bindings(prompt: ChatPrompt) -> KeyBindings:
-    """All other keys have prompt_toolkit's defaults, those of a shell."""
+    """The key bindings of the chat. All other keys have prompt_toolkit's defaults, like those of a shell."""
     keys = KeyBindings()
     _bind_typing(keys, prompt)
     _bind_session(keys, prompt)
@@ -288,7 +289,7 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
 
 
 def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
-    @keys.add("enter", filter=~is_searching)  # in a search, it takes what was found
+    @keys.add("enter", filter=~is_searching)  # in a search, Enter accepts the match
     def _send(event: KeyPressEvent) -> None:
         typed = event.current_buffer
         if is_being_chosen(typed):
@@ -341,7 +342,7 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
         elif session.view.busy:
             event.app.create_background_task(session.cancel())
 
-    keys.add("c-c", filter=~is_searching)(lambda _event: prompt.interrupt())  # in a search, it leaves that
+    keys.add("c-c", filter=~is_searching)(lambda _event: prompt.interrupt())  # in a search, it ends the search
 
     @keys.add("c-d")
     def _leave(event: KeyPressEvent) -> None:
@@ -374,7 +375,7 @@ class Attention:
         self._asked: set[str] | None = None
         """The names of the approvals and questions that were open at the last update; None before the first update."""
         self._since: float | None = None
-        """The time, by the given clock, when this object first saw the run in progress; None if there is no run."""
+        """The time by the given clock when this object first saw the run in progress; None if there is no run."""
 
     def observe(self, view: ConversationView) -> None:
         """Ring the bell if a new question waits for the user, or a long run has ended."""

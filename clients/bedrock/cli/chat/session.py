@@ -45,7 +45,7 @@ class ChatSession:
     ) -> None:
         """`run_command` runs a slash command; `width` returns the columns of a line (None: no limit).
 
-        `refresh` is called when prompt or status line may have changed. No call is made before `follow`.
+        `refresh` is called when the prompt or the status line may have changed. No call is made before `follow`.
         """
         self.write = write
         """Prints a line. The prompt replaces this function."""
@@ -57,13 +57,13 @@ class ChatSession:
         self._width = width
         self._moved = asyncio.Event()
         self._server_ended = False
-        """Whether the user was already told, during the present loss of the connection, that the server has ended."""
+        """Whether the user was already told, during the current loss of the connection, that the server has ended."""
         self.clear_screen: Callable[[], None] = lambda: None
         """Clears the screen. The prompt sets this function."""
         self.over = asyncio.Event()
         self.images: list[v1.Image] = []
         self.model_names: list[str] = []
-        """Names of models, to complete them in commands; empty until they are known."""
+        """Names of models, for completion in commands; empty until they are known."""
         self._client = client
         self._run_command = run_command
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
@@ -158,7 +158,7 @@ class ChatSession:
 
     @property
     def _goes_on(self) -> bool:
-        """Whether the chat continues in the successor when the summary is written."""
+        """Whether the chat continues in the successor once the summary is written."""
         return self._compacting or self.view.info.auto_continue
 
     def _observe(self, event: Event) -> None:
@@ -188,14 +188,14 @@ class ChatSession:
             await self._do(*await self._entered.get())
 
     async def learn_models(self) -> None:
-        """Read the names of the models from the server, to complete them in commands; keep none if that fails."""
+        """Read the names of the models from the server, for completion in commands; keep none if that fails."""
         try:
             self.model_names = [model.name.removeprefix("models/") for model in await self._client.models()]
         except BedrockError:
             self.model_names = []
 
     def enter(self, text: str, asked: Asked | None = None) -> None:
-        """Handle an entered line; `asked` is the question that the person saw, while another may be open by now."""
+        """Handle an entered line; `asked` is the question that the user saw; another may be open by now."""
         if not _is_utf8(text):
             self._tell_unsent(text)
             self.say(self.paint.dim("  It is not valid UTF-8: set your terminal to UTF-8."))
@@ -322,7 +322,7 @@ class ChatSession:
             self.say(self.paint.dim("· " + rule_line(made, "/approvals {}")))
 
     async def decline(self) -> None:
-        """Refuse to answer the first open question of a tool; if no question is open, print that."""
+        """Refuse to answer the first open question of a tool; if no question is open, say so."""
         if (form := self._form()) is None:
             self.say(self.paint.dim("· no question is open"))
         else:
@@ -351,10 +351,10 @@ def _is_utf8(text: str) -> bool:
 
 
 def message_of(text: str) -> str | None:
-    """The message of a typed text; None for a command.
+    """The message in typed text; None for a command.
 
-    A text that begins with a path is a message, and of two slashes the first is removed. Blanks before a slash are
-    ignored, except in several lines, which may be indented code.
+    Text that begins with a path is a message, and the first of two slashes is removed. Spaces before a slash are
+    ignored, except in multi-line text, which may be indented code.
     """
     begin = text if "\n" in text.strip() else text.lstrip()
     if not begin.startswith("/"):

@@ -54,7 +54,7 @@ class Command:
 
 
 async def run_command(chat: ChatSession, text: str) -> None:
-    """Run the command that a text begins with; if it does not exist, suggest a similar name."""
+    """Run the command at the beginning of a text; if it does not exist, suggest a similar name."""
     name, argument = (*text.lstrip().removeprefix("/").split(maxsplit=1), "", "")[:2]
     argument = argument.strip()
     command = next((each for each in COMMANDS if each.name == ALIASES.get(name, name)), None)
@@ -106,7 +106,7 @@ async def _withdraw(chat: ChatSession, message: str) -> None:
 
 
 async def _approvals(chat: ChatSession, rule: str) -> None:
-    """Set the approval policy or revoke a rule; without an argument, and after one that is neither, list both."""
+    """Set the approval policy or revoke a rule; without a valid argument, list both."""
     if rule in POLICIES:
         policy = cast("ApprovalPolicy", rule)
         if await chat.attempt(chat.conversation.update(approval_policy=policy)) is not None:
@@ -134,7 +134,7 @@ async def _rule_lines(chat: ChatSession) -> list[str]:
 
 
 async def _mode(chat: ChatSession, argument: str) -> None:
-    """Set the mode, and with "stop" after it stop what still runs with wider rights; without a valid one, list all."""
+    """Set the mode; if "stop" follows, also stop what runs with wider rights. Without a valid mode, list all modes."""
     mode, _, stop = argument.partition(" ")
     if mode not in MODES or stop not in ("", "stop"):
         chat.say(chat.paint.careful(f"· the mode is {chat.view.info.mode}; choose {_listed(list(MODES))}"))

@@ -1,4 +1,4 @@
-"""`bedrock approve`, `deny`, `answer` and `rules`: what waits for a person, and rules that decide instead."""
+"""`bedrock approve`, `deny`, `answer` and `rules`: answering what waits for a user, and rules that answer instead."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ _ABOUT_COLUMNS = 300
 
 
 def _listing(print_open: Callable[..., None]) -> click.Command:
-    """Make a command that lists what is open in all conversations, or in one, of a function that prints it."""
+    """Make a command from a function that prints what is open in all conversations, or in one."""
     named = click.argument("name", required=False, type=CONVERSATION)
     limit = option("-n --limit", "Maximum number.", type=click.IntRange(1), default=50, show_default=True)
     return click.command()(named(limit(JSON_OPTION(click.pass_context(print_open)))))

@@ -1,4 +1,4 @@
-"""`bedrock ask`: sends one message and prints the answer, for scripts as well as for people."""
+"""`bedrock ask`: sends one message and prints the answer, for scripts and for interactive use."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import BedrockError, InvalidArgument, RunEnded
 from bedrock.states import Question
 
-# After how many seconds without input the command says that it reads standard input.
+# After this many seconds without input, the command says that it is reading standard input.
 NOTICE_SECONDS = 1.0
 
-# After how many seconds without a byte a pipe is not waited for, if the arguments have words.
+# After this many seconds without a byte, standard input is ignored if the arguments contain a prompt.
 SILENCE_SECONDS = 30.0
 
 
@@ -177,7 +177,7 @@ def _input(*, beside_words: bool, quiet: bool) -> str:
 
 
 def _is_silent(seconds: float) -> bool:
-    """Whether standard input has nothing to read, nor ends, for some seconds."""
+    """Whether standard input provides no data and does not end for some seconds."""
     with suppress(OSError, ValueError):
         return not select.select([sys.stdin], [], [], seconds)[0]
     return False
@@ -207,7 +207,7 @@ async def _follow(
     approve: bool,
     stream: bool,
 ) -> Outcome:
-    """Print a run's progress, unless `paint` is None; without `approve`, until the first approval request."""
+    """Follow a run, printing its progress unless `paint` is None; without `approve`, stop at an approval request."""
     block, quiet, asking = LiveBlock(sys.stderr), paint is None, False
     width, paint = columns(sys.stderr) if os.environ.get("TERM") != "dumb" else None, paint or Paint(False)
     drawing = Drawing(paint, block.write, width=width)
@@ -244,7 +244,7 @@ async def _follow(
 
 
 async def _reply(conversation: AsyncConversation, asked: Question) -> None:
-    """Let the user answer an MCP server's question, again if it is rejected; without input, decline it."""
+    """Let the user answer an MCP server's question, and retry a rejected answer; without input, decline it."""
     at_terminal, form = sys.stdin.isatty() and sys.stderr.isatty(), QuestionForm(asked)
     try:
         while at_terminal and (content := await _filled_in(form)) is not None:

@@ -1,4 +1,4 @@
-"""`bedrock chat`: chats at a terminal, or plays one conversation where there is none. `bedrock console`."""
+"""`bedrock chat`: chats at a terminal or, without one, plays a sample conversation. `bedrock console`."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def console(ctx: click.Context, *, quiet: bool) -> None:
 
 
 def link_of_running(address: str | None = None) -> str:
-    """A link for signing in to the gateway of this machine's server; "" if it runs none.
+    """A link for signing in to the gateway of this machine's server; "" if the server has no gateway.
 
-    `address`: the server's, if not the usual.
+    `address` is the server's address, if it is not the usual one.
     """
     folder = data_directory()
     if not server_process(folder):  # another program may listen at the address by now
@@ -235,7 +235,7 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, notify: bool, again: str | Non
             client.close()
             goes_on = server.leave() if server else None
             say = folding(print_line, columns(sys.stdout))
-            program = sys.argv[0] if again else "bedrock"  # what wraps a chat starts the program by its path
+            program = sys.argv[0] if again else "bedrock"  # a wrapper of this command starts the program by its path
             for line in _farewell(left, back, program, ends=ends, goes_on=goes_on):
                 say(paint.dim(line))
     ctx.exit(exit_code)
@@ -258,7 +258,7 @@ def _farewell(left: ConversationInfo, again: str, program: str, *, ends: bool, g
 async def _chat(
     address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
 ) -> tuple[str, str]:
-    """Run the chat, after the message `first` if there is one; the name and slug of its last conversation."""
+    """Run the chat, after sending `first` if it is not empty; return the name and slug of its last conversation."""
     from bedrock.cli.chat.completion import ChatHistory  # noqa: PLC0415 -- loads prompt_toolkit
     from bedrock.cli.chat.prompt import Attention, chat_at_terminal  # noqa: PLC0415 -- so does this
 

@@ -40,7 +40,7 @@ class ConversationView:
         return self.state.busy
 
     def observe(self, event: Event, now: float) -> None:
-        """Apply an event; `now` is monotonic, to time the current tool."""
+        """Apply an event; `now` is a monotonic time, for timing the current tool."""
         if event.conversation is not None:
             self.info = event.conversation
         if event.state is not None:
@@ -64,8 +64,8 @@ class ConversationView:
     def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> SafeText:
         """The status line: state, queue, jobs, context, mode, model.
 
-        `now` is as for `observe`, `wall` counts down to the next attempt. Beyond `width`, the last parts are omitted.
-        `keys` is shown during a run.
+        `now` is as for `observe`; `wall` is the time of day, for counting down to the next attempt. The last parts are
+        omitted if they exceed `width`. `keys` is shown during a run.
         """
         parts = [self.activity(now, wall)]
         if self.queue:
@@ -105,7 +105,7 @@ class ConversationView:
                 return f"{state_in_words(self.state.kind)}{attempt}"
 
     def _question(self, name: str, asked: Approval | None) -> None:
-        """Add an open approval, or replace the one of the same name in its place; remove it if `asked` is None."""
+        """Add an open approval, or replace in place the one with the same name; remove it if `asked` is None."""
         found = {approval.name: approval for approval in self.approvals}
         if asked is None:
             found.pop(name, None)
@@ -186,7 +186,7 @@ class Outage:
 
 
 class Drawing:
-    """The display of one conversation: the printed events, and the changing lines below."""
+    """The display of one conversation: the printed events, and the changing lines below them."""
 
     def __init__(
         self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None, hint: str = ""
@@ -202,7 +202,7 @@ class Drawing:
         self._asked: set[str] = set()
 
     def show(self, event: Event, fates: Sequence[Fate] = ()) -> None:
-        """Print an event, and what is open for approval or for an answer, even if it was asked before the stream."""
+        """Print an event, and the open approvals and questions, even if they were asked before the stream began."""
         self.view.observe(event, time.monotonic())
         self.transcript.show(event, fates)
         for approval in self.view.approvals:

@@ -24,7 +24,7 @@ APPROVAL = "waits for approval"
 # The message about a cancel that the server could not store yet.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
 
-# What states are called, in the terminal as in the web console (clients/console/format.js); others have their names.
+# The labels of states, the same as in the web console (clients/console/format.js). Other states keep their names.
 STATES = {
     "awaiting_llm": "starting a request",
     "llm_requesting": "thinking",
@@ -49,7 +49,7 @@ _LABELS = {
     "withdrawn": "taken back",
 }
 
-# The defect of an incomplete answer, by the detail of its completed run.
+# What is wrong with an incomplete answer, by the `stop_detail` of its run.
 NOT_WHOLE = {
     "max_tokens": "the answer, or the reasoning before it, is cut off at the token limit",
     "refusal": "the model refused, or a content filter cut the answer off",
@@ -71,7 +71,7 @@ def mode_notice(kind: str) -> str:
 
 
 def cancel_lines(receipt: CancelConversationResult, kill: str, *, jobs: bool) -> list[str]:
-    """What a cancel could not do. `kill` is the command that ends background jobs, `jobs` whether it was this one."""
+    """What a cancel could not do. `kill` is the command that ends background jobs; `jobs`: this was that command."""
     left = ", ".join(receipt.surviving_jobs)
     nothing = "there is nothing to cancel" + (", and no background job is running" if jobs else "")
     return [
@@ -102,7 +102,7 @@ def _named(title: Callable[[str], str], calls: Sequence[str], jobs: Sequence[str
 
 
 def assumed_window(usage: ContextUsage, model: str) -> str:
-    """A notice that a model's window is assumed, and how to set it; "" if it is known."""
+    """A notice that a model's window is assumed, and how to set it; "" if the window is known."""
     if not usage.assumed:
         return ""
     name = model.removeprefix("models/")
@@ -113,7 +113,7 @@ def assumed_window(usage: ContextUsage, model: str) -> str:
 
 
 def for_people(result: ToolResult) -> str:
-    """The output of a tool for people: without the part that is marked as for the agent only."""
+    """The output of a tool for users: without the part that is marked as for the agent only."""
     addressed = str(result.display.get("for_agent", ""))
     before, found, after = result.output.rpartition(addressed) if addressed else ("", "", result.output)
     return before.rstrip(" ") + after if found else result.output

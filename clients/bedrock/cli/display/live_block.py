@@ -40,7 +40,7 @@ def rows_taken(cells: Iterable[int], columns: int) -> int:
 
 
 def tail_room(rows: int) -> int:
-    """The number of lines in which a terminal with so many rows shows what is streaming in."""
+    """How many lines a terminal with `rows` rows uses to show what is streaming in."""
     return min(rows // TAIL_SHARE, TAIL_LINES)
 
 
@@ -62,7 +62,7 @@ class LiveBlock:
 
     @asynccontextmanager
     async def updated(self, lines: Callable[[], Sequence[SafeText]]) -> AsyncGenerator[None]:
-        """Show what `lines` returns, again every TICK seconds, until the ``async with`` block ends. Then erase it."""
+        """Show what `lines` returns, updated every TICK seconds, until the ``async with`` block ends, then erase it."""
 
         async def update() -> None:
             while True:

@@ -13,8 +13,8 @@ from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.cli.text.style import Paint, changed_line, one_line
 from bedrock.states import Approval, ApprovalRule, Question
 
-# Names of a tool's arguments that describe a call best, the best first. Of these, the first one that a call has is
-# shown, without its name.
+# Names of the tool arguments that describe a call best, best first. The first of them that a call has is shown, without
+# its name.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
@@ -176,7 +176,7 @@ def _bound(key: str, limit: Any) -> str:
 
 
 def _about(name: str, field: Mapping[str, Any]) -> str:
-    """A field's title and description as one text. The title is omitted if it only repeats the name."""
+    """A field's title and description as one string. The title is omitted if it only repeats the name."""
     title, description = str(field.get("title") or ""), str(field.get("description") or "")
     told = "" if _letters(title) == _letters(name) else title
     return ": ".join(dict.fromkeys(words for words in (told, description) if words))
@@ -187,7 +187,7 @@ def _letters(text: str) -> str:
 
 
 def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The values that a field offers, each with the label that people see; [] if it takes any value."""
+    """The values that a field offers, each with the label that users see; [] if it takes any value."""
     given = field.get("items", {}) if field.get("type") == "array" else field
     if "enum" in given:
         names = given.get("enumNames", [])
@@ -197,7 +197,7 @@ def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def value_of(field: Mapping[str, Any], text: str) -> Any:
-    """Convert what the user entered to the value of a field. Raises ValueError, whose message says what is accepted."""
+    """Convert the user's input to the value of a field. Raises ValueError, whose message says what is accepted."""
     choices = choices_of(field)
     match field.get("type"):
         case "array":
@@ -265,7 +265,7 @@ _APPROVE = re.compile(r"y|yes", re.IGNORECASE)
 _NEVER = re.compile(r"never(?:\s+(?P<key>\w))?", re.IGNORECASE)
 _WORKSPACE = re.compile(r"w|workspace", re.IGNORECASE)
 WORKSPACE_INSTEAD = "denied; the mode is now workspace: continue with what it allows"
-"""The note for the agent if a person grants the workspace mode instead of the unrestricted mode."""
+"""The note for the agent if a user grants the workspace mode instead of the unrestricted mode."""
 _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
 # The prefixes of lines from a tool call and of the program's own lines. They differ, so that no call can imitate the
@@ -309,14 +309,14 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 
 
 def _rule_that_asks(rule: ApprovalRule) -> SafeText:
-    """The rule that demands the question, or might deny the call."""
+    """The rule that requires the question, or might deny the call."""
     whose = SafeText("a rule of the server" if rule.origin == "operator" else "rule " + literal(rule_id(rule)))
     does = " may deny it, which only shows once it runs: deny " if rule.action == "deny" else " asks for "
     return whose + does + one_line(rule_title(rule), RULE_TITLE_COLUMNS)
 
 
 def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRule | None:
-    """The rule that was created when the user chose the suggestion `wanted`; None if it was deleted again."""
+    """The rule that was created when the user chose the suggestion `wanted`; None if it has been deleted since."""
     alike = (rule for rule in rules if (rule.kind, rule.subject) == (wanted.kind, wanted.subject))
     return max((rule for rule in alike if rule.origin == "conversation"), key=_age, default=None)
 
@@ -340,7 +340,7 @@ def question_title(asked: Asked) -> SafeText:
 
 
 def offers_workspace(asked: Asked | None) -> bool:
-    """Whether a person can grant the workspace mode instead of the wider one that the agent asks for."""
+    """Whether a user can grant the workspace mode instead of the wider one that the agent asks for."""
     return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.workspace_available
 
 
@@ -378,7 +378,7 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
 
 
 def replies(asked: Asked, paint: Paint, mode: str) -> list[SafeText]:
-    """The letters that, with Enter, answer a question, as lines; `mode` is the conversation's."""
+    """Lines with the letters that answer a question when Enter follows; `mode` is the conversation's mode."""
     if isinstance(asked, QuestionForm):
         return [asked.prompt_line(paint)]
     rules = rules_by_key(asked).values()

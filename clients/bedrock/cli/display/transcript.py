@@ -21,7 +21,7 @@ from bedrock.states import Approval, ConversationState, Question
 
 # How many of the last lines of a tool's output are shown: they usually contain the result.
 OUTPUT_LINES = 12
-# The number of latest outputs that are kept in full, so that the user can ask to see them.
+# How many of the latest outputs are kept in full, so that the user can ask to see them.
 OUTPUTS = 20
 
 HOW_TO_SEE = "Ctrl-O or /output shows all"
@@ -53,13 +53,13 @@ class ToolOutput:
         self._count = 0
 
     def unfinished(self, room: int) -> list[SafeText]:
-        """The end of the output of the tool call that still runs, in at most `room` lines."""
+        """The end of the output of the running tool call, in at most `room` lines."""
         lines = [*self._latest, *self._flow.tail]
         total = self._count + len(self._flow.tail)
         return self._end(lines, total, room if total <= room else room - 1)
 
     def feed(self, piece: str) -> None:
-        """Add a piece of the output of the tool call that runs."""
+        """Add a piece of output of the running tool call."""
         lines = self._flow.feed(piece)
         self._latest.extend(lines)
         self._count += len(lines)
@@ -92,7 +92,7 @@ class ToolOutput:
             self._write(self._paint.dim(f"  │ … {labels.counted(len(lines) - OUTPUT_LINES, 'more line')}"))
 
     def all(self, number: int, running: ToolCall | None) -> list[SafeText]:
-        """A call and its whole output: 1 is the latest, possibly still running. [] if there is none, or no output."""
+        """A call and its whole output: 1 is the latest, possibly still running. [] if there is no call or no output."""
         outputs = [*self._outputs, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
         if not 1 <= number <= len(outputs):
             return []
@@ -140,7 +140,7 @@ class AgentView:
 
     status: SubAgentStatus
     began: datetime | None
-    """When it was announced; None if that was before this program looked."""
+    """When the sub-agent was announced; None if that was before this program began to watch."""
     ended: datetime | None = None
     end_printed: bool = False
 
@@ -232,7 +232,7 @@ _SUMMARIES = ("summary", "summary_fallback")
 
 
 class Transcript:
-    """Prints the events of a conversation, `live` as text is written, else when it is complete.
+    """Prints the events of a conversation: text while it is being written if `live`, else when it is complete.
 
     The agent's text is Markdown if there are colours and a `width`.
     """
@@ -281,7 +281,7 @@ class Transcript:
             self._write(line)
 
     def history(self, messages: Sequence[Message], fates: Sequence[Fate]) -> None:
-        """Print stored messages, after each run its outcome and that of its messages, and at the end what waits."""
+        """Print stored messages: after each run, its outcome and that of its messages, and at the end what waits."""
         last = {message.request_cycle: message for message in messages}
         runs = {fate.name: fate for fate in fates if isinstance(fate, RequestCycle)}
         undelivered = deque(fate for fate in fates if isinstance(fate, QueuedMessage))
@@ -438,7 +438,7 @@ class Transcript:
         self._write(paint(f"  {decision} {about}".rstrip() + note + waits))
 
     def _warn_of_assumed_window(self, updated: ConversationInfo) -> None:
-        """Print once, after the first answer, that the window is assumed: before it, the provider was not asked."""
+        """Print once, after the first answer, that the window is assumed: until then, the provider was not asked."""
         assumed = updated.context_usage.used_tokens and labels.assumed_window(updated.context_usage, updated.model)
         if assumed and not self._warned_of_window:
             self._warned_of_window = True

@@ -73,7 +73,7 @@ class _Block(Markdown):
 
 
 class _Path:
-    """A path that loses its beginning where it does not fit."""
+    """A path that is truncated at its start if it does not fit."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -86,9 +86,9 @@ class _Path:
 
 
 def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
-    """Lay out rows in `room` columns; `paths` is the index of the column of paths.
+    """Lay out rows in `room` columns; `paths` is the index of the column with paths.
 
-    The widest columns are truncated, but never the first, which has names: a line can be wider than `room`.
+    The widest columns are truncated, but never the first, which contains names, so a line can be wider than `room`.
     """
     flat = [[_JOINER.sub(_JOINT, " ".join(for_terminal(cell).split())) for cell in row] for row in rows]
     names, *widths = (max(1, *(Text(cell).cell_len for cell in column)) for column in zip(*flat, strict=True))
@@ -106,7 +106,7 @@ def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) ->
 def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:
     """Break a line into lines of at most `width` columns.
 
-    Further lines are indented by `indent` or, if None, aligned with the text behind the bullet; the bar of tool output
+    Further lines are indented by `indent` or, if None, aligned with the text after the bullet; the bar of tool output
     is repeated.
     """
     text = Text.from_ansi(_JOINER.sub(_JOINT, line))
@@ -125,7 +125,7 @@ def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeTe
 
 
 class MarkdownFlow(LineFlow):
-    """Converts streaming Markdown into coloured lines: complete blocks once, code line by line."""
+    """Converts streaming Markdown into coloured lines: code line by line, other blocks when they are complete."""
 
     def __init__(self, paint: Paint, width: Width) -> None:
         """Prepare. Lines have at most `width` columns, except code, which is not wrapped."""
@@ -156,12 +156,12 @@ class MarkdownFlow(LineFlow):
         return [shown for line in complete for part in _clean(line) for shown in self._add(part)]
 
     def flush(self) -> list[SafeText]:
-        """The remaining lines: the last block is complete."""
+        """The remaining lines; call this when the last block is complete."""
         lines = self.feed("\n") if self._tail else []
         return lines if self._fence else [*lines, *self._print(self._block)]
 
     def drop(self) -> list[SafeText]:
-        """The remaining lines without rendering them, and begin again with an empty text."""
+        """Return the remaining lines without rendering them, and begin again with an empty text."""
         code = [] if self._fence else self._block
         rest = [*code, *_clean(self._tail)] if self._tail else code
         self._begin()

@@ -48,8 +48,8 @@ JSON_OPTION = click.option(
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, none: str, paths: str = "") -> None:
     """Print a table: aligned and truncated at a terminal, whole and tab-separated in a pipe.
 
-    The first column has names for other commands, and is never truncated. In the column `paths`, a terminal shows the
-    home directory as ~, and long paths without their start. Without rows, `none` is printed.
+    The first column contains names for use in other commands, and is never truncated. In the column `paths`, a terminal
+    shows the home directory as ~, and long paths without their start. Without rows, `none` is printed.
     """
     room, paint, rows = columns(sys.stdout), Paint.for_stream(sys.stdout), list(rows)
     if not rows:
@@ -97,7 +97,7 @@ def print_listing(
     paths: str = "",
     zeros: bool = False,
 ) -> None:
-    """Print objects of the client as a table, or as JSON with the fields of the gRPC API; `zeros`: empty ones, too."""
+    """Print objects of the client as a table, or as JSON with the fields of the gRPC API; `zeros`: even empty ones."""
     if output == "json":
         print_json([{**(_zeros(value) if zeros else {}), **value.to_dict()} for value in values], indent=2)
     else:
@@ -117,7 +117,7 @@ def ago(then: datetime | None) -> str:
 
 
 def flow_of(paint: Paint, width: Width | None) -> LineFlow:
-    """What converts an agent's text: to Markdown if there are colours and a width, else to plain lines."""
+    """The converter for an agent's text: as Markdown if there are colours and a width, else as plain lines."""
     if not paint.enabled or width is None:
         return LineFlow(width, paint.clean)
     from bedrock.cli.text.drawing import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
@@ -126,7 +126,7 @@ def flow_of(paint: Paint, width: Width | None) -> LineFlow:
 
 
 class Say(Protocol):
-    """Prints a line; further lines are indented by `indent` or, if None, aligned with the text behind the bullet."""
+    """Prints a line; further lines are indented by `indent` or, if None, aligned with the text after the bullet."""
 
     def __call__(self, line: SafeText, *, indent: int | None = None) -> None: ...
 

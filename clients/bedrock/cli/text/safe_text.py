@@ -34,10 +34,10 @@ _MANY_SYMBOLS = re.compile(rf"[^\w\s\x00-\x7f]{{{MOST_COMBINING + 1},}}")
 
 
 class SafeText(str):
-    """Printable text: no controls but tabs, line feeds, and this program's colours.
+    """Printable text: its only controls are tabs, line feeds, and this program's colours.
 
-    Made by this module and `Paint`. An f-string of it is a plain `str` again, which loses its colours when cleaned:
-    join by `Paint.text`.
+    Made by this module and `Paint`. An f-string with it is a plain `str`, which loses its colours when it is cleaned:
+    use `Paint.text` to join.
     """
 
     __slots__ = ()
@@ -56,8 +56,8 @@ class SafeText(str):
 def for_terminal(text: str) -> SafeText:
     """Make text safe for a terminal, so that no character acts as a control.
 
-    Line feeds and tabs stay, carriage returns become line ends; colours and excess combining marks go. Other controls,
-    changes of direction, and lone surrogates become marks.
+    Line feeds and tabs stay, carriage returns become line ends; colours and excess combining marks are removed. Other
+    controls, changes of direction and lone surrogates are replaced by visible marks.
     """
     if isinstance(text, SafeText):
         return text
@@ -69,7 +69,7 @@ def for_terminal(text: str) -> SafeText:
 
 
 def for_pipe(text: str) -> SafeText:
-    """Remove control characters but line feeds and tabs; a lone surrogate becomes a replacement character."""
+    """Remove control characters except line feeds and tabs; a lone surrogate becomes a replacement character."""
     if isinstance(text, SafeText):
         return text
     return SafeText(_SURROGATE.sub("\ufffd", _UNSAFE_IN_PIPES.sub("", text)))
@@ -128,7 +128,7 @@ def _json_escape_of(character: str) -> str:
 
 
 class SafeStream:
-    """Writes `SafeText` unchanged and sanitizes other text, such as tracebacks, but not bytes (of prompt_toolkit)."""
+    """Writes `SafeText` unchanged and sanitizes other text, such as tracebacks, but not bytes (from prompt_toolkit)."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -149,7 +149,7 @@ class SafeStream:
 
 
 def _for_terminal(text: str) -> SafeText:
-    """Mark what changes the direction of writing, even in text that was made for a pipe."""
+    """Replace characters that change the direction of writing by marks, even in text that was made for a pipe."""
     return SafeText(_REORDERING_ONLY.sub(_mark, for_terminal(text)))
 
 

@@ -13,7 +13,7 @@ import click
 
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 
-# Asks the terminal at each call, as it may have been resized. Thread-safe.
+# Returns the width of a line. Asks the terminal at each call, as it may have been resized. Thread-safe.
 Width: TypeAlias = Callable[[], int]
 
 
@@ -21,7 +21,7 @@ class Paint:
     """Makes text fit for one stream: safe, unless it is `SafeText` already, and coloured if wanted."""
 
     def __init__(self, enabled: bool, *, terminal: bool = True) -> None:
-        """`enabled`: colour. `terminal`: more characters act as controls."""
+        """`enabled`: use colours. `terminal`: the stream is a terminal, where more characters act as controls."""
         self.enabled = enabled
         self.clean = for_terminal if terminal else for_pipe
 
@@ -63,7 +63,7 @@ class Paint:
 
 
 def one_line(text: str, width: int) -> SafeText:
-    """The beginning of a text on one line; a long one ends at a space, if two thirds remain, and gets an ellipsis."""
+    """The beginning of a text on one line; a long one is cut at a space, if two thirds remain, and gets an ellipsis."""
     line = SafeText(" ".join(for_terminal(text).split()))
     if cells(line) <= width:
         return line
@@ -100,7 +100,7 @@ def fitting(text: str, width: int) -> int:
 
 
 def _cells_of() -> Callable[[str], int]:
-    """Returns a character's width. A variation selector counts as one: it may widen the character before it."""
+    """A function that returns a character's width. A variation selector counts as 1: it may widen what precedes it."""
     from rich.cells import get_character_cell_size  # noqa: PLC0415 -- the import takes longer than most commands
 
     return lambda character: 1 if character == "\ufe0f" else get_character_cell_size(character)
@@ -152,9 +152,9 @@ class LineFlow:
         return tail
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """The remaining lines; the object is ready for another text.
+        """Return the remaining lines; the object is then ready for another text.
 
-        `text` is the complete one, of which all lines are returned if it does not begin with what was received.
+        `text` is the complete text; if it does not begin with what was received, all its lines are returned.
         """
         lines: list[SafeText] = []
         if text is not None and text != self.text:
@@ -184,7 +184,7 @@ class LineFlow:
         return [part for line in lines for part in self._clean(line.removesuffix("\r")).lines()]
 
 
-# Maximum lines of a diff that are shown.
+# Maximum number of diff lines that are shown.
 DIFF_LINES = 40
 
 _HEAD = ("--- ", "+++ ")
