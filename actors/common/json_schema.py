@@ -197,7 +197,7 @@ class _Work:
 
 
 def _below(schema: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The subschemas of which only one checks a given item or property, and those of which several may."""
+    """Two groups of subschemas: only one of the first checks a given item or property; several of the second may."""
     keys = ("additionalProperties", "propertyNames", "unevaluatedProperties", "items", "contains", "unevaluatedItems")
     every = [*_inside(schema.get("patternProperties")), *(schema[key] for key in keys if key in schema)]
     return [*_inside(schema.get("properties")), *_inside(schema.get("prefixItems"))], every
@@ -242,7 +242,7 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
 
 
 def _count(schema: Any, *keywords: str) -> int:
-    """An upper bound on how often a schema has these keywords; one with several entries counts once for each."""
+    """An upper bound on how often a schema has these keywords; a keyword counts once for each of its entries."""
     here = [schema[key] for key in keywords if key in schema] if isinstance(schema, dict) else []
     return sum(len(each) if isinstance(each, dict) else 1 for each in here) + sum(
         _count(each, *keywords) for each in _inside(schema)
@@ -348,7 +348,7 @@ def compiled(schema: str) -> JsonSchema:
 
 
 def is_wrapped(schema: dict[str, Any]) -> bool:
-    """Whether values of this schema are wrapped in an object, because the schema also allows other values."""
+    """Whether values of this schema are wrapped in an object, because the schema also allows non-objects."""
     return schema.get("type") != "object"
 
 

@@ -82,7 +82,7 @@ def open_files() -> int:
 
 
 def out_of_file_descriptors() -> bool:
-    """Whether no file can be opened, for errors that do not tell, such as those of SQLite and the DNS resolver."""
+    """Whether no more files can be opened; for errors that do not say so, as from SQLite and the DNS resolver."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as failed:

@@ -108,7 +108,7 @@ def _in_words(node: Any, why: str) -> str:
 
 
 def unknown_key(key: str, known: Collection[str]) -> str:
-    """Why a key is refused: it is unknown; names the most similar known key and all others."""
+    """The message that refuses an unknown key; it names the most similar known key and all others."""
     from difflib import get_close_matches  # noqa: PLC0415 -- only for refusals, not at start
 
     near = get_close_matches(key, known, 1, cutoff=0.75)

@@ -1,4 +1,4 @@
-"""The results of commands: built from the unit of work of each, or read if a command is repeated; and late answers."""
+"""The results of commands: built from their units of work, or read if a command is repeated; and late answers."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ CONTENT = "content"
 
 
 def checked_form(question: Question, request: messages.AnswerQuestionCommand) -> str:
-    """The values of the form, as JSON; "" if there are none. Raises InvalidFieldError if they do not match it."""
+    """The form's values, as JSON; "" if there are none. Raises InvalidFieldError if they do not match the form."""
     if not request.accept:
         return ""
     if question.url:

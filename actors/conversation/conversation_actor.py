@@ -137,7 +137,7 @@ class ConversationActor(Actor):
         return loaded.state.ledger if loaded is not None else None
 
     def in_flight(self, run: str) -> InFlightWork | None:
-        """The work that a cancel of this run ("": of any) would stop; None if there is none. Thread-safe."""
+        """The work that a cancel of this run ("": any run) would stop; None if there is none. Thread-safe."""
         work = self._executor.in_flight
         return work if work is not None and run in ("", work.run) else None
 

@@ -220,7 +220,7 @@ class ConvContext(Struct, frozen=True):
         return self._reaches(used, self.limits.exhaust_ratio)
 
     def _reaches(self, used: int, ratio: float) -> bool:
-        """Whether `used` is at least `ratio` (rounded to 1/1000) of the usable window; False if that is unknown (0)."""
+        """Whether `used` is at least `ratio` (rounded to 1/1000) of the usable window; False if it is unknown (0)."""
         return self.usable_window > 0 and used * 1_000 >= round(ratio * 1_000) * self.usable_window
 
 

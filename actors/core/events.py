@@ -268,7 +268,7 @@ class WithdrawMessage(Struct, frozen=True, tag="withdraw_message"):
 
 
 class SubmitToolResult(Struct, frozen=True, tag="submit_tool_result"):
-    """Command: a client answers a call of a tool that clients run."""
+    """Command: a client answers a call to a tool that clients run."""
 
     at: int
     tool_use_id: str

@@ -308,7 +308,7 @@ def _events_of_message(message: content.Message, groups: Mapping[str, ToolGroup]
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at)
             case (
                 content.Text() | content.Image() | content.Reasoning()
-            ):  # Text not from the agent, images and hidden reasoning give no event.
+            ):  # Text not from the agent, images and hidden reasoning produce no events.
                 pass
 
 
@@ -319,7 +319,7 @@ _DELIVERIES = {
 
 
 def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
-    """The model requests of a cycle. Tool results after the last request are left out."""
+    """The model requests in a cycle. Tool results after the last request are left out."""
     done: list[InferenceRound] = []
     inputs: list[CycleUserMessage | ToolResult] = [cycle.root]
     for event in cycle.events:

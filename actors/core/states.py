@@ -159,7 +159,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     narrowed: int = 0
     """Tool results up to this message are shorter in requests, because a provider found a request too long."""
     jobs: tuple[BackgroundJob, ...] = ()
-    """The running background jobs, and the ended ones of which the agent has not been notified yet."""
+    """The background jobs that are running, or that have ended without the agent being notified yet."""
 
     @property
     def whole_usage(self) -> Usage:
@@ -234,7 +234,7 @@ class AwaitingToolApproval(Struct, frozen=True, omit_defaults=True, tag="awaitin
 
     ledger: Ledger
     calls: tuple[ToolUse, ...]
-    """All calls of the response, in its order, including those that need no approval."""
+    """All calls in the response, in their order, including those that need no approval."""
     undecided: tuple[str, ...]
     kind: ApprovalKind
     request_id: str

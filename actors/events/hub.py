@@ -444,7 +444,7 @@ class TextWindow:
         self._lock = threading.Lock()  # guards everything below
         self._waiting: list[tuple[bool, str]] = []
         self._published: tuple[ConversationRecord, ConvContext] | None = None
-        """The published state; None until one is published after the one that began the attempt."""
+        """The published state; None until a state after the one that began the attempt has been published."""
         self._shut = False
 
     def put(self, text: str, *, reasoning: bool) -> None:

@@ -3,7 +3,7 @@
 Adapters implement the ports; `server.app` selects the adapters.
 
 A port documents the thread on which it is called and the exceptions that it raises. Each call that may block takes a
-CancelToken or is bounded in time. Nothing here depends on gRPC, SQL or HTTP.
+CancelToken or has a time limit. Nothing here depends on gRPC, SQL or HTTP.
 """
 
 from __future__ import annotations

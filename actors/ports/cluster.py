@@ -1,4 +1,4 @@
-"""The cluster of servers that share a database: its nodes, their leases, and which of them has a conversation."""
+"""The cluster of servers that share a database: its nodes, their leases, and which of them owns a conversation."""
 
 from __future__ import annotations
 

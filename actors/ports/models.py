@@ -206,7 +206,7 @@ class ModelSink(Protocol):
 
 
 class Model(Protocol):
-    """A model of a provider. It never retries: each call of `respond` is one attempt."""
+    """A provider's model. It never retries: each call of `respond` is one attempt."""
 
     @property
     def info(self) -> ModelInfo:

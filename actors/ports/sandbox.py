@@ -45,7 +45,7 @@ class ProcessLimits(Struct, frozen=True):
     wall_seconds: float = 0
     cpu_seconds: int = 0
     memory_bytes: int = 2 << 30
-    """A limit in bytes that applies twice: to the memory of each process, and to that of all the call's processes."""
+    """A limit in bytes that applies twice: to the memory of each process, and to that of all processes together."""
     file_bytes: int = 1 << 30
     open_files: int = 1024
     processes: int = 512

@@ -426,7 +426,7 @@ class ConversationWriter(Protocol):
         ...
 
     def delete(self, conversation_id: str, audit: records.AuditEntry | None = None) -> None:
-        """Delete a conversation with all that belongs to it, and store `audit`.
+        """Delete a conversation with everything that belongs to it, and store `audit`.
 
         Raises StoreUnavailableError or NotOwnerError.
         """

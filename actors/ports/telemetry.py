@@ -94,7 +94,7 @@ class ToolEnd(Struct, frozen=True, gc=False):
 
 
 class Rpc(Struct, frozen=True, gc=False):
-    """A gRPC call of a client, after the call has ended."""
+    """A client's gRPC call, after it has ended."""
 
     method: str
     conversation: str

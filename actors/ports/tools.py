@@ -54,7 +54,7 @@ def no_side_queries(query: SideQuery) -> str:  # noqa: ARG001 -- the port's sign
 
 
 class PersonQuestion(Struct, frozen=True):
-    """A question of a running tool to a person: a form, or a URL to visit."""
+    """A running tool's question to a person: a form, or a URL to visit."""
 
     asker: str
     message: str
@@ -244,8 +244,8 @@ class Toolbox(Protocol):
     ) -> tuple[str, ...]:
         """Kill jobs (as `jobs` selects them) without waiting; return all handles, even of those being killed already.
 
-        `ended` is called on a thread of each job once its processes are dead, or could not be confirmed dead in time;
-        its argument contains the tool_use_id of the call that started it.
+        `ended` is called on a thread of each job once the job's processes are dead, or could not be confirmed dead
+        before the time limit; the argument contains the tool_use_id of the call that started the job.
         """
         ...
 

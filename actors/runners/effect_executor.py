@@ -56,7 +56,7 @@ class EffectExecutor:
         self.builder = self._requests.builder
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
-        # The call that was sent to the tool runner last; None once it and its processes have ended.
+        # The call that was last sent to the tool runner; None once this call and its processes have ended.
         self._last_call: RunTool | None = None
         # The timers for answers: to a client tool call, or to the questions that a running tool call asks users.
         self._deadlines: list[Timer] = []

@@ -85,7 +85,7 @@ class LlmRunner(Actor):
 
 
 class Attempt:
-    """One attempt of a model request, and the ModelSink that gets its answer. Call only on the runner's thread."""
+    """One attempt at a model request, and the ModelSink that gets its answer. Call only on the runner's thread."""
 
     def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: ports.Clock) -> None:
         self._request = request

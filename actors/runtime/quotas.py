@@ -100,7 +100,7 @@ class _Measurement:
 class StoredBytes:
     """Measures the bytes that each principal has stored.
 
-    Thread-safe; `of` and `add` block to measure, and raise its errors.
+    Thread-safe; `of` and `add` block while they measure, and raise the errors of `measure`.
     """
 
     def __init__(self, measure: Callable[[str], int], clock: Clock) -> None:

@@ -347,8 +347,8 @@ def _check_methods(settings: AuthorizerSettings, found: object) -> None:
 
 T = TypeVar("T")
 
-# Concurrent calls of one method; one that never returns keeps its slot. `authenticate` and `authorize` are counted
-# separately: strangers trigger the former, and must not keep known callers from the latter.
+# The maximum number of concurrent calls of one method; a call that never returns keeps its slot. `authenticate` and
+# `authorize` have separate slots: strangers trigger the former, and must not keep known callers from the latter.
 MAX_CALLS = 16
 MAX_REASON_CHARS = 500
 # Minimum seconds between two log lines about one type of exception, because strangers can cause many exceptions.

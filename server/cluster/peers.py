@@ -34,7 +34,7 @@ from server.contract import limits
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 TOKEN, ORIGIN = "bedrock-node-token", "bedrock-origin-bin"
-# Every response of a node has this trailer, with the address of the node that served the call.
+# Every response from a node has this trailer, with the address of the node that served the call.
 OWNER = "bedrock-owner"
 # The trailer with which a node refuses a forwarded call, without any effect, because it does not own the conversation.
 NOT_OWNER = "bedrock-not-owner"

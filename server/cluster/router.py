@@ -345,7 +345,7 @@ def _has_images(request: Any) -> bool:
 
 
 def directory_in(request: Any) -> str:
-    """The directory that a request is about: the one to browse, or that of the conversation to create."""
+    """The directory that a request concerns: the one to browse, or the one for the conversation to create."""
     return str(request.path if hasattr(request, "path") else request.conversation.working_directory)
 
 

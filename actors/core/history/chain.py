@@ -150,7 +150,7 @@ def first_ledger(
 def first_notices(
     mode: Mode, copied: Sequence[content.Message], ended: StopReason, later: Iterable[content.Message | Notice], at: int
 ) -> tuple[Notice, ...]:
-    """What is missing or outdated in the copied history, for the fork's first request.
+    """Notices for the fork's first request: what is missing or outdated in the copied history.
 
     `ended` is how the last copied run ended; `later` are messages and notices of the origin after the copied part.
     """

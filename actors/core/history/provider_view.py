@@ -129,9 +129,9 @@ class ProviderOrder:
     def __init__(self) -> None:
         self._placed: list[Message] = []
         self._late: list[Message] = []
-        # Number of tool calls of the last answer that have no result.
+        # The number of tool calls in the last answer that have no result yet.
         self._unanswered = 0
-        # Index of the last answer in `_placed`.
+        # The index of the last answer in `_placed`.
         self._answer = 0
 
     @property

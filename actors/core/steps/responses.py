@@ -227,7 +227,7 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
 
 
 def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
-    """Run the calls of a sub-agent. Calls that need approval get an error result when their turn comes."""
+    """Run a sub-agent's calls. Calls that need approval get an error result when their turn comes."""
     evaluated = _evaluate_calls(builder, answer)
     if denied := _first(evaluated, CallVerdict.DENY):
         return _deny(builder, answer, denied, evaluated[denied])
@@ -247,7 +247,7 @@ def _first(evaluated: dict[str, Evaluation], verdict: CallVerdict) -> str:
 
 
 def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Evaluation) -> TransitionResult:
-    """Add a result to every call of a response in which a rule denies one call; none of the calls runs."""
+    """Add a result to every call in a response in which a rule denies one of them; none of the calls runs."""
     text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
     return deny_calls(builder, answer.calls, denied, text, _PROCESSING)
 

@@ -44,7 +44,7 @@ def back_off(
     failure: LlmFailure,
     retry_after_ms: int | None,
 ) -> TransitionResult:
-    """Wait before the next attempt of a model request."""
+    """Wait before the next attempt at a model request."""
     attempt, request_id = state.attempt + 1, state.request_id
     wait = delay(attempt, builder.context.limits, retry_after_ms)
     builder.place_state()
@@ -56,7 +56,7 @@ def back_off(
 
 
 def back_off_call(builder: TransitionBuilder, state: ToolExecuting, failure: LlmFailure) -> TransitionResult:
-    """Wait before the next attempt of a tool call."""
+    """Wait before the next attempt at a tool call."""
     attempt, call_id = state.attempt + 1, state.current_tool_id
     wait = delay(attempt, builder.context.limits)
     builder.place_state()

@@ -14,9 +14,9 @@ from actors.core.states import BackgroundJob, JobStatus
 
 # The tag that surrounds a system message, which is sent to the model as part of a user's turn.
 NOTICE = "system-notice"
-# Tag of a file of the repository in the system prompt.
+# The tag around a repository file in the system prompt.
 REPOSITORY_FILE = "repository-file"
-# Tags of tool calls and tool results when they are rendered as text.
+# The tags around tool calls and tool results when they are rendered as text.
 CALL, RESULT = "tool-call", "tool-result"
 
 # A fixed list instead of `unicodedata`, whose categories change with the Python version: text that a model has seen
@@ -32,7 +32,7 @@ _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
 
 @cache
 def _opening(*names: str) -> re.Pattern[str]:
-    # Compiled at the first use: that takes as long as importing a whole package.
+    # Compiled at first use, because that takes as long as importing a whole package.
     spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
     return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)
 

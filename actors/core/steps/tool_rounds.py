@@ -184,7 +184,7 @@ def await_answer(
 def deny_calls(
     builder: TransitionBuilder, calls: tuple[ToolUse, ...], denied: str, text: str, *through: ContextState
 ) -> TransitionResult:
-    """Add results to all calls of a response after a denial: `text` to the denied call, a fixed text to the others."""
+    """Add results to all calls in a response after a denial: `text` to the denied call, a fixed text to the others."""
     results = [
         add_result(builder, ToolError(call.id, text, ToolOutcome.DENIED))
         if call.id == denied

@@ -71,7 +71,7 @@ class TransitionBuilder:
             self.ledger = replace(ledger, hidden_from="")
 
     def add_to_last_result(self, text: str) -> None:
-        """Append a paragraph to the tool result that was persisted last; it must be one of this transition."""
+        """Append a paragraph to the tool result that was persisted last, which must belong to this transition."""
         for index, effect in reversed(list(enumerate(self.effects))):
             if isinstance(effect, effects.PersistMessage) and isinstance(
                 result := effect.message.content[-1], ToolResult
