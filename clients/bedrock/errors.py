@@ -11,7 +11,7 @@ Catch the class that you can handle, or one higher up:
     │   ├── RequestIdReused
     │   └── SlugTaken
     ├── DataLoss                   stored data is damaged; repeating does not help
-    ├── DeadlineExceeded           no answer in time; the call may have taken effect
+    ├── DeadlineExceeded           no answer before the time limit; the call may have taken effect
     ├── FailedPrecondition         the current state does not allow it; nothing was changed
     │   ├── AgentBusy
     │   │   └── AwaitingApproval

@@ -63,7 +63,7 @@ def absolute_path(text: str) -> Path:
 
 
 def check_private(directory: Path) -> None:
-    """Raise NotPrivateError unless only this user can enter a directory; OSError if it is not one."""
+    """Raise NotPrivateError unless only this user can enter a directory; OSError if the path is not one."""
     check_owner(directory)
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & 0o022:
@@ -93,7 +93,7 @@ def check_owner(directory: Path) -> None:
 
 
 def check_socket(path: Path) -> None:
-    """Raise NotPrivateError unless only this user can listen on a Unix socket; OSError if it is not one."""
+    """Raise NotPrivateError unless only this user can listen on a Unix socket; OSError if the path is not one."""
     check_owner(path.parent)
     if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # e.g. /tmp, where everybody can write
         raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")

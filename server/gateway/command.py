@@ -1,4 +1,4 @@
-"""The command `bedrock gateway`, which `bedrock serve --http` runs as a module: JSON over HTTP in front of servers."""
+"""The command `bedrock gateway`, which `bedrock serve --http` runs as a module: JSON over HTTP in front of a server."""
 
 from __future__ import annotations
 

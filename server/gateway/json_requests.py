@@ -260,7 +260,7 @@ def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]
 
 
 def _path(kind: Descriptor | None, path: str) -> str:
-    """A path of a field mask with the contract's names. What follows the name of a map is a key, and stays."""
+    """A path of a field mask with the contract's names. The part after the name of a map is a key, and is kept."""
     name, dot, rest = path.partition(".")
     field = _field(kind, name) if kind is not None and not kind.GetOptions().map_entry else None
     return path if field is None else f"{field.name}{dot}{_path(field.message_type, rest) if dot else ''}"

@@ -150,7 +150,7 @@ def _messages(store: StoreReader, conversion: ConversionContext, record: Convers
 
 
 def _events(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the lines of the events, except those pruned meanwhile."""
+    """Yield the lines of the events, except those pruned in the meantime."""
     after = 0
     while after < record.revision:
         try:

@@ -1,4 +1,4 @@
-"""What all streams and other long calls share: limits, wake-ups, and the encoding of events.
+"""The common parts of all streams and other long calls: limits, wake-ups, and the encoding of events.
 
 The server limits the number of these calls, sends heartbeats on them, ends those whose clients do not read, and ends
 all at shutdown.
@@ -57,15 +57,15 @@ class LastingCall(ABC):
         self._streams = streams
         self._woken = asyncio.Event()
         self.wake = self._woken.set
-        """Wakes the call to handle what is new."""
+        """Wakes the call to handle new data."""
 
     @abstractmethod
     async def _open(self) -> None:
-        """Handle what already exists when the call begins."""
+        """Handle the data that exists when the call begins."""
 
     @abstractmethod
     async def _go_on(self) -> bool:
-        """Handle what is new, and return whether the call continues."""
+        """Handle new data, and return whether the call continues."""
 
     @abstractmethod
     def close(self) -> None:
@@ -83,7 +83,7 @@ class LastingCall(ABC):
 
 
 class Stream(LastingCall):
-    """A long call that sends what exists, and what is new after each wake-up. Use only on the event loop."""
+    """A long call that sends the existing data and, after each wake-up, the new data. Use only on the event loop."""
 
     def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
         super().__init__(streams)
@@ -153,7 +153,7 @@ class Streams:
                 self._empty.set()
 
     def shut_down(self) -> None:
-        """Make every stream send what it has, and end with the refusal SHUTTING_DOWN."""
+        """Make every stream send its remaining events, and end with the refusal SHUTTING_DOWN."""
         self.closing = True
         for stream in tuple(self._streams):
             stream.wake()

@@ -36,7 +36,7 @@ class ListVerdict(Enum):
 
 
 class ListFilter:
-    """The filter of one client's stream, and what it has in its list. Not thread-safe."""
+    """The filter of one client's stream, and the conversations in the client's list. Not thread-safe."""
 
     def __init__(self, condition: Condition, *, may_have_others: bool) -> None:
         """With `may_have_others`, the client may have conversations that this stream has not sent."""

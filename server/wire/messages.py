@@ -211,7 +211,7 @@ def _no_servers(_record: ConversationRecord) -> Sequence[McpServerStatus]:
 
 @dataclass(frozen=True)
 class ConversionContext:
-    """What conversions to API messages need to know. Functions may be called on any thread, and must not block."""
+    """The facts that conversions to API messages need. Functions may be called on any thread, and must not block."""
 
     groups: Mapping[str, context.ToolGroup]
     """The group of each built-in tool (such as READ or WRITE), by the tool's name."""

@@ -57,7 +57,7 @@ def create(
     request_id: str | None,
     **settings: Any,
 ) -> v1.CreateConversationRequest:
-    """Raises what `_conversation` raises. The working directory is the current one if None."""
+    """Create a conversation, by default in the current directory. Raises what `_conversation` raises."""
     directory = str(Path(working_directory or ".").absolute())
     return v1.CreateConversationRequest(
         conversation=_conversation(working_directory=directory, client_tools=client_tools, **settings),

@@ -178,7 +178,7 @@ def _check_type(name: str, value: object, kind: type[Any], words: str) -> None:
 
 
 def moment(timestamp: Timestamp) -> datetime:
-    """A protobuf timestamp as a datetime in UTC; one out of range becomes the first or the last one."""
+    """A protobuf timestamp as a datetime in UTC; a time out of range becomes the nearest possible one."""
     try:
         return timestamp.ToDatetime(tzinfo=UTC)
     except (OverflowError, ValueError):  # one bad time must not end a loop over events

@@ -1,4 +1,4 @@
-"""Converts errors of the client to messages and hints for a command line or a chat."""
+"""Converts client errors to messages and hints for a command line or a chat."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class CommandError(Exception):
 
     @classmethod
     def of(cls, error: errors.BedrockError, ctx: click.Context | None = None) -> CommandError:
-        """The CommandError for an error of the client; `ctx` knows the address, and which conversation was named."""
+        """The CommandError for a client error; `ctx` knows the address, and which conversation was named."""
         source, name = (address_source(ctx), ctx.meta.get(NAME, "NAME")) if ctx else ("", "NAME")
         message, hint = what_happened(error), what_to_do(error, name=name)
         for field, description in error.fields.items():

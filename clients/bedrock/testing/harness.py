@@ -22,7 +22,7 @@ _SHOWN = 20
 
 
 class Named(Protocol):
-    """A conversation object of the client or of the asyncio client."""
+    """A conversation object of either client."""
 
     name: str
 

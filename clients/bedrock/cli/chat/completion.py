@@ -1,4 +1,4 @@
-"""Helps typing in a chat: the history of what was typed, and the completion of commands and paths."""
+"""Helps with typing in a chat: input history, and completion of commands and paths."""
 
 from __future__ import annotations
 

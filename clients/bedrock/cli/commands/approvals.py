@@ -201,7 +201,7 @@ def _print_open(
 
 
 def _slugs(client: Client) -> Callable[[str], str]:
-    """A function that maps the name of a conversation to its slug, or to its id if it was deleted meanwhile."""
+    """A function that maps the name of a conversation to its slug, or to its id if it has been deleted."""
 
     @cache
     def slug(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`bedrock doctor`: reports problems of the server, the connection and this machine, with remedies."""
+"""`bedrock doctor`: reports problems with the server, the connection and this machine, and their remedies."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ MODES = {
 
 
 def mode_notice(kind: str) -> str:
-    """The notice of a change of the mode, by the `system_kind` of the server's message; "" for other messages."""
+    """The notice about a mode change, by the `system_kind` of the server's message; "" for other messages."""
     mode = kind.removeprefix("mode_")
     return f"The mode is now {mode}: {MODES[mode]}." if mode in MODES and mode != kind else ""
 
@@ -82,7 +82,7 @@ def cancel_lines(receipt: CancelConversationResult, kill: str, *, jobs: bool) ->
 
 
 def mode_lines(changed: SetModeResult, stop: str, title: Callable[[str], str] = "the tool call {}".format) -> list[str]:
-    """What a change of the mode means for tools, calls, jobs and MCP servers.
+    """What a mode change means for tools, calls, jobs and MCP servers.
 
     The command `stop` stops what still has wider rights; `title` describes a tool call by its id.
     """

@@ -496,7 +496,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 async def fates_among(
     conversation: AsyncConversation, messages: Sequence[Message], until: datetime = NEVER
 ) -> list[Fate]:
-    """What to print among `messages`: their runs and undelivered messages, if ended by `until`, and what waits."""
+    """The entries to print among `messages`: runs and undelivered messages that ended by `until`, and what waits."""
     if not messages:
         return []
     found: list[Fate] = []

@@ -97,7 +97,7 @@ def print_listing(
     paths: str = "",
     zeros: bool = False,
 ) -> None:
-    """Print objects of the client as a table, or as JSON with the fields of the gRPC API; `zeros`: even empty ones."""
+    """Print client objects as a table, or as JSON with the fields of the gRPC API; `zeros`: even empty fields."""
     if output == "json":
         print_json([{**(_zeros(value) if zeros else {}), **value.to_dict()} for value in values], indent=2)
     else:
