@@ -203,13 +203,13 @@ class UpdateConversationCommand(Struct, frozen=True):
     follow_up_policy: context.FollowUpPolicy | None = None
     budget: context.Budget | None = None
     some_amounts: dict[str, int] = {}
-    """New values of single budget fields, by the field's name; the other fields stay."""
+    """New values of individual budget fields, by field name; the other fields stay."""
     client_tools: tuple[context.ClientTool, ...] | None = None
     refuse_unoffered_tools: bool = False
     """Whether to refuse client tools that the conversation's mode does not offer to the agent."""
     generation: context.Generation | None = None
     some_generation: dict[str, context.ReasoningEffort | float | int | None] = {}
-    """New values of single generation settings, by the field's name; the other settings stay."""
+    """New values of individual generation settings, by field name; the other settings stay."""
     mcp_servers: tuple[context.ChosenMcpServer, ...] | None = None
     auto_continue: bool | None = None
 

@@ -36,7 +36,7 @@ _ANY = re.compile(f"{_SEQUENCE.pattern}|{_ESCAPE.pattern}")
 
 
 class TerminalText:
-    """Renders output as it arrives, in any pieces. Not thread-safe."""
+    """Renders output piece by piece, as it arrives. Not thread-safe."""
 
     def __init__(self) -> None:
         self._rows: list[str | list[str]] = [[]]

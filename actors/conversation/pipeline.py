@@ -428,9 +428,9 @@ class CommitRetries(Generic[Entry]):
         self._refused = 0
 
     def flush(self) -> bool:
-        """Commit the entries in order; False if the store refused some, which stay queued with all later ones.
+        """Commit the entries in order; return False if the store refused some. Those and all later ones stay queued.
 
-        Raises any other error of a commit, whose entries are dropped; the others are retried later.
+        Raises any other error from a commit; the entries of that commit are dropped, and the others are retried later.
         """
         while self._waiting:
             try:

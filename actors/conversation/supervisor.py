@@ -374,7 +374,7 @@ def _to_try_again(conversation_id: str, answer: Future[None]) -> bool:
             return False
         case Rejected(reason=Reason.STORE_UNAVAILABLE) | RuntimeError():
             return True
-        case error:  # damaged data or a bug of the server; the next message to the conversation tries again
+        case error:  # damaged data or a bug in the server; the next message to the conversation tries again
             log.error(
                 "conversation taken over, but not recovered", exc_info=error, extra={"conversation": conversation_id}
             )

@@ -128,7 +128,7 @@ class LlmStreamStarted(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_str
     request_id: str
     attempt: int
     waited_ms: int = 0
-    """How long the attempt waited for a slot before it was sent. Only for people who read the log."""
+    """How long the attempt waited for a slot before it was sent. Only for readers of the log."""
 
 
 class LlmStreamChunk(LlmOutcome, frozen=True, tag="llm_stream_chunk"):

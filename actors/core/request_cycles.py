@@ -280,7 +280,7 @@ def events_of(
 
 
 def _events_of_message(message: content.Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
-    """Yield a message's events. Reminders, notices and summaries are not user messages; users' and parents' are."""
+    """Yield a message's events. Reminders, notices and summaries do not count as user messages."""
     if message.type is content.MessageType.USER and not message.meta:
         delivery = _DELIVERIES.get(message.delivery, CycleDelivery.DIRECT)
         yield CycleUserMessage(message.id, delivery, content.text_of(message.content), message.created_at)

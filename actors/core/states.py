@@ -126,7 +126,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     grace: bool = False
     """For sub-agents: whether the turn limit is reached; the running request is then the last one."""
     last_text: str = ""
-    """For sub-agents: the model's last text, which the parent gets as partial result of a failure."""
+    """For sub-agents: the model's last text, which the parent gets as a partial result after a failure."""
     used_tokens: int = 0
     """The number of tokens in the context window after the last response."""
     total_usage: Usage = Usage()
@@ -134,7 +134,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     aside_usage: Usage = Usage()
     """Tokens of side queries, such as for the title. They count towards the conversation's budget, not a run's."""
     run_mode: Mode | None = None
-    """The mode at the beginning of the latest run, which decides on client tools. None if there are none."""
+    """The mode at the beginning of the latest run, which determines its client tools; None if there are none."""
     generation: Generation | None = None
     """Settings for the requests of the latest run, from the message that began it."""
     output_schema: str = ""

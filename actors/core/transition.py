@@ -24,8 +24,8 @@ There are three kinds of events.
   reason that a program can read, and nothing has changed.
 * *Outcomes* are the results of effects. They may be late, duplicated, or belong to something that was cancelled long
   ago. Therefore each outcome carries the ids of its effect, and a state accepts only the outcome that it waits for. All
-  others are *ignored*: the transition returns the same state object and no effects. So no code has to wait until an
-  abort is confirmed, and no timer has to be stopped: the ids of its event no longer match.
+  others are *ignored*: the transition returns the same state object and no effects. Therefore, no code has to wait
+  until an abort is confirmed, and no timer has to be stopped: the ids of its event no longer match.
 * *Settle events* come from the state machine itself. Three states must not last, because they are only intermediate:
   AwaitingLlm (a request is due), Cancelling a model request (there is nothing to wait for), and Idle or Error with a
   queue (the next run is due). `settle_event` returns the event that leads out of such a state, and `run_chain` applies
@@ -33,8 +33,8 @@ There are three kinds of events.
   event uses up a queued message or leads to a state that lasts, so every chain ends.
 
 A transition lists its effects in logical order, but the actor carries them out in three phases: first it stores what
-must be stored, in one database transaction; then it sends all notifications to clients; then it starts new work. So a
-crash can interrupt work, but the log always shows that the work was due.
+must be stored, in one database transaction; then it sends all notifications to clients; then it starts new work. A
+crash can thus interrupt work, but the log always shows that the work was due.
 
 Streamed text takes a shorter way, since it is never stored. While an attempt streams, its text changes nothing but what
 clients see: this is the *window* of the attempt. The commit of the stream's start opens the window, and the commit that

@@ -431,8 +431,8 @@ class EventHub(EventBus):
 class TextWindow:
     """Carries one attempt's text to clients, without commits while the window is open; see `stream_text`.
 
-    The runner's thread passes text on. Before its stream's start is committed, or while another state is being
-    published, it waits here for the conversation's thread. Any thread may shut the window.
+    The runner's thread passes text on. Before the stream's start is committed, or while another state is being
+    published, the text waits here for the conversation's thread. Any thread may shut the window.
 
     No text follows a cancel, which shuts the window first (`ModelRequests.start` binds it to the cancel token). Also,
     `stream_text` drops text of an attempt that is over, and the hub refuses text of a state that another has replaced.

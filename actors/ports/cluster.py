@@ -13,7 +13,7 @@ LEASE_EXPIRED = "database lease expired; retry"
 
 
 class Lease:
-    """A permission to act. This class never expires; its counterpart for servers on one database must be renewed.
+    """A permission to act. This one never expires; the subclass for servers that share a database must be renewed.
 
     Thread-safe; no blocking.
     """

@@ -45,7 +45,7 @@ class ModelInfo(Struct, frozen=True):
     images_assumed: bool = False
     """Whether it is only assumed, but not known, that the model accepts images."""
     known: bool = True
-    """Whether the model's limits are known. If not, others are assumed (REQ-BED-022)."""
+    """Whether the model's limits are known; if not, they are only assumed (REQ-BED-022)."""
     lean: bool = False
     """Whether the model reads input slowly: it then gets a short system prompt and only the essential tools."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
@@ -73,7 +73,7 @@ class ToolSpec(Struct, frozen=True):
     instant: bool = False
     """Whether a call only computes, in less time than a commit takes.
 
-    It runs on the conversation's thread, in the unit of work that starts it, and once more if that fails.
+    It runs on the conversation's thread, in the unit of work that starts it, and once more if that unit fails.
     """
     tokens: int = 0
     """The estimated tokens of the tool's definition in a request; set by `__post_init__`."""
@@ -155,7 +155,7 @@ class SideQueryError(Exception):
 
 
 class ModelAnswer(Struct, frozen=True):
-    """A complete answer of a model."""
+    """A model's complete answer."""
 
     content: tuple[Content, ...]
     """Text, Reasoning and ToolUse blocks. The ids of tool calls are unique in the conversation."""

@@ -62,7 +62,7 @@ class Outcome(StrEnum):
 
 
 class AuditEntry(Struct, frozen=True):
-    """An entry of the audit trail, for one call or for several equal calls."""
+    """An entry in the audit trail, for one call or for several identical calls."""
 
     at: int
     """The time of the entry, in milliseconds since the epoch."""
@@ -74,7 +74,7 @@ class AuditEntry(Struct, frozen=True):
     conversation: str = ""
     """The id of the conversation; "" if the call concerned none, or was refused before the conversation was found."""
     count: int = 1
-    """How many equal calls within one minute this entry stands for."""
+    """How many identical calls within one minute this entry stands for."""
     decisions: tuple[CallDecision, ...] = ()
     step: int = 0
     """The number of the log row that contains the entry; 0 for an entry that is stored separately."""
@@ -130,7 +130,7 @@ class AuditStore(Protocol):
         ...
 
 
-# The sender of the gRPC call that the current code carries out; None: the server acts by itself.
+# The sender of the gRPC call that the current code carries out; None if the server acts on its own.
 command_origin: ContextVar[CommandOrigin | None] = ContextVar("command_origin", default=None)
 
 

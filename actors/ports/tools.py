@@ -98,7 +98,7 @@ class ToolContext(Struct, frozen=True):
     sandbox: Sandbox
     clock: Clock
     on_output: Callable[[str], None]
-    """Called with live output for watching clients, which is not stored."""
+    """Called with live output, which is shown to watching clients and is not stored."""
     track: Callable[[RunningProcess], Callable[[], bool]]
     """Registers each process for cancellation directly after its start.
 
@@ -115,7 +115,7 @@ class ToolContext(Struct, frozen=True):
     Raises InvalidImageError, ImagesUnavailableError or StoreError.
     """
     make_side_query: Callable[[SideQuery], str] = no_side_queries
-    """Asks a small model. Blocks for a bounded time, unless cancelled.
+    """Asks a small model. Blocks for a limited time, unless cancelled.
 
     Raises SideQueryError, or ToolTransientError if the model is at capacity and the call may be retried.
     """
@@ -183,7 +183,7 @@ class InvalidApprovalRuleError(Exception):
 
 
 class ToolTransientError(Exception):
-    """The infrastructure failed, not the tool itself. `begun` says whether the tool may have had effects before."""
+    """The infrastructure failed, not the tool itself. `begun` says whether the tool may already have had effects."""
 
     def __init__(self, message: str, *, begun: bool) -> None:
         super().__init__(message)
@@ -206,10 +206,10 @@ class Tool(Protocol):
 
 
 class Toolbox(Protocol):
-    """The built-in tools, and their state for each conversation. Thread-safe; two methods may block, as they say."""
+    """The built-in tools, and their state for each conversation. Thread-safe; only methods that say so may block."""
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """The tools offered to sub-agents or, with False, to other conversations, in the order for models."""
+        """The tools offered to sub-agents or, with False, to other conversations, in the order that models see."""
         ...
 
     def get(self, name: str) -> Tool | None: ...

@@ -123,7 +123,7 @@ class EffectExecutor:
     ) -> events.ToolComplete | None:
         """The outcome of a call to an instant tool; None if the call must be performed as an effect instead.
 
-        The latter includes calls in a cancelled run, which must end as cancelled.
+        Also None for calls in a cancelled run, which must end as cancelled.
         """
         return None if live_run(record) == self._cancelled_run else computed(self._services, call, record, context)
 

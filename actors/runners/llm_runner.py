@@ -64,7 +64,7 @@ class LlmRequest:
     on_end: Callable[[], None]
     """Called when the attempt is over."""
     unclaimed: Callable[[Usage], None]
-    """Called with the tokens of an attempt whose outcome no actor accepted, because the conversation's has stopped."""
+    """Called with the tokens of an attempt whose outcome the actor did not accept, because it had stopped."""
     queued_at: int
     """When the attempt began to wait for a slot, in ms since the epoch."""
     waited_ms: int = 0

@@ -51,7 +51,7 @@ class FileRoom:
 
     @property
     def refusal(self) -> str:
-        """The reason why `reserve` returned False, with the limit, as a part of a sentence."""
+        """Why `reserve` returned False, with the limit, as part of a sentence."""
         return (
             f"this server has no open files left (limit {self._limit():,} by ulimit -n, {self.reserved} of them "
             "reserved for cancels and running work)"

@@ -98,8 +98,8 @@ def checked_calls(
 ) -> tuple[Content, ...]:
     """An answer's content with calls that can be carried out.
 
-    Unambiguous mistakes are corrected: a name with a namespace or blanks, and strings that
-    spell a number or a boolean. Calls of client tools (`tools`) get `group`, and `bad_input` if their input is invalid.
+    Unambiguous mistakes are corrected: a name with a namespace or blanks, and strings that spell a number or a boolean.
+    Calls to client tools (`tools`) get `group`, and `bad_input` if their input is invalid.
     """
     specs, by_name = {spec.name: spec for spec in offered}, {tool.name: tool for tool in tools}
     return tuple(

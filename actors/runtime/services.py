@@ -236,7 +236,7 @@ class Services:
         return fixed_tokens(record.system_prompt, tools)
 
     def window_and_images(self, model: str) -> tuple[int, bool]:
-        """A model's usable window, and whether requests contain images, which ends once its provider refuses one."""
+        """A model's usable window, and whether requests contain images (no longer, once its provider refuses one)."""
         served = self.models.get(model)
         info = served.info if served else None
         return (info.usable_window, info.images) if info else (UNKNOWN_MODEL_WINDOW, True)

@@ -157,7 +157,7 @@ def record_outcome(
     agent: states.PendingAgent,
     outcome: states.AgentOutcome,
 ) -> TransitionResult:
-    """Record an outcome. After the last one, a text about all becomes the call's result or, without one, a message."""
+    """Record a sub-agent's outcome. After the last one, report all as the call's result, or else as a message."""
     ended = states.AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)
     pending = tuple(other for other in state.pending if other is not agent)

@@ -81,7 +81,7 @@ def notice_date(builder: TransitionBuilder) -> None:
 
 
 def notice_mcp_restart(state: states.State, context: ConvContext, event: McpRestarted) -> TransitionResult:
-    """Queue a notice that MCP servers lost their memory. Ignored in sub-agents, and unless in Idle or Error."""
+    """Queue a notice that MCP servers lost their memory. Ignored in sub-agents, and outside of Idle and Error."""
     if not isinstance(state, (states.Idle, states.Error)) or context.is_sub_agent:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

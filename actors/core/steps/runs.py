@@ -185,7 +185,7 @@ def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResu
 
 
 def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
-    """End a run that a restart or shutdown interrupted: the queue is dropped, nothing resumes by itself."""
+    """End a run that a restart or shutdown interrupted: the queue is dropped, and nothing resumes automatically."""
     if builder.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
         return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
@@ -331,7 +331,7 @@ def add_reported_usage(state: states.State, context: ConvContext, event: UsageRe
     """Add the tokens of aborted requests, side queries and sub-agents, in every state.
 
     They never count towards the window. Only those of sub-agents count towards the run: an aborted request reports
-    after its run has ended.
+    its tokens after the run has ended.
     """
     builder = TransitionBuilder(state, context, event.at)
     ledger = builder.ledger

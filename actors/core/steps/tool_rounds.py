@@ -1,4 +1,4 @@
-"""A round of tool calls: which call runs next, the results of all, and calls that a client carries out."""
+"""A round of tool calls: which call runs next, the results of the calls, and calls that a client carries out."""
 
 from __future__ import annotations
 
