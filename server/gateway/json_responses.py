@@ -1,4 +1,4 @@
-"""Converts responses and errors of the contract to JSON; errors have the form of Google's AIP-193."""
+"""Converts the contract's responses and errors to JSON; errors have the form of Google's AIP-193."""
 
 from __future__ import annotations
 

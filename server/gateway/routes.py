@@ -1,4 +1,4 @@
-"""Finds the call of the contract for an HTTP request, by means of the `google.api.http` options.
+"""Finds the call of the contract for an HTTP request, using the `google.api.http` options.
 
 Paths are matched as they were sent, before percent escapes are decoded, so that an escaped slash or colon is never
 part of the syntax. The rules are those of google/api/http.proto.

@@ -1,1 +1,1 @@
-"""Answers the calls of the gRPC API that only read the store. The reads run on a pool of threads."""
+"""Answers the read-only calls of the gRPC API. The reads run on a pool of threads."""

@@ -108,7 +108,8 @@ def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
 
 # How many rows are read at a time. If a page reaches its byte limit, the rows read beyond it are wasted.
 CHUNK = 100
-# Maximum reads for one page: enough for the largest page, but limited for filters that match few conversations.
+# The maximum number of reads for one page: enough for the largest page, but limited for filters that match few
+# conversations.
 READS = 20
 
 

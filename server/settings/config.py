@@ -88,7 +88,7 @@ class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, Meta(gt=0, le=30, description="must be more than 0, and at most 30")] = field(
         name="timeout_seconds", default=2.0
     )
-    """The time limit of each call of a method, in seconds."""
+    """The time limit for each method call, in seconds."""
     options: dict[str, Any] = {}
 
 
@@ -156,7 +156,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deny_read: tuple[setting_values.AnyPath, ...] = DENY_READ
     """Files and directories that tools cannot read, in every mode in which the sandbox can hide them."""
     system_paths: tuple[setting_values.AnyPath, ...] = SYSTEM_PATHS
-    """Files and directories of the system that the tools of every principal can read."""
+    """System files and directories that every principal's tools can read."""
     cpus: setting_values.Cpus | None = None
     """The CPUs that the server itself runs on; None for all. Its tools may use all CPUs in any case."""
 

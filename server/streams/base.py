@@ -191,7 +191,8 @@ TEXT_LONGEST_SECONDS = 0.05
 # Pauses of fewer seconds than this are left out: after a batch of few streams, the next batch follows immediately.
 SHORTEST_SECONDS = 0.002
 LONGEST_SECONDS = 0.1
-# Maximum streams woken in one iteration of the event loop, so that requests get a turn before the other streams.
+# The maximum number of streams woken in one iteration of the event loop, so that requests get a turn before the other
+# streams.
 AT_ONCE = 16
 
 
@@ -213,7 +214,7 @@ class Wakeups:
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
-        """Schedule a call of `watcher` on the event loop. Thread-safe; never blocks.
+        """Schedule a call to `watcher` on the event loop. Thread-safe; never blocks.
 
         Two threads may both schedule a batch, which costs one more callback. No stream is missed: `watcher` is queued
         before `_crossing` is read, and `_crossing` is cleared before the queue is read.
@@ -284,7 +285,7 @@ class Outbox:
         self._frames: list[bytes] = []
         self._bytes = 0
         self.writing_since: float | None = None
-        """When the running call of `write` began, in seconds of the event loop's clock; None if none is running."""
+        """When the running call to `write` began, in seconds of the event loop's clock; None if none is running."""
         self.sent_at = 0.0
         """When gRPC took the last response, in seconds of the event loop's clock."""
 

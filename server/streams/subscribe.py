@@ -307,7 +307,7 @@ class SubscribeStream(Stream):
 
 
 class _RunWait(LastingCall):
-    """One call of WaitRequestCycle. Use only on the event loop, except the functions that the hub calls."""
+    """One WaitRequestCycle call. Use only on the event loop, except the functions that the hub calls."""
 
     def __init__(
         self, streams: Streams, sources: Sources, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest

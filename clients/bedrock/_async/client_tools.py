@@ -1,4 +1,4 @@
-"""Answers calls of client tools (tools that clients run for the agent) with functions of this program."""
+"""Answers calls to client tools (tools that clients run for the agent) with functions of this program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("bedrock")
 
 
 class AsyncClientTools:
-    """Functions of this program that answer the agent's calls of client tools in one conversation.
+    """Functions of this program that answer the agent's calls to client tools in one conversation.
 
     The runs of the conversation and `serve_tools` share this object.
     """

@@ -270,7 +270,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
             tool: The name of a tool. Give exactly one of `tool`, `command`, `command_prefix`, `path`, `mcp_server`.
             command: An exact shell command.
             command_prefix: The words that shell commands begin with, e.g. "git status".
-            path: An absolute directory on the server: calls of tools with a path in or beneath it match.
+            path: An absolute directory on the server: tool calls with a path in or beneath it match.
             mcp_server: The name of an MCP server.
             timeout: Time limit for this call in seconds; the client's if None.
 
@@ -300,7 +300,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
         return self._transport.items(self._stub.ListQuestions, request, "questions", Question, timeout)
 
     async def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
-        """An open question of a tool. `name` is its resource name or its id.
+        """A tool's open question. `name` is its resource name or its id.
 
         Raises NotFound if the question does not exist, or if it no longer waits for an answer.
         """

@@ -79,11 +79,11 @@ class AsyncConversationRuns(AsyncConversationBase):
             on_approval: Decides about a tool call that needs approval, if the loop over the run's events has not
                 decided before it reads the next event. "approve" lets every call run, "deny" none. A function gets the
                 `Approval` and returns True or False. If None, the call is denied and a warning is logged.
-            on_question: A function that answers a question of a running tool (of an MCP server, in the middle of a
+            on_question: A function that answers a question from a running tool (from an MCP server, in the middle of a
                 call), if the loop has not answered before it reads the next event. The function gets the `Question`. It
-                returns a value for each field of the form that is filled in, ``{}`` for a URL that was visited, or
-                None to decline. Without a function, the question is declined and a warning is logged. If the returned
-                values do not fit the form, the question is declined, too, and InvalidArgument is raised.
+                returns a value for each field of the form that is filled in, ``{}`` for a URL that was visited, or None
+                to decline. Without a function, the question is declined and a warning is logged. If the returned values
+                do not fit the form, the question is declined, too, and InvalidArgument is raised.
             wait_for_others: Leave approvals and questions open that the loop does not answer, so that other clients can
                 answer them.
             expected_run: The name of a run. RunOver is raised unless this run is in progress; no condition if empty.
@@ -127,7 +127,7 @@ class AsyncConversationRuns(AsyncConversationBase):
             text: What to say.
             images: As for `send`.
             on_approval: As for `send`. If None, every call that needs approval is denied immediately.
-            on_question: As for `send`. If None, every question of a tool is declined immediately.
+            on_question: As for `send`. If None, every question from a tool is declined immediately.
             wait_for_others: Leave approvals and questions open, and wait until other clients have answered them.
             generation: As for `send`.
             output_schema: As for `send`.
@@ -314,7 +314,7 @@ FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
 
 
 class AsyncConversationTools(AsyncConversationBase):
-    """The methods that offer functions of this program to the agent as tools, and answer the calls of these tools."""
+    """The methods that offer functions of this program to the agent as tools, and answer the calls to these tools."""
 
     @overload
     def tool(self, function: FunctionT, /) -> FunctionT: ...
@@ -352,7 +352,7 @@ class AsyncConversationTools(AsyncConversationBase):
         model. The function returns the result: a string, a value that becomes JSON, or a `ToolAnswer` with images. If
         it raises an exception, the agent reads that as an error.
 
-        Calls of the tool are answered while this program iterates over or awaits a run of this object, and within
+        Calls to the tool are answered while this program iterates over or awaits a run of this object, and within
         `serve_tools`. At other times a call waits until another client answers it or `timeout` has passed. A new tool
         is declared to the server when the next message is sent; during a run, the server refuses the declaration.
 
@@ -382,7 +382,7 @@ class AsyncConversationTools(AsyncConversationBase):
         return add if function is None else add(function)
 
     async def serve_tools(self, *, timeout: float | None = None) -> None:
-        """Answer the agent's calls of this object's functions, in all runs, until the conversation is deleted.
+        """Answer the agent's calls to this object's functions, in all runs, until the conversation is deleted.
 
         Use this in a program that does not iterate over runs itself, because other clients send the messages. This
         method survives broken connections and restarts of the server.
@@ -413,7 +413,7 @@ class AsyncConversationTools(AsyncConversationBase):
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Message:
-        """Answer a call of a client tool, and return the stored message with the result.
+        """Answer a call to a client tool, and return the stored message with the result.
 
         Events of kind ``client_tool_call_changed`` report the calls. Any client may answer; the first answer counts.
         Sending the same answer again is accepted.

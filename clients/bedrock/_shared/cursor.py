@@ -59,7 +59,7 @@ class EventCursor:
         return self.deleted or (self.until_settled and self.caught_up)
 
     def request(self) -> v1.SubscribeRequest:
-        """The request of a new stream that resumes at this position. Discards the deltas in `_held`."""
+        """The request for a new stream that resumes at this position. Discards the deltas in `_held`."""
         self.caught_up = False
         self._held.clear()
         request = v1.SubscribeRequest(name=self.name, omit_deltas=self.omit_deltas, until_settled=self.until_settled)

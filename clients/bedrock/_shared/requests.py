@@ -153,7 +153,7 @@ def cycle_name(conversation: str, run: RequestCycle | str) -> str:
 def wait_for_cycle(
     conversation: str, run: RequestCycle | str, view: CycleView, seconds: float | None
 ) -> v1.WaitRequestCycleRequest:
-    """Make the request that waits for the end of a run, for `seconds` or `LONGEST_WAIT`, whichever is shorter."""
+    """Make the request that waits for a run to end, for `seconds` or `LONGEST_WAIT`, whichever is shorter."""
     request = v1.WaitRequestCycleRequest(
         name=cycle_name(conversation, run), view=wrapper.enum_value(v1.ListRequestCyclesRequest.View, view)
     )
@@ -339,7 +339,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def image(source: ImageSource) -> v1.Image:
-    """Raises TypeError, ValueError unless the format is PNG, JPEG, GIF or WebP, or OSError."""
+    """Raises TypeError, OSError, or ValueError unless the format is PNG, JPEG, GIF or WebP."""
     if isinstance(source, v1.Image):
         return source
     if not isinstance(source, bytes | str | os.PathLike):

@@ -31,7 +31,7 @@ class QuestionPolicy(Generic[DecideT, FillInT]):
     decide: DecideT | None
     """The caller's function that decides an approval; None if unanswered approvals are denied."""
     fill_in: FillInT | None
-    """The caller's function that answers a question of a tool; None if unanswered questions are declined."""
+    """The caller's function that answers a tool's question; None if unanswered questions are declined."""
     wait_for_others: bool
     """Whether unanswered approvals and questions stay open, so that other clients can answer them."""
 
@@ -129,7 +129,7 @@ class RunProgress:
             self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
 
     def unasked(self, snapshot: Snapshot) -> Iterator[Event]:
-        """Yield an event for each approval and question of a snapshot that was not yielded before."""
+        """Yield an event for each approval and question in a snapshot that was not yielded before."""
         for question in snapshot.pending_questions:
             if question.name not in self._shown:
                 self._shown.add(question.name)

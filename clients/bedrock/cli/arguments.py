@@ -32,7 +32,7 @@ else:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Maximum seconds to wait for each answer of the server during a completion.
+# Maximum seconds to wait for each answer from the server during a completion.
 PATIENCE = 1.0
 # Maximum number of conversations that a completion considers.
 MOST = 100

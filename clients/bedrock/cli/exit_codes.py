@@ -176,7 +176,7 @@ def print_message(text: str) -> None:
 
 @contextmanager
 def reported_errors(ctx: click.Context | None = None) -> Generator[None]:
-    """Report errors of the ``with`` block on standard error, and raise click's Exit with the exit code of the error."""
+    """Report errors in the ``with`` block on standard error, and raise click's Exit with the exit code of the error."""
     try:
         yield
     except BrokenPipeError:

@@ -68,7 +68,7 @@ class ChatSession:
         self._run_command = run_command
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
         self._filling: QuestionForm | None = None
-        """The form of the first open question of a tool, with the answers so far; None if no question is open."""
+        """The form of the tools' first open question, with the answers so far; None if no question is open."""
         self._armed = False
         self._was_busy = False
         self.move_to(name)
@@ -92,7 +92,7 @@ class ChatSession:
         return len(self.view.approvals) + len(self.view.state.questions)
 
     def _form(self) -> QuestionForm | None:
-        """The form of the first open question of a tool, with the answers so far; None if no question waits."""
+        """The form of the tools' first open question, with the answers so far; None if no question waits."""
         asked = next(iter(self.view.state.questions), None)
         if asked is None:
             self._filling = None
@@ -322,7 +322,7 @@ class ChatSession:
             self.say(self.paint.dim("· " + rule_line(made, "/approvals {}")))
 
     async def decline(self) -> None:
-        """Refuse to answer the first open question of a tool; if no question is open, say so."""
+        """Refuse to answer the tools' first open question; if no question is open, say so."""
         if (form := self._form()) is None:
             self.say(self.paint.dim("· no question is open"))
         else:

@@ -128,7 +128,7 @@ class MarkdownFlow(LineFlow):
     """Converts streaming Markdown into coloured lines: code line by line, other blocks when they are complete."""
 
     def __init__(self, paint: Paint, width: Width) -> None:
-        """Prepare. Lines have at most `width` columns, except code, which is not wrapped."""
+        """Lines have at most `width` columns, except code, which is not wrapped."""
         super().__init__(width)
         self._paint = paint
         self._columns = width

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, cast
 
-# Maximum combining marks on one character: no script needs more, and they would cover adjacent lines.
+# The maximum number of combining marks on one character: no script needs more, and they would cover adjacent lines.
 MOST_COMBINING = 8
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
