@@ -1,4 +1,4 @@
-"""Decodes images in sandboxed worker processes and stores them. Few run at a time, so users take turns."""
+"""Decodes images in sandboxed worker processes and stores them. Few workers run at a time, so users take turns."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from actors.ports import (
 )
 from actors.ports.workspace import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, Turn
 
-# The largest accepted image, in the format that needs most memory, takes about 700 MB.
+# The largest accepted image takes about 700 MB in the format that needs the most memory.
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
 
 # Maximum bytes that a worker may print: more than twice the maximum size of the scaled-down image that it prints.
 OUTPUT_BYTES = 8 << 20
 
-# At the end of each view's id. A release that makes views differently changes it: no stored view is replaced.
+# The suffix of each view's id. A release that makes views differently must change it, because stored views are never
+# replaced.
 VIEW_KIND = "view1"
 
 # Maximum number of views (scaled-down images) whose size is cached.
@@ -111,7 +112,7 @@ class SandboxedImages:
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
         """See ports.Images.
 
-        Cached for each conversation and image: views that an earlier release made may have other sizes.
+        Cached for each conversation and image, because views made by an earlier release may have other sizes.
         """
         key = f"{conversation_id}/{image.attachment}"
         with self._lock:
@@ -130,12 +131,12 @@ class SandboxedImages:
         return (image.attachment, view_name(image.attachment))
 
     def _waits_as(self, conversation_id: str, *, uploaded: bool = False) -> str:
-        """The waiting list: each principal has one for uploads and one for all else. Raises StoreError."""
+        """The waiting list to use. Each principal has one for uploads and one for all else. Raises StoreError."""
         principal = self._store.owner(conversation_id) or ""
         return f"{principal} (uploads)" if uploaded else principal
 
     def _decode(self, whose: str, data: bytes, name: str, cancel: CancelToken) -> Decoded:
-        """Decode in a worker process, after waiting in the list `whose`.
+        """Decode an image in a worker process, after waiting for a turn in the list `whose`.
 
         Raises InvalidImageError or ImagesUnavailableError.
         """

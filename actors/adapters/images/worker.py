@@ -1,8 +1,8 @@
 """A program that decodes one image from standard input and makes the scaled-down copy (view) that models get.
 
-Its argument is the maximum number of pixels of the image. It runs as a separate process with limits, since decoders are
-large and images may be hostile. It uses only the standard library and Pillow. It prints either "error", a newline and
-the reason; or "ok", a newline, a JSON object on one line that describes the image, and the bytes of the view.
+Its argument is the maximum number of pixels in the image. It runs as a separate process with limits, because decoders
+are large and images may be hostile. It uses only the standard library and Pillow. It prints either "error", a newline
+and the reason; or "ok", a newline, a JSON object on one line that describes the image, and the bytes of the view.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, Unidenti
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
 
-# Maximum pixels of the longer edge of a view (scaled-down copy): providers themselves scale larger images down.
+# Maximum pixels of the longer edge of a view (scaled-down copy); providers themselves scale larger images down.
 LONG_EDGE = 1568
 
-# Maximum bytes of a view (scaled-down copy): in base64 it stays below 5 MB, the lowest limit of any provider.
+# Maximum bytes of a view (scaled-down copy), which in base64 stays below 5 MB, the lowest limit of any provider.
 MAX_VIEW_BYTES = 3_500_000
 
 # JPEG qualities, tried in this order until the view (scaled-down copy) is small enough.
@@ -54,7 +54,7 @@ SIDEWAYS = (5, 6, 7, 8)
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-# The bit in the first letter of a PNG chunk's name that marks chunks that decoders may ignore.
+# The bit in the first letter of a PNG chunk's name that means that decoders may ignore the chunk.
 ANCILLARY = 0x20
 
 
@@ -102,7 +102,7 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def without_damaged_extras(data: bytes) -> bytes:
-    """A PNG without optional chunks that have a wrong checksum: browsers show such images, Pillow refuses them."""
+    """Remove optional chunks with a wrong checksum from a PNG: browsers show such images, but Pillow refuses them."""
     if not data.startswith(PNG_SIGNATURE):
         return data
     kept, at = [PNG_SIGNATURE], len(PNG_SIGNATURE)
@@ -122,7 +122,7 @@ def orientation(image: Image.Image) -> int:
 
 
 def scaled(image: Image.Image) -> Image.Image:
-    """The first frame, no side longer than LONG_EDGE, in mode L, RGB or RGBA, without metadata."""
+    """The first frame, scaled to at most LONG_EDGE per side, in mode L, RGB or RGBA, without metadata."""
     if image.mode.startswith("I;16") or image.mode == "I":
         image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     elif image.mode not in DIRECT or "transparency" in image.info:
@@ -137,7 +137,7 @@ def scaled(image: Image.Image) -> Image.Image:
 
 
 def encoded(view: Image.Image) -> tuple[str, bytes]:
-    """Media type and bytes: lossless PNG if small enough, else JPEG.
+    """The media type and bytes of a view: lossless PNG if small enough, else JPEG.
 
     Raises UnusableImageError if even the lowest quality exceeds MAX_VIEW_BYTES.
     """

@@ -1,9 +1,9 @@
-"""Limits on the messages of an MCP server, applied before the MCP library parses the messages.
+"""Limits on the messages from an MCP server, applied before the MCP library parses the messages.
 
-A response that is too large becomes an error. Tools that the library would not accept pass it unread, because it would
-refuse the whole list. While a server sends requests without reading the responses to them,
-nothing more is read from this server, because the library would hold all these responses in memory. A server that sends
-notifications without end is read slowly, because one thread reads the messages of all servers.
+A response that is too large becomes an error. Tools that the library would not accept are passed through it unread,
+because it would refuse the whole list. While a server sends requests without reading the responses, nothing more is
+read from the server, because the library would hold all the responses in memory. A server that sends endless
+notifications is read slowly, because one thread reads the messages of all servers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-# Longer lists would delay all other servers while they are parsed.
+# Maximum length of a list; parsing a longer one would delay all other servers.
 MAX_PARTS = 5_000
 
 # When this many messages wait for a server to read them, nothing more is read from that server.
 MAX_UNSENT = 8
 
 
-# The number of notifications that a server can send in a burst without being slowed down.
+# The number of notifications that a server can send in one burst without being slowed down.
 NOTIFICATIONS = 1_000
 
 # How many notifications per second are read from a server that has sent more than NOTIFICATIONS.
@@ -34,27 +34,27 @@ MAX_LEVELS = 150
 # How many digits a whole number may have; the MCP library cannot parse thousands, and a double has 309.
 MAX_DIGITS = 400
 
-# The maximum size of a message that `mended` is tried on, because it blocks the thread of all servers.
+# Maximum size of a message that `mended` repairs, because it blocks the thread that serves all servers.
 MENDED_BYTES = 4 << 20
 
-# The key in `_meta` of a listed tool under which a tool that the MCP library does not accept is passed on.
+# The key in a listed tool's `_meta` for a tool that the MCP library does not accept, which is passed on there.
 UNREAD = "bedrock.dev/unread-tool"
 
-# The JSON-RPC error code for a session that the server does not know, from the transport over HTTP.
+# The JSON-RPC error code that the HTTP transport reports for a session that the server does not know.
 FORGOTTEN_SESSION = -404_404
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 
 class Pace:
-    """Limits the rate at which notifications are read, by a token bucket: after a pause, many are read together."""
+    """Limits the rate at which notifications are read with a token bucket: after a pause, many may be read at once."""
 
     def __init__(self) -> None:
         self._tokens = float(NOTIFICATIONS)
         self._since = 0.0
 
     def seconds_after_one(self, now: float) -> float:
-        """Count one notification at the time `now`; return how long to wait before reading on. Both are in seconds."""
+        """Count one notification at the time `now`; return how long to wait before reading on. Times are in seconds."""
         self._tokens = min(NOTIFICATIONS, self._tokens + (now - self._since) * NOTIFICATIONS_A_SECOND) - 1
         self._since = now
         return max(0.0, -self._tokens / NOTIFICATIONS_A_SECOND)
@@ -69,7 +69,7 @@ async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
 
 
 class _Wrapped:
-    """Wraps a stream of the MCP library, whose other attributes stay. Call only on the event loop's thread."""
+    """Wraps an MCP library stream, whose other attributes remain available. Use only on the event loop's thread."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -98,7 +98,7 @@ class _Sending(_Wrapped):
         self._fewer = asyncio.Event()
 
     async def until_few_wait(self) -> None:
-        """Wait until fewer than MAX_UNSENT messages wait for the server to read them."""
+        """Wait until there are fewer than MAX_UNSENT messages that the server has not read."""
         while self._waiting >= MAX_UNSENT:
             self._fewer.clear()
             await self._fewer.wait()
@@ -176,9 +176,9 @@ def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def mended(text: bytes) -> bytes:
-    """JSON without what the MCP library cannot parse. Raises ValueError if it is not JSON, or too large.
+    """JSON without anything that the MCP library cannot parse. Raises ValueError if `text` is not JSON, or too large.
 
-    It cannot parse very deep nesting, numbers of thousands of digits, unpaired surrogates, or invalid UTF-8.
+    The library cannot parse very deep nesting, numbers with thousands of digits, unpaired surrogates, or invalid UTF-8.
     """
     if len(text) > MENDED_BYTES:
         raise ValueError("it is too large")
@@ -207,7 +207,7 @@ def _shallow(text: bytes) -> bytes:
 
 
 def error_of(request_id: Any, text: str) -> Any:
-    """An error message that replaces the response to the request `request_id`."""
+    """An error that replaces the response to the request `request_id`."""
     from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- any open connection has loaded this
     from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # noqa: PLC0415 -- any open connection has it
 

@@ -1,8 +1,8 @@
 """Questions that an MCP server asks a person during a tool call (MCP elicitation).
 
-A question is converted to a form that every client can show. The message, the form and the URL are the server's own
-text, so their sizes are bounded, and questions that must not be asked in this way, such as for passwords, are refused.
-Forms keep only the JSON schema keywords that the protocol defines.
+A question is converted to a form that every client can show. The message, the form and the URL come from the server, so
+their sizes are bounded, and questions that must not be asked in this way, such as for passwords, are refused. Forms
+keep only the JSON Schema keywords that the protocol defines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "array": (*_SHOWN, "minItems", "maxItems", "items"),
 }
 
-# Matches a field name that asks for a secret, which a form must not do. The name is converted by `_words` before.
+# Matches the name (after `_words`) of a field that asks for a secret, which a form must not do.
 _SECRET = re.compile(
     r"\b(password|passphrase|passwd|secret|api ?key|private ?key|(access|auth|bearer|refresh|api) token|credentials?"
     r"|credit card|card number|cvv|cvc)\b"
@@ -62,12 +62,12 @@ class TimedCall:
         self.ask = ask
         self.limit = asyncio.timeout(seconds)
         self._questions = 0
-        # The seconds that the call may still run after its questions to a person are answered.
+        # How many seconds the call may still run once its questions have been answered.
         self._remaining = 0.0
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Suspend the call's time limit during the `with` block, in which a question waits for a person's answer."""
+        """Suspend the call's time limit during the `with` block, in which a question waits for its answer."""
         now = asyncio.get_running_loop().time
         if not self._questions and (when := self.limit.when()) is not None:
             self._remaining = when - now()
@@ -90,7 +90,7 @@ class TimedCall:
 async def ask_person(
     server: McpServer, call: TimedCall | None, params: ElicitRequestParams
 ) -> ElicitResult | ErrorData:
-    """Ask a person what a server wants to know; an error if no call is running, or the question is refused."""
+    """Ask a person what a server wants to know; an error if no call is running or the question is refused."""
     from mcp_types import ElicitResult  # noqa: PLC0415 -- any open connection has loaded this module
 
     if call is None:
@@ -123,7 +123,7 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
         url = params.url
         if len(url) > URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
             raise RefusedQuestionError(f"the URL must be at most {URL_CHARACTERS} printable ASCII characters")
-        if "\\" in url:  # browsers treat a backslash as a slash and may visit a host other than the one people read
+        if "\\" in url:  # browsers treat a backslash as a slash and may visit another host than the one shown
             raise RefusedQuestionError("the URL must not contain a backslash")
         if fault := url_fault(url):
             raise RefusedQuestionError(f"the URL {fault}")
@@ -206,7 +206,7 @@ def _is_list_of_texts(value: Any) -> bool:
 
 
 def _words(text: str) -> str:
-    """A name as lower-case words: apiKey, api_key and API-Key all give "api key"."""
+    """A name as lower-case words: apiKey, api_key and API-Key all become "api key"."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text[:1_000])
     return re.sub(r"[\W_]+", " ", parted).lower()
 

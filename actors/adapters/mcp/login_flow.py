@@ -1,4 +1,4 @@
-"""OAuth logins to MCP servers with the official MCP library: logs in through a browser, renews and revokes tokens."""
+"""OAuth logins to MCP servers, with the official MCP library: logs in through a browser, renews and revokes tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _UNKNOWN = "This does not belong to the login in progress."
 
 
 class LoginError(Exception):
-    """The login failed; the message contains the reason."""
+    """The login failed; the message says why."""
 
 
 class ClientRefusedError(LoginError):
@@ -63,7 +63,7 @@ class Redirected(Struct, frozen=True):
 
 
 def redirected(address: str, state: str) -> Redirected:
-    """The parameters of the redirect that ends the login with this `state`.
+    """The parameters of a redirect URL that ends the login with this `state`.
 
     Raises LoginError, or LookupError for any other URL.
     """
@@ -87,7 +87,7 @@ class RedirectListener:
     """Listens on 127.0.0.1 within `async with` for the browser's redirect at the end of a login."""
 
     def __init__(self, port: int = 0, *, rather: int = 0) -> None:
-        """Choose the port: `port` unless 0, else `rather` if free, else any.
+        """Choose the port: `port` unless it is 0, else `rather` if that is free, else any.
 
         `async with` raises OSError if `port` is in use.
         """
@@ -99,7 +99,7 @@ class RedirectListener:
 
     @property
     def address(self) -> str:
-        """The redirect URL, to which the browser is sent after the login."""
+        """The URL to which the browser is redirected after the login."""
         return f"http://127.0.0.1:{self._port}{PATH}"
 
     def expect(self, state: str) -> None:
@@ -107,7 +107,7 @@ class RedirectListener:
         self._state = state
 
     async def answer(self, seconds: float) -> Redirected:
-        """The redirect's parameters. Raises LoginError if the login was refused, or none came in time."""
+        """The redirect's parameters. Raises LoginError if the login was refused, or none came within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._answer
@@ -162,10 +162,10 @@ class RedirectListener:
         return "200 OK", _DONE
 
 
-# The fraction of its lifetime after which an access token is renewed.
+# An access token is renewed after this fraction of its lifetime.
 RENEWED_AT = 0.8
 
-# Renewing tokens of a shorter lifetime would happen constantly: they are used until the server refuses them.
+# Tokens with a shorter lifetime would be renewed constantly; instead they are used until the server refuses them.
 MIN_SECONDS = 30
 
 MAX_SECONDS = 10 * 365 * 86_400
@@ -174,11 +174,11 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
 
 
 class TokenAnswerError(Exception):
-    """A token endpoint's response has no usable token; the text explains what is wrong, without quoting it."""
+    """A token endpoint's response has no usable token; the message says what is wrong without quoting the response."""
 
 
 def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
-    """A login with the tokens of `answer`, whose missing refresh token and scope are kept.
+    """`login` with the tokens in `answer`; keeps the refresh token and the scope if `answer` has none.
 
     Raises TokenAnswerError if a token cannot be sent in a header.
     """
@@ -200,12 +200,13 @@ def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
 
 SECONDS = 300.0
 
-# Time limit in seconds for all requests before the person logs in; the requests after that get the same time again.
+# Time limit in seconds for all requests before the user logs in, and the same again for those after the login.
 ALL_SECONDS = 60.0
 
 ANSWER_BYTES = 1 << 20
 
-# A registration must be valid as long as tokens are renewed: one that expires sooner begins no other login.
+# A registration must remain valid while tokens are renewed, so one that expires within this time is not used for
+# another login.
 EARLY_SECONDS = 3600
 
 _METHOD = "S256"
@@ -216,7 +217,7 @@ class LoggedIn(NamedTuple):
 
     login: McpLogin
     registration: McpRegistration | None
-    """The OAuth client that was registered for this login or an earlier one; None if the settings name a client."""
+    """The OAuth client registered for this login or an earlier one; None if the settings name a client."""
 
 
 async def log_in(
@@ -230,9 +231,9 @@ async def log_in(
 ) -> LoggedIn:
     """Log in to an MCP server with a `login`, and return the tokens.
 
-    `show` gets the URL that the person opens. The browser is then redirected to `port` on this machine (0: any); with
-    `paste`, the person copies that URL instead. `seconds` is the person's time limit. `known` is an earlier
-    registration, used if it fits. Raises LoginError, or ClientRefusedError.
+    `show` gets the URL for the user to open. The browser is then redirected to `port` on this machine (0 for any port);
+    with `paste`, the user copies the redirect URL instead. `seconds` is the user's time limit. `known` is an earlier
+    registration, which is used if it fits. Raises LoginError or ClientRefusedError.
     """
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the library would also log the errors that it raises
     limit = asyncio.timeout(ALL_SECONDS)
@@ -244,7 +245,7 @@ async def log_in(
             tls = client_tls()
             async with httpx2.AsyncClient(auth=provider, timeout=None, verify=tls, event_hooks=hooks) as client:
                 # Without a login, the server responds to any request with status 401 and where to log in. A ping is
-                # sent because it changes nothing at the server.
+                # used because it changes nothing on the server.
                 answer = await client.post(
                     server.url,
                     json={"jsonrpc": "2.0", "id": 1, "method": "ping"},
@@ -276,7 +277,7 @@ _BOUNDED: Any = {"response": [_bound]}
 
 
 class _Waiting:
-    """Suspends the time limit of requests while a person logs in, for `seconds`, which others enforce."""
+    """Suspends the time limit for requests while the user logs in, for up to `seconds`, which others enforce."""
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds
@@ -290,7 +291,7 @@ class _Waiting:
 
 
 class _Provider(OAuthClientProvider):
-    """The OAuth flow of the MCP library for one login, with checks that the library leaves to its callers."""
+    """The MCP library's OAuth flow for one login, with checks that the library leaves to its callers."""
 
     def __init__(
         self,
@@ -318,7 +319,7 @@ class _Provider(OAuthClientProvider):
         super().__init__(server.url, metadata, TokensInMemory(), self._show_address, self._redirected)
 
     async def check(self, request: httpx2.Request) -> None:
-        """Raise LoginError for a request that others could read, or that a remote server wants sent to this machine."""
+        """Raise LoginError for a request that others could read, or that a remote server directs to this machine."""
         self._check_endpoint(str(request.url))
 
     def _is_safe(self, url: str) -> bool:
@@ -363,7 +364,7 @@ class _Provider(OAuthClientProvider):
         raise LoginError(f"the server names an authorization server other than {wanted}: {advertised[0]}")
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
-        """Check the authorization server's URLs, then let the library send the person there. Raises LoginError."""
+        """Check the authorization server's URLs, then let the library send the user there. Raises LoginError."""
         metadata, client = self.context.oauth_metadata, self.context.client_info
         if metadata is None or client is None:
             raise LoginError("the server does not say where to log in")
@@ -403,7 +404,7 @@ class _Provider(OAuthClientProvider):
     def login(self, status: int) -> McpLogin:
         """The finished login.
 
-        Raises LoginError if the server asked for none (`status` of the ping), or refuses this one.
+        Raises LoginError if the server did not ask for a login (`status` of the ping), or refuses this one.
         """
         context = self.context
         if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
@@ -426,7 +427,7 @@ class _Provider(OAuthClientProvider):
         return with_tokens(empty, context.current_tokens)
 
     def registration(self) -> McpRegistration | None:
-        """The OAuth client that was registered; None if the settings name it, or its issuer is unknown."""
+        """The registered OAuth client; None if the settings name the client, or if its issuer is unknown."""
         client = self.context.client_info
         if client is None or self._settings.client_id or not client.issuer:
             return None
@@ -447,15 +448,15 @@ _REFUSALS = frozenset({400, 401, 403})
 
 
 class RenewalRefusedError(Exception):
-    """The authorization server refuses to renew the tokens: a person has to log in again."""
+    """The authorization server refuses to renew the tokens; the user has to log in again."""
 
 
 class RenewalFailedError(Exception):
-    """The tokens could not be renewed now; the message contains the reason. A later attempt may succeed."""
+    """The tokens could not be renewed now; the message says why. A later attempt may succeed."""
 
 
 async def renewed(login: McpLogin) -> McpLogin:
-    """Raises RenewalRefusedError or RenewalFailedError."""
+    """Renew a login's tokens. Raises RenewalRefusedError or RenewalFailedError."""
     form = {"grant_type": "refresh_token", "refresh_token": login.refresh_token, "resource": login.resource}
     try:
         async with asyncio.timeout(RENEW_SECONDS):
@@ -473,7 +474,7 @@ async def renewed(login: McpLogin) -> McpLogin:
 
 
 async def revoked(login: McpLogin) -> bool:
-    """Ask the authorization server to revoke the tokens of a login; return whether it confirmed that."""
+    """Ask the authorization server to revoke a login's tokens; return whether it confirmed this."""
     if not login.revocation_endpoint:
         return False
     hint = "refresh_token" if login.refresh_token else "access_token"
@@ -489,7 +490,7 @@ async def revoked(login: McpLogin) -> bool:
 async def _post(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
     """Send a form as the login's OAuth client; return the response's status and body.
 
-    Raises the libraries' errors, including for responses that are too large or compressed.
+    Raises the libraries' errors, also for responses that are too large or compressed.
     """
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)])
     context = OAuthContext(login.url, metadata, TokensInMemory(), None, None)

@@ -1,4 +1,4 @@
-"""Keeps the operator's logins to MCP servers: renews them, and reads them again if other programs change them."""
+"""Keeps the operator's logins to MCP servers: renews them, and rereads them when other programs change them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LOOK_SECONDS = 1.0
 
 AGAIN_SECONDS = 30.0
 
-# Seconds after a failed renewal during which calls do not try to renew the tokens again.
+# Seconds after a failed renewal in which calls do not try to renew the tokens again.
 PAUSE_SECONDS = 5.0
 
 
 class LoginTokens:
-    """Provides access tokens from the stored logins. Call only on the event loop's thread.
+    """Provides access tokens from the stored logins. Use only on the event loop's thread.
 
     `urls` is keyed by server name. `changed(name, logged_in)` is called when a login begins (True) or ends (False).
     """
@@ -34,7 +34,7 @@ class LoginTokens:
         urls: Mapping[str, str],
         changed: Callable[[str, bool], None],
     ) -> None:
-        """Keep the arguments; nothing is read yet. `blocking` runs blocking work on another thread (LoopThread)."""
+        """Read nothing yet. `blocking` runs blocking work on another thread (see LoopThread)."""
         self._stored = stored
         self._blocking = blocking
         self._urls = urls
@@ -44,14 +44,14 @@ class LoginTokens:
         self._logins: dict[str, McpLogin] = {}
         self._fault = ""
         self._renewing: dict[str, asyncio.Future[None]] = {}
-        # When renewing a login last failed, in monotonic seconds, and why; by the server's name.
+        # When the last renewal of a login failed, in monotonic seconds, and why; keyed by server name.
         self._failed: dict[str, tuple[float, str]] = {}
         self._storing = asyncio.Lock()
-        # Outdated logins, by server name, that are still stored because the renewed ones could not be stored yet.
+        # Outdated logins, by server name, that are still stored because the renewed ones could not yet be stored.
         self._unsaved: dict[str, McpLogin] = {}
 
     async def watch(self) -> None:
-        """Read the logins again when other programs change them, and renew tokens, until this task is cancelled."""
+        """Reread the logins when other programs change them, and renew tokens, until this task is cancelled."""
         while True:
             await self._look()
             now = time.time() * 1000
@@ -65,7 +65,7 @@ class LoginTokens:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def token(self, name: str) -> str:
-        """A server's access token, renewed if expired; "" if there is no login. Raises LoginUnavailableError."""
+        """A server's access token, renewed if it has expired; "" if there is no login. Raises LoginUnavailableError."""
         await self._look()
         login = self._logins.get(name)
         if login is not None and login.expires_at and time.time() * 1000 >= login.expires_at:
@@ -75,7 +75,7 @@ class LoginTokens:
         return login.access_token if login else ""
 
     async def another(self, name: str, refused: str) -> str:
-        """A token other than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
+        """A token other than `refused`; "" if the operator has to log in again. Raises LoginUnavailableError."""
         login = self._logins.get(name)
         if login is not None and login.access_token == refused:
             if not self._may_try(name, PAUSE_SECONDS):
@@ -87,7 +87,7 @@ class LoginTokens:
         return login.access_token if login else ""
 
     async def _look(self) -> None:
-        """Read the stored logins again if they have changed; after an error keep the logins that were read before."""
+        """Reread the stored logins if they have changed; after an error, keep those that were read before."""
         async with self._looking:
             version = self._stored.version()
             if version == self._version:
@@ -103,7 +103,7 @@ class LoginTokens:
             self._use(found, notify=not first)
 
     def _use(self, found: Mapping[str, McpLogin], *, notify: bool = True) -> None:
-        """Use the logins that were read, except where `_unsaved` has a renewed one.
+        """Use the logins `found`, except where `_unsaved` has a renewed one.
 
         With `notify`, `changed` is called for each server whose login was added, replaced or removed.
         """
@@ -149,7 +149,7 @@ class LoginTokens:
             await revoked(after)  # a logout or a new login came first, so the renewed tokens are not used
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
-        """Replace `login` in the store by `after`; None removes it. `watch` retries after failures.
+        """Replace `login` in the store with `after`; None removes it. `watch` retries after failures.
 
         Returns False if a different login is stored.
         """

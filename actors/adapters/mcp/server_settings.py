@@ -1,4 +1,4 @@
-"""Reads the settings of MCP servers: the operator's, and those of clients within the operator's rules."""
+"""Reads the settings of MCP servers: the operator's, and those that clients choose within the operator's rules."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from actors.common.settings_checks import Text, expanded, is_loopback, one_of, r
 from actors.core.context import ChosenMcpServer
 from actors.ports.tools import McpNotAllowedError, McpServerInvalidError
 
-# The last version of the MCP protocol in which connections begin with a handshake, and servers can send requests.
+# The last version of the MCP protocol in which connections begin with a handshake and servers can send requests.
 HANDSHAKE_PROTOCOL = "2025-11-25"
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*)|(\$))")
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-# Keys of a server's table that are tables of values, which may refer to variables and files.
+# Keys in a server's table for tables whose values may refer to variables and files.
 _REFERRING = ("environment", "headers", "oauth", "login")
 _Seconds = Annotated[float, Meta(ge=1, le=86_400, description="must be between 1 and 86400 seconds")]
 
 
 class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
-    """Credentials of Bedrock itself, not of a person, for an MCP server (OAuth grant "client credentials")."""
+    """Bedrock's own credentials for an MCP server, not a user's (OAuth grant "client credentials")."""
 
     client_id: Text
     client_secret: Text
     issuer: Text
-    """The authorization server that issued these credentials; they are sent to no other one."""
+    """The authorization server that issued these credentials, which are not sent to any other."""
     scope: str = ""
 
     def __repr__(self) -> str:
@@ -39,15 +39,15 @@ class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Login(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a person logs in.
+    """How a user logs in.
 
-    By default the server names the authorization server, where Bedrock registers as OAuth client.
+    By default, the MCP server names the authorization server, where Bedrock registers as an OAuth client.
     """
 
     client_id: str = ""
     client_secret: str = ""
     issuer: str = ""
-    """The only authorization server that is used; "" for the one that the MCP server names."""
+    """The only authorization server to use; "" for the one that the MCP server names."""
     scope: str = ""
 
     def __repr__(self) -> str:
@@ -61,25 +61,25 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     command: Annotated[tuple[str, ...], Meta(description="must be a list of strings")] = ()
     """The program and its arguments; () for a server with a URL. The program runs in the conversation's directory."""
     environment: Mapping[str, str] = {}
-    """Environment variables for the program, in addition to those that every tool gets. Values may be secret."""
+    """Environment variables for the program in addition to those that every tool gets. Values may be secret."""
     url: str = ""
     headers: Mapping[str, str] = {}
     oauth: OAuth | None = None
     login: Login | None = None
     read_only: Annotated[bool | frozenset[str], Meta(description="must be true, false or a list of strings")] = False
-    """The server's tools that change nothing; True for all.
+    """The names of tools that change nothing; True for all tools.
 
-    In restricted mode only these run; those of a URL, in workspace mode, too.
+    Restricted mode runs only these tools. For a server with a URL, so does workspace mode.
     """
     enabled: bool = True
     connect_seconds: _Seconds = 60.0
     """Time limit in seconds for starting the program and for listing its tools."""
     call_seconds: _Seconds = 300.0
-    """Time limit of a call in seconds; it is suspended while a person is asked."""
+    """Time limit for a call in seconds; it is suspended while a person is asked."""
     question_seconds: Annotated[float, Meta(ge=0, le=86_400, description="must be between 0 and 86400 seconds")] = 300.0
-    """How many seconds a person has to answer a question of the server; 0 if the server may not ask."""
+    """How many seconds a person has to answer the server's question; 0 if the server may not ask."""
     protocol: Annotated[str, one_of(("auto", HANDSHAKE_PROTOCOL))] = "auto"
-    """The newest protocol version that Bedrock offers; "auto": the newest that both support."""
+    """The newest protocol version that Bedrock offers; "auto" for the newest that both support."""
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r})"
@@ -90,7 +90,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values in these settings that must never be shown. Values of up to 3 characters are left out."""
+        """The values in these settings that must never be shown, without values of up to 3 characters."""
         clients = tuple(each.client_secret for each in (self.oauth, self.login) if each)
         return tuple(text for text in (*self.environment.values(), *self.headers.values(), *clients) if len(text) > 3)
 
@@ -98,7 +98,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
     """Read the enabled [[mcp_servers]] tables, whose values may refer to `environ` and to files.
 
-    Raises ValueError with the setting's name, and never with a variable's or a file's content.
+    Raises a ValueError that names the setting but never contains the content of a variable or file.
     """
     found: list[McpServer] = []
     names: set[str] = set()
@@ -155,9 +155,9 @@ def url_fault(url: str) -> str:
 
 
 def _login(where: str, server: McpServer) -> Login | None:
-    """How a person logs in to the server at a URL; None if it has other credentials or is not private.
+    """How a user logs in to the server at a URL; None if it has other credentials or is not private.
 
-    Raises ValueError if the table `login` is wrong.
+    Raises ValueError if the `login` table is wrong.
     """
     others = ["oauth"] if server.oauth else []
     others += ["headers"] if "authorization" in map(str.lower, server.headers) else []
@@ -177,7 +177,7 @@ def _login(where: str, server: McpServer) -> Login | None:
 
 
 def is_private(url: str) -> bool:
-    """Whether what is sent to a URL stays secret, because it is an https URL or leads to this machine."""
+    """Whether data sent to a URL stays secret, because the URL uses https or leads to this machine."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -196,7 +196,7 @@ def is_local(url: str) -> bool:
 def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
     """The string that a value stands for: $NAME and ${NAME} are variables, $$ is $, {file = PATH} is a file's content.
 
-    Raises ValueError, which begins with `where`, the setting's name.
+    Raises a ValueError whose message begins with `where`, the setting's name.
     """
     if isinstance(value, str):
         text = _REFERENCE.sub(lambda found: _variable(where, found, environ), value)
@@ -224,12 +224,12 @@ def _variable(where: str, found: re.Match[str], environ: Mapping[str, str]) -> s
 
 
 SETTING = "mcp_from_clients"
-# A header value that begins with this text refers to a secret of the operator; the secret's name follows.
+# A header value with this prefix refers to one of the operator's secrets; the secret's name follows.
 REFERENCE = "secret:"
 
 MAX_SERVERS = 8
 MAX_TEXT = 4096
-# Maximum number of a server's arguments, of its environment variables, of its headers, and of its read-only tools.
+# Maximum number, for one server, of each of these: arguments, environment variables, headers, and read-only tools.
 MAX_ENTRIES = 64
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -238,7 +238,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class _FromClients(Struct, forbid_unknown_fields=True):
-    """The table [mcp_from_clients]."""
+    """The [mcp_from_clients] table."""
 
     programs: bool = False
     urls: tuple[str, ...] = ()
@@ -246,14 +246,14 @@ class _FromClients(Struct, forbid_unknown_fields=True):
 
 
 class _Secret(Struct, forbid_unknown_fields=True):
-    """A table [mcp_from_clients.secrets.NAME]."""
+    """A [mcp_from_clients.secrets.NAME] table."""
 
     value: Any
     url: str
 
 
 class BoundSecret(Struct, frozen=True):
-    """A secret of the operator that is sent to one origin (scheme, host and port) only."""
+    """A secret of the operator that is sent only to one origin (scheme, host and port)."""
 
     value: str
     origin: str
@@ -272,9 +272,9 @@ class FromClients(Struct, frozen=True):
 
 
 def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromClients:
-    """Read the table [mcp_from_clients], whose values may refer to `environ`.
+    """Read the [mcp_from_clients] table, whose values may refer to `environ`.
 
-    Raises ValueError with the setting's name and no secret.
+    Raises a ValueError that names the setting but contains no secret.
     """
     given = read(_FromClients, SETTING, table)
     origins = frozenset(_allowed(f"{SETTING}.urls", url) for url in given.urls)
@@ -302,15 +302,15 @@ def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[st
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port of a valid http or https URL as text, such as "https://example.com:443"."""
+    """The scheme, host and port of a valid http or https URL, such as "https://example.com:443"."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: frozenset[str]) -> tuple[McpServer, ...]:
-    """Validate the servers that a client chooses; `taken` are the operator's names.
+    """Validate the servers that a client chooses; `taken` are the names of the operator's servers.
 
-    Raises McpNotAllowedError if the rules forbid one, McpServerInvalidError if its settings are wrong.
+    Raises McpNotAllowedError if the rules forbid one, or McpServerInvalidError if its settings are wrong.
     """
     if len(chosen) > MAX_SERVERS:
         raise McpServerInvalidError(MAX_SERVERS, "name", f"a conversation has at most {MAX_SERVERS} MCP servers")

@@ -30,12 +30,12 @@ from actors.ports.tools import (
 
 IDLE_SECONDS = 30 * 60.0
 
-# The minimum seconds between two attempts to ask a server for its tools when a run starts.
+# Minimum seconds between two attempts to ask a server for its tools when a run starts.
 AGAIN_SECONDS = 30.0
 
 PAUSE_SECONDS = 5.0
 
-# Above it, the servers of the oldest conversation without an open connection are forgotten, until its next run.
+# Above this number, the servers of the oldest conversation without an open connection are forgotten until its next run.
 MAX_CONVERSATIONS = 1_000
 
 RESTARTED = "(The MCP server has restarted since the last call: its state in memory is lost.)"
@@ -45,7 +45,7 @@ NEW_SESSION = "(This is a new session with the MCP server: the state of the prev
 class McpServerHub:
     """Implements McpServers. Thread-safe.
 
-    A connection belongs to one conversation and one server; with the conversation "", it only lists the tools of an
+    A connection belongs to one conversation and one server; if the conversation is "", it only lists the tools of an
     operator's server. A server is identified by owner and name; the owner is the conversation that chose it, or "".
     """
 
@@ -60,7 +60,7 @@ class McpServerHub:
         logins: McpLogins | None = None,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """`environment` is for every program, `rules` for clients' servers, `logins` stores the operator's logins."""
+        """`environment` is for every program, `rules` for clients' servers; `logins` stores the operator's logins."""
         self._operators = {server.name: server for server in servers}
         self._rules = rules or FromClients()
         self._permissions = permissions
@@ -71,7 +71,7 @@ class McpServerHub:
         urls = {server.name: server.url for server in self._operators.values() if server.login is not None}
         self._logins = LoginTokens(logins, self._loop.blocking, urls, self._login_changed) if logins and urls else None
         self._watching: Future[None] | None = None
-        self._lock = threading.Lock()  # guards everything below; never held while something blocks
+        self._lock = threading.Lock()  # guards everything below; never held during blocking work
         self._servers = {("", name): server for name, server in self._operators.items()}
         self._sessions: dict[tuple[str, str], McpSession] = {}
         self._states: dict[tuple[str, str], tuple[McpState, str]] = {}
@@ -80,7 +80,7 @@ class McpServerHub:
         self._tried: dict[tuple[str, str], float] = {}
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
-        # State and error of programs that access only a principal's files, by principal and server; the latest
+        # State and error, by principal and server, of programs that access only a principal's files; the latest
         # MAX_CONVERSATIONS.
         self._confined: dict[tuple[str, str], tuple[McpState, str]] = {}
 
@@ -174,7 +174,7 @@ class McpServerHub:
             self._offered[record.id] = tools
             unknown = [("", name) for name in self._operators if ("", name) not in self._tools]
         # For a principal that is limited to some directories, the program of an operator's server does not run in the
-        # principal's directory: files there could make it run another program. That must not happen, because the server
+        # principal's directory, because files there could make it run another program. That must not happen: the server
         # can read more than this principal may, and other principals get its tools, too.
         where = (record.cwd, record.mode) if permissions.roots is None else ("/", Mode.RESTRICTED)
         for key in unknown:
@@ -183,7 +183,7 @@ class McpServerHub:
         return tools
 
     def _tools_of(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
-        """The known tools of these servers of the operator, in the order of the settings. The caller holds the lock."""
+        """The known tools of these operator's servers, in the order of the settings. The caller holds the lock."""
         wanted = set(names)
         return tuple(tool for name in self._operators if name in wanted for tool in self._tools.get(("", name), ()))
 
@@ -201,7 +201,7 @@ class McpServerHub:
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """`status` as it is among this principal's files, for a program confined to them. The caller holds the lock."""
+        """`status`, or for programs that of the one confined to this principal's files. The caller holds the lock."""
         if status.url:
             return status
         state, error = self._confined.get((principal, status.name), (McpState.STOPPED, ""))
@@ -234,8 +234,8 @@ class McpServerHub:
     def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> McpSession:
         """A conversation's connection to a server, opened if there is none.
 
-        Raises ServerError if connecting failed in the last PAUSE_SECONDS, or the program has more rights than the
-        present mode.
+        Raises ServerError if connecting failed in the last PAUSE_SECONDS, or if the program has more rights than the
+        current mode.
         """
         place = context.conversation_id, server.name
         with self._lock:
@@ -243,7 +243,7 @@ class McpServerHub:
             if before is not None and before.unreachable_since(time.monotonic() - PAUSE_SECONDS):
                 raise ServerError(f"The MCP server {server.name} is down: {before.error}.")
             if session is None or session.over:
-                if context.cancel.cancelled:  # a change of mode has ended the programs with the rights of this call
+                if context.cancel.cancelled:  # a mode change has ended the programs with this call's rights
                     raise ServerError("The call was cancelled.")
                 where = context.working_directory, context.mode
                 session = self._open(
@@ -270,8 +270,8 @@ class McpServerHub:
     ) -> McpSession:
         """Begin to connect. The caller holds the lock. Raises ServerError.
 
-        `where` are the program's directory and mode. Tools that a program confined to a principal's files lists are
-        offered to no other conversations.
+        `where` is the program's directory and mode. If a program is confined to a principal's files, the tools that it
+        lists are not offered to other conversations.
         """
         cwd, mode = where
         shared = bool(server.url) or not isinstance(sandbox, ConfinedSandbox)
@@ -390,7 +390,7 @@ class McpServerHub:
         return McpTool(self, key, self._servers.get(key), parts[1])
 
     def spec(self, key: tuple[str, str], name: str) -> ToolSpec:
-        """A tool's specification as last listed, or a minimal one."""
+        """A tool's specification as last listed, or a minimal one if it was never listed."""
         listed = [tool for tool in self._tools.get(key, ()) if tool.name == name]
         return listed[0] if listed else ToolSpec("", {"type": "object"}, ToolTraits(name, ToolGroup.OTHER, writes=True))
 
@@ -409,7 +409,7 @@ class McpTool:
         return self._hub.spec(self._key, full_name(self._key[1], self._tool))
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Call the tool, connecting if necessary. A cancel cancels this call only."""
+        """Call the tool, connecting if necessary. A cancel affects only this call."""
         if self._server is None:
             return _error(f"The MCP server {self._key[1]} no longer exists. Tell the user.")
         if refusal := self._refusal(self._server, context.mode):
@@ -443,7 +443,7 @@ class McpTool:
         return output_of(result, context.keep_image, note)
 
     def _refusal(self, server: McpServer, mode: Mode) -> str:
-        held = mode is Mode.WORKSPACE and not server.url  # the sandbox lets a program write only in the workspace
+        held = mode is Mode.WORKSPACE and not server.url  # the sandbox lets a program write only to the workspace
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""
         return (

@@ -62,9 +62,9 @@ class LoopThread:
             raise
 
     async def blocking(self, work: Callable[[], Found]) -> Found:
-        """Run blocking work on another thread and return its result. The work continues if the caller is cancelled."""
+        """Run blocking work on another thread and return its result. If the caller is cancelled, the work continues."""
         done: Future[Found] = Future()
-        done.set_running_or_notify_cancel()  # so that a cancel of the coroutine leaves it to the work
+        done.set_running_or_notify_cancel()  # so that a cancelled coroutine does not cancel it
 
         def job() -> None:
             try:
@@ -76,7 +76,7 @@ class LoopThread:
         return await asyncio.wrap_future(done)
 
     def close(self) -> None:
-        """Wait a few seconds for all coroutines, cancel those that still run, and end the thread. Idempotent."""
+        """Wait a few seconds for all coroutines, cancel any that are still running, and end the thread. Idempotent."""
         with self._lock:
             self._closed = True
             loop, thread, self._loop = self._loop, self._thread, None
@@ -118,20 +118,21 @@ log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
 
-# Seconds that a program gets to end by itself once its stdin is closed; then its processes are killed.
+# Seconds that a program has to exit after its stdin is closed, before its processes are killed.
 GRACE_SECONDS = 0.5
 
-# Seconds between the end of a subscription to changes of a server's tools and the next attempt to subscribe.
+# Seconds between the end of a subscription to changes in a server's tools and the next attempt to subscribe.
 LISTEN_SECONDS = 30.0
 
 DOWNLOADERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
 
-# How many of the last bytes that a program wrote to stderr are kept, to explain why it failed.
+# How many of the last bytes that a program wrote to stderr are kept to explain why it failed.
 ERROR_BYTES = 2048
 
 ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
 
-# The MCP library's time limit of a call is long enough for so many questions, so the call's own limit expires first.
+# The MCP library's time limit for a call is long enough for this many questions, so that the call's own limit expires
+# first.
 MAX_QUESTIONS = 100
 
 REASON_CHARACTERS = 500
@@ -141,19 +142,19 @@ LIMITS = ProcessLimits()
 
 
 class ServerError(Exception):
-    """A server cannot be used, or a call failed; the text is written for the model and for users."""
+    """A server cannot be used, or a call failed; the message is for the model and for users."""
 
 
 class SessionForgottenError(ServerError):
-    """The server no longer knows the session of a call, so it has not carried out the call."""
+    """The server no longer knows the call's session, so it has not carried out the call."""
 
 
 class McpSession:
     """One connection to a server, for one conversation.
 
-    It is opened in the background, and calls wait for it. `changed` is called after each change of `state`,
-    `error` or `tools`. `__init__`, `call` and `stop` are thread-safe; use all else only on the event loop's
-    thread.
+    It is opened in the background, and calls wait for it. `changed` is called after each change of `state`, `error` or
+    `tools`. `__init__`, `call` and `stop` are thread-safe; use everything else only on the event loop's thread, except
+    where noted.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class McpSession:
     ) -> None:
         """Begin to connect. Raises RuntimeError at shutdown, or if no thread can be started.
 
-        `environment`, `cwd` and `mode` are the program's. The connection ends after `idle_seconds` without a call.
+        `environment`, `cwd` and `mode` are for the program. The connection ends after `idle_seconds` without a call.
         """
         self.server = server
         self.mode = mode
@@ -182,7 +183,7 @@ class McpSession:
         self.tools: tuple[ToolSpec, ...] = ()
         self.left_out: tuple[McpToolLeftOut, ...] = ()
         self.note = ""
-        """A note for the model that is added to the result of the next call; "" for none."""
+        """A note for the model to add to the result of the next call; "" for none."""
         self._loop = loop
         self._sandbox = sandbox
         self._environment = environment
@@ -196,8 +197,8 @@ class McpSession:
         self._client: Client | None = None
         self._calls: list[TimedCall] = []
         self._activity = 0
-        """Incremented at the beginning and at the end of each call, to notice that no tool was called for a while."""
-        # The last bytes that the program wrote to stderr, or the last error with which its URL responded.
+        """Incremented when a call begins and when it ends, to notice that no tool was called for a while."""
+        # The last bytes that the program wrote to stderr, or the last error returned by the URL.
         self._words = b""
         self._over: anyio.Event | None = None
         self._settled: asyncio.Future[None] | None = None
@@ -206,7 +207,7 @@ class McpSession:
 
     @property
     def over(self) -> bool:
-        """Whether the connection has ended or failed, so that a call needs another. Thread-safe."""
+        """Whether the connection has ended or failed, so that a call needs a new one. Thread-safe."""
         return self._stopping or self.state in ENDED
 
     def unreachable_since(self, when: float) -> bool:
@@ -216,13 +217,13 @@ class McpSession:
     def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Future[CallToolResult]:
         """Call a tool. Thread-safe. Raises RuntimeError at shutdown.
 
-        `context` gets the server's progress and questions. Cancelling the future cancels the call only. It raises
-        ServerError, or SessionForgottenError if it needs another connection.
+        `context` gets the server's progress and questions. Cancelling the future cancels only the call. The future
+        raises ServerError, or SessionForgottenError if the call needs a new connection.
         """
         return self._loop.run(self._call(tool, arguments, context))
 
     def stop(self) -> None:
-        """End the connection and kill what the program has started. Thread-safe; never blocks; idempotent."""
+        """End the connection and kill the program with all that it started. Thread-safe; never blocks; idempotent."""
         self._stopping = self._killing = True
         if (process := self._process) is not None:
             process.kill()
@@ -262,7 +263,7 @@ class McpSession:
             self._client, self._stopping = None, True
             with anyio.CancelScope(shield=True):
                 await self._close(stack)
-            if why:  # reported only now, because the program's last error output may arrive after its end
+            if why:  # reported only now, because the program's last error output may arrive after it has ended
                 self._fail(why)
             else:
                 self._become(McpState.STOPPED)
@@ -342,11 +343,11 @@ class McpSession:
             self._process.kill()
 
     def _hear(self, output: bytes) -> None:
-        """Keep the last ERROR_BYTES that the program writes to stderr. Called on a thread of the sandbox."""
+        """Keep the last ERROR_BYTES that the program writes to stderr. Called on one of the sandbox's threads."""
         self._words = (self._words + output)[-ERROR_BYTES:]
 
     async def _listen(self, client: Client, relist: asyncio.Event) -> None:
-        """Subscribe to changes of the tools (protocol 2026-07-28 and later).
+        """Subscribe to changes in the tools (protocol 2026-07-28 and later).
 
         Earlier changes are not reported, so the tools are listed again whenever a subscription begins.
         """
@@ -366,7 +367,7 @@ class McpSession:
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
-        """List the tools again when `wanted` is set; reports that come together cause one listing."""
+        """List the tools again when `wanted` is set; reports that arrive together cause one listing."""
         while await wanted.wait():
             wanted.clear()
             await self._relist()
@@ -383,7 +384,7 @@ class McpSession:
             self._changed(self)
 
     async def _until_over(self) -> None:
-        """Wait until the connection ends: by `stop`, by the program's end, or after `idle_seconds` without a call."""
+        """Wait until `stop` is called, the program ends, or there was no call for `idle_seconds`."""
         assert self._over is not None  # noqa: S101 -- `_live` has set it
         while not self._over.is_set():
             activity = self._activity
@@ -396,7 +397,7 @@ class McpSession:
                     return
 
     async def _close(self, stack: AsyncExitStack) -> None:
-        """Close the connection, and with `stack` the program's stdin, so that it can end by itself."""
+        """Close the connection and, with `stack`, the program's stdin, so that the program can exit by itself."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
@@ -430,7 +431,7 @@ class McpSession:
         self._become(McpState.NEEDS_LOGIN if self._needs_login else McpState.FAILED)
 
     def _cannot_download(self) -> bool:
-        """Whether the program probably could not download its server: only unrestricted mode has a network."""
+        """Whether the program probably failed to download its server, as only unrestricted mode has a network."""
         name = os.path.basename(self.server.command[0]) if self.server.command else ""
         return name in DOWNLOADERS and not self.served and self.mode is not Mode.UNRESTRICTED
 
@@ -441,7 +442,7 @@ class McpSession:
         self._changed(self)
 
     async def _asked(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """Put a question to a person. It names no call: calls come one at a time, so it belongs to the latest."""
+        """Put a question to a person. It names no call, but calls run one at a time, so it belongs to the latest."""
         del context  # the library's signature requires this argument
 
         return await ask_person(self.server, self._calls[-1] if self._calls else None, params)
@@ -487,16 +488,16 @@ class McpSession:
 
 
 def needs_login(name: str) -> str:
-    """A short message that a server needs a login, with the command for it."""
+    """A short message that a server needs a login, with the command to log in."""
     return f"needs login: bedrock mcp login {name}"
 
 
-# Matches technical details from the validation library, which are removed from error messages.
+# Matches technical details from the validation library, to remove them from error messages.
 _NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
 
 
 def reason_of(error: BaseException) -> str:
-    """An error as one line of readable text; of a group of errors, only the first."""
+    """An error as one line of readable text; for a group of errors, only the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = _NOT_FOR_PEOPLE.sub("", " ".join(str(error).split()))

@@ -1,7 +1,7 @@
-"""What models see of the tools of MCP servers: how the tools are listed, and their results.
+"""Converts the tools of MCP servers, and their results, to the form that models see.
 
-Names that providers do not accept are encoded. Tools that they do not accept for other reasons are left out: they would
-make every request that offers them fail, in all conversations.
+Names that providers do not accept are encoded. Tools that they do not accept for other reasons are left out, because
+every request that offers them would fail, in all conversations.
 """
 
 from __future__ import annotations
@@ -44,20 +44,21 @@ DESCRIPTION_CHARACTERS = 4_096
 
 SCHEMA_BYTES = 64 << 10
 
-# Maximum size in bytes of all schemas and descriptions of one server together, to leave room in a context window.
+# Maximum total size in bytes of one server's schemas and descriptions, to leave room in a context window.
 LIST_BYTES = 512 << 10
 
 MAX_LEFT_OUT = 128
 
-# Maximum characters of the names of tools and of parameters that providers accept.
+# Maximum characters that providers accept in the names of tools and parameters.
 NAME_CHARACTERS = 64
 
 _CODE = r"x(?:[0-9a-f]{2,5}|10[0-9a-f]{4})"
 _ENCODED = re.compile(f"_({_CODE})_")
 _TO_ENCODE = re.compile(rf"[^A-Za-z0-9_-]|_(?={_CODE}(?:_|[^A-Za-z0-9_-]))")
-# Match what is encoded in a name: what providers do not accept, and a "_" that would begin an encoded character.
+# Match the characters to encode in a name: those that providers do not accept, and a "_" that would begin an encoded
+# character.
 _PARAMETER_TO_ENCODE = re.compile(rf"[^A-Za-z0-9_.-]|_(?={_CODE}(?:_|[^A-Za-z0-9_.-]))")
-# The keywords of a schema whose parameters can be renamed: no other one refers to parameters by name.
+# The only keywords in a schema whose parameters can be renamed, because others may refer to parameters by name.
 _MAPPABLE = frozenset({
     "$comment", "$defs", "additionalProperties", "definitions", "description", "properties", "required", "title",
     "type",
@@ -65,7 +66,7 @@ _MAPPABLE = frozenset({
 
 
 class _NotOfferedError(Exception):
-    """A tool cannot be offered; the message contains the reason."""
+    """A tool cannot be offered; the message says why."""
 
 
 def full_name(server: str, tool: str) -> str:
@@ -73,7 +74,7 @@ def full_name(server: str, tool: str) -> str:
 
 
 def parted(name: str) -> tuple[str, str] | None:
-    """Server and tool of a full name, unambiguous because server names have no underscore; None for other tools."""
+    """The server and the tool in a full name (server names have no underscore); None for other tools."""
     if not name.startswith(PREFIX):
         return None
     server, _, tool = name.removeprefix(PREFIX).partition("__")
@@ -81,25 +82,25 @@ def parted(name: str) -> tuple[str, str] | None:
 
 
 def encoded(name: str, what: re.Pattern[str] = _PARAMETER_TO_ENCODE) -> str:
-    """A name with each character that `what` matches encoded. Names that need no encoding stay as they are."""
+    """A name in which each character that `what` matches is encoded; other names stay as they are."""
     return what.sub(lambda found: f"_x{ord(found[0]):02x}_", name)
 
 
 def decoded(name: str) -> str:
-    """The name from which `encoded` makes `name`. Different names are never encoded to the same one."""
+    """The original of the encoded `name`. Different names are never encoded to the same one."""
     return _ENCODED.sub(lambda found: chr(int(found[1][1:], 16)), name)
 
 
 def own_arguments(arguments: dict[str, Any], name: str, tools: tuple[ToolSpec, ...]) -> dict[str, Any]:
-    """The arguments of a call of the tool `name`, by the names that its server gave to the parameters."""
+    """The arguments of a call to the tool `name`, keyed by the server's own parameter names."""
     properties: Any = next((tool.input_schema.get("properties", {}) for tool in tools if tool.name == name), {})
     return {decoded(each) if each in properties else each: value for each, value in arguments.items()}
 
 
 async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, ...], tuple[McpToolLeftOut, ...]]:
-    """A server's tools that can be offered, in its order, and those that cannot. Raises the MCP library's errors.
+    """A server's tools that can be offered, in the server's order, and those that cannot.
 
-    Descriptions may be wrong or hostile, and their length is bounded.
+    Descriptions may be wrong or hostile; their length is limited. Raises the MCP library's errors.
     """
     found: dict[str, ToolSpec] = {}
     left_out: list[McpToolLeftOut] = []
@@ -190,7 +191,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _resolves(schema: dict[str, Any], reference: str) -> bool:
-    """Whether a reference names a part of the schema itself. Anchors count as such."""
+    """Whether a reference refers to a part of the schema itself. Anchors count as such."""
     place: Any = schema
     for step in unquote(reference).split("/")[1:] if reference.startswith("#/") else ():
         key = step.replace("~1", "/").replace("~0", "~")
@@ -202,7 +203,7 @@ def _resolves(schema: dict[str, Any], reference: str) -> bool:
 
 
 def _cleaned(value: Any) -> Any:
-    """A JSON value that is safe to show to a model: NUL is replaced, and text like a system notice is escaped."""
+    """A JSON value made safe to show to a model: NUL is replaced, and text like a system notice is escaped."""
     if isinstance(value, str):
         return escape(value.replace("\0", "\ufffd"))
     if isinstance(value, dict):
@@ -210,14 +211,14 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(inner) for inner in value] if isinstance(value, list) else value
 
 
-# The beginning and the end of a longer result are kept. Structured content is kept for clients up to this size.
+# Of a longer result, only the beginning and the end are kept. Structured content up to this size is kept for clients.
 TEXT_CHARACTERS = 128 * 1024
 
 MAX_IMAGES = 8
 
 
 def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
-    """A result with its texts joined and its images stored, or mentioned if that fails.
+    """A result with its texts joined and its images stored; images that cannot be stored are mentioned.
 
     The text begins with `note`. Blocks, so call it on the tool's thread.
     """
@@ -291,17 +292,17 @@ _SCHEMAS = frozenset({
 })  # fmt: skip
 _LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
-# Keywords whose value may be null.
+# Keywords for which null is a meaningful value.
 _VALUES = frozenset({"const", "default"})
-# Matches, in a reference, the keyword that names the schemas of a tuple in older drafts.
+# Matches the keyword in a reference that contains the schemas of a tuple in older drafts.
 _ITEM = re.compile(r"/items/(?=[0-9]+(/|$))")
 
 
 def lifted(schema: Any) -> Any:
-    """A schema of an older draft in terms of draft 2020-12; not nested too deeply (see `is_too_deep`).
+    """Convert a schema from an older draft to draft 2020-12; it must not be nested too deeply (see `is_too_deep`).
 
-    A keyword with the value null counts as absent, because some libraries write empty values so. What is not a schema
-    stays.
+    A keyword with the value null counts as absent, because some libraries write empty values that way. Anything that is
+    not a schema stays unchanged.
     """
     if not isinstance(schema, dict):
         return schema

@@ -1,4 +1,4 @@
-"""The transports of MCP: over the stdin and stdout of a program (one JSON-RPC message per line), and over HTTP.
+"""MCP transports: over a program's stdin and stdout (one JSON-RPC message per line), and over HTTP.
 
 Responses over HTTP are limited in size, and corrected where the MCP library cannot parse them.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def check_uncompressed(response: httpx2.Response) -> None:
-    """Raise httpx2.DecodingError if a response is compressed, because its uncompressed size could not be bounded."""
+    """Raise httpx2.DecodingError if a response is compressed, because its uncompressed size could not be limited."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it compresses its answers, which was not requested")
 
@@ -46,9 +46,9 @@ def bound_body(response: httpx2.Response, most: int) -> None:
 
 
 def mark_forgotten_session(response: httpx2.Response) -> None:
-    """Report FORGOTTEN_SESSION if a server does not know the session; call this before the body is read.
+    """Report FORGOTTEN_SESSION if a server does not know the session. Call this before the body is read.
 
-    Servers say so with status 404, whatever the body, or with 400 and words. They have not carried out the request.
+    Servers report this with status 404 and any body, or with 400 and a message. They have not carried out the request.
     """
     if response.status_code in {httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST}:
         _change_body(response, partial(_marked, surely=response.status_code == httpx2.codes.NOT_FOUND))
@@ -93,7 +93,7 @@ _NO_SUCH_SESSION = (
 
 
 async def _mended(body: httpx2.AsyncByteStream, *, events: bool) -> AsyncGenerator[bytes]:
-    """The body with each message corrected that the MCP library cannot parse (see `mended`)."""
+    """The body, in which messages that the MCP library cannot parse are corrected (see `mended`)."""
     waiting = b""
     async for part in body:
         waiting += part
@@ -125,7 +125,7 @@ def _readable(text: bytes) -> bytes:
 
 CHUNK = 1 << 16
 
-# How many bytes at the beginning and at the end of an unreadable response are searched for its id.
+# How many bytes at either end of an unreadable response are searched for its id.
 ID_WITHIN = 256
 
 _ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15}|"[^"\\\x00-\x1f]{1,64}")')
@@ -140,7 +140,7 @@ async def pipe_transport(
 ) -> AsyncGenerator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """Yield the streams of messages from and to a program, over non-blocking pipes that the caller closes.
+    """Yield the streams of messages from and to a program, over non-blocking pipes that the caller must close.
 
     `ended` is set when the program can no longer be reached.
     """
@@ -194,7 +194,7 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
 
 
 async def _chunk(stdout: int) -> bytes:
-    """The program's next bytes; b"" at their end. Lets other tasks run first, even if it writes all the time."""
+    """The program's next bytes; b"" at the end. Lets other tasks run first, even if the program writes constantly."""
     await anyio.lowlevel.checkpoint()
     while True:
         try:
@@ -206,7 +206,7 @@ async def _chunk(stdout: int) -> bytes:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Parse a line; None for other text, which some programs print, and an error for an unreadable response."""
+    """Parse a line. Returns an error for an unreadable response, and None for other text, which some programs print."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -220,7 +220,7 @@ def _message(line: bytes) -> SessionMessage | None:
 def _unreadable(line: bytes) -> SessionMessage | None:
     """An error in place of an unreadable response, to end its call; None for anything else.
 
-    The id is searched near the beginning and the end.
+    The id is looked for near the beginning and the end.
     """
     return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is not valid JSON-RPC")
 
@@ -245,11 +245,11 @@ async def _write(stdin: int, leaving: MemoryObjectReceiveStream[SessionMessage])
 
 
 for _name in ("httpx2", "httpcore2", "mcp"):
-    logging.getLogger(_name).setLevel(logging.WARNING)  # at INFO they log every request and what servers send
+    logging.getLogger(_name).setLevel(logging.WARNING)  # at INFO, they log all requests and what servers send
 
 
 class TokensInMemory:
-    """Keeps the tokens of one connection in memory (mcp.client.auth.TokenStorage), without data of the OAuth client."""
+    """Keeps one connection's tokens in memory (mcp.client.auth.TokenStorage), without data about the OAuth client."""
 
     def __init__(self) -> None:
         self._tokens: OAuthToken | None = None
@@ -267,19 +267,19 @@ class TokensInMemory:
 
 
 class AccessTokens(Protocol):
-    """Provides the access tokens of the operator's logins, keyed by server name."""
+    """Provides the access tokens from the operator's logins, keyed by server name."""
 
     async def token(self, name: str) -> str:
         """The access token for a server; "" if there is no login. Raises LoginUnavailableError."""
         ...
 
     async def another(self, name: str, refused: str) -> str:
-        """A token other than `refused`; "" if a person has to log in again. Raises LoginUnavailableError."""
+        """A token other than `refused`; "" if the operator has to log in again. Raises LoginUnavailableError."""
         ...
 
 
 class _LoginAuth(httpx2.Auth):
-    """Sends the access token of the operator's login with each request, and a newer token if that one is refused."""
+    """Sends the access token from the operator's login with each request, and a newer one if it is refused."""
 
     def __init__(
         self, name: str, logins: AccessTokens, on_refusal: Callable[[str], None], on_needs_login: Callable[[], None]
@@ -290,9 +290,9 @@ class _LoginAuth(httpx2.Auth):
         self._on_needs_login = on_needs_login
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Send the request; after a 401 once more with another token.
+        """Send the request; after a 401, send it once more with another token.
 
-        If none is accepted or left, `on_needs_login` is called, or `on_refusal` if none could be obtained now.
+        If no token is accepted or left, `on_needs_login` is called, or `on_refusal` if none could be obtained now.
         """
         token, trouble = await self._asked(self._logins.token(self._name))
         for _ in range(2):
@@ -328,7 +328,7 @@ async def http_transport(
     """The transport to a server's URL; closing `stack` closes its connections.
 
     `on_refusal` gets a reason that the library's errors lack: a status, compression, or why there is no token now.
-    `on_needs_login` is called if a person has to log in.
+    `on_needs_login` is called if the operator has to log in.
     """
 
     async def look(response: httpx2.Response) -> None:
@@ -367,7 +367,7 @@ async def http_transport(
         timeout=timeout,
         auth=auth,
         verify=client_tls(),
-        trust_env=not is_nearby(urlsplit(server.url).hostname or ""),  # the environment may have a proxy
+        trust_env=not is_nearby(urlsplit(server.url).hostname or ""),  # the environment may name a proxy
         event_hooks={"response": [look]},
     )
     http_client = await stack.enter_async_context(client)

@@ -39,7 +39,7 @@ class Instruments:
         self._adders = {metric: self._adder(metric) for metric in METRICS if metric.kind is not Kind.GAUGE}
 
     def add(self, metric: Metric, value: float, *labels: str) -> None:
-        """Add a value to a counter or a histogram. `labels` are the values of its labels; "" leaves one out."""
+        """Add a value to a counter or histogram. `labels` are the values of its labels; "" leaves a label out."""
         self._adders[metric](value, {name: label for name, label in zip(metric.labels, labels, strict=True) if label})
 
     def gauge(self, metric: Metric, read: Callable[[], float]) -> None:
@@ -61,12 +61,15 @@ class Instruments:
 
 
 def resource() -> Resource:
-    """The resource of the metrics and spans: this server."""
+    """The resource that the metrics and spans are about, which is this server."""
     return Resource.create({"service.name": "bedrock", "service.version": version("phoenix-bedrock")})
 
 
 def prometheus(host: str, port: int) -> tuple[MetricReader, Callable[[], None], int]:
-    """Serve metrics over HTTP; the reader, the server's end, and its port (0: any). Raises OSError."""
+    """Serve metrics over HTTP at `port` (0 for any). Raises OSError.
+
+    Returns the reader, a function that ends the HTTP server, and its port.
+    """
     from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415 -- extra `metrics`
     from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415
 
@@ -83,10 +86,10 @@ def prometheus(host: str, port: int) -> tuple[MetricReader, Callable[[], None], 
 
 
 def otlp(endpoint: str, contents: Iterable[str]) -> tuple[MetricReader, Spans]:
-    """Export metrics and traces to a collector by OTLP over gRPC, without OpenTelemetry's global providers.
+    """Export metrics and traces to a collector with OTLP over gRPC, without OpenTelemetry's global providers.
 
-    Attributes with parts of messages are exported if named in `contents`. All settings but the endpoint come from
-    OpenTelemetry's variables, such as OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER.
+    Attributes that contain parts of messages are exported if `contents` names them. All settings except the endpoint
+    come from OpenTelemetry's variables, such as OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER.
     """
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter  # noqa: PLC0415 -- `otel`
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
@@ -100,14 +103,14 @@ def otlp(endpoint: str, contents: Iterable[str]) -> tuple[MetricReader, Spans]:
 
 
 class Spans:
-    """Makes a trace for each run and the runs of its sub-agents, by OpenTelemetry's GenAI conventions.
+    """Makes one trace of each run and its sub-agents' runs, following OpenTelemetry's GenAI conventions.
 
-    A run is a span `invoke_agent` with a `chat` for each attempt of a model request and an `execute_tool` for each
-    call. Contents are left out, except in attributes that the operator has named.
+    A run is an `invoke_agent` span with a `chat` span for each model-request attempt and an `execute_tool` span for
+    each call. Contents are left out, except in attributes that the operator has named.
     """
 
     def __init__(self, provider: TracerProvider, contents: Iterable[str] = ()) -> None:
-        """`contents`: the names of attributes with parts of messages that are added to spans."""
+        """`contents` names the attributes with parts of messages that are added to spans."""
         self._provider = provider
         self._tracer = provider.get_tracer("bedrock")
         self._contents = frozenset(contents)
@@ -169,7 +172,7 @@ class Spans:
         _end(span, facts, end.outcome if answer is None else "")
 
     def tool_began(self, call: ToolStart, *, extension: bool) -> str:
-        """Begin a span; return its `traceparent`. `extension`: the tool is neither the server's own nor a client's."""
+        """Begin a span; return its `traceparent`. `extension`: the tool is neither the server's nor a client's."""
         attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.tool,
@@ -194,7 +197,7 @@ class Spans:
         _end(span, facts, "" if end.outcome in {"ok", "sub_agents", "answered"} else end.outcome)
 
     def _inside(self, conversation: str) -> Context:
-        """The context of spans in a conversation's run; of new traces if no run is open."""
+        """The context for spans in a conversation's run; a new trace if no run is open."""
         span = self._runs.get(conversation)
         return Context() if span is None else trace.set_span_in_context(span, Context())
 
@@ -208,7 +211,7 @@ def _end(span: Span, facts: Mapping[str, AttributeValue], error: str = "") -> No
 
 
 def _tokens(usage: Usage) -> dict[str, AttributeValue]:
-    """The attributes for the tokens used. By convention, input tokens include those read from the cache."""
+    """The attributes for token usage. By convention, input tokens include those read from the cache."""
     counted = {
         "gen_ai.usage.input_tokens": usage.context_tokens - usage.output_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
@@ -227,7 +230,7 @@ def _finish_reason(answer: ModelAnswer) -> str:
 
 
 def _messages(role: str, content: Iterable[Content]) -> str:
-    """One message as JSON in the form of OpenTelemetry's conventions; only texts and tool calls are included."""
+    """One message as JSON, following OpenTelemetry's conventions; includes only texts and tool calls."""
     parts: list[dict[str, str]] = []
     for each in content:
         if isinstance(each, Text):

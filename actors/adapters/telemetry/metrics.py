@@ -26,7 +26,7 @@ class Metric(Struct, frozen=True, eq=False):
     name: str
     kind: Kind
     unit: str
-    """The unit in the notation of UCUM, such as "s" or "{token}"."""
+    """The unit in UCUM notation, such as "s" or "{token}"."""
     labels: tuple[str, ...]
     help: str
     buckets: tuple[float, ...] = ()

@@ -31,19 +31,19 @@ from actors.ports.models import ModelAnswer, ModelRequest
 from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, Run, Telemetry, ToolEnd, ToolStart
 
 if TYPE_CHECKING:
-    from actors.adapters.telemetry.exporters import Instruments, Spans  # with OpenTelemetry, which is an extra
+    from actors.adapters.telemetry.exporters import Instruments, Spans  # imports OpenTelemetry, which is optional
 
 log = logging.getLogger(__name__)
 
 # The number of model names that become label values; all further names share the value OTHER.
 MODELS = 50
-# The names under which calls of MCP tools, of client tools and of unknown tools are counted.
+# The names under which calls to MCP tools, client tools and unknown tools are counted.
 MCP, CLIENT, OTHER = "mcp", "client", "other"
 _CANCEL = "CancelConversationCommand"
 
 
 def _guarded(observer: type[Observer]) -> type[Observer]:
-    """Make the methods of the port log their first failure instead of raising it: the observed work must continue."""
+    """Make the port's methods log their first failure instead of raising it, as the observed work must continue."""
 
     def guard(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -66,7 +66,7 @@ def _guarded(observer: type[Observer]) -> type[Observer]:
 
 @_guarded
 class Observer(Telemetry):
-    """Writes log lines, and metrics and spans if exported.
+    """Writes log lines, as well as metrics and spans if they are exported.
 
     Do not call it concurrently for events and commands of one conversation.
     """
@@ -85,13 +85,13 @@ class Observer(Telemetry):
         self._attempts: set[AttemptStart] = set()
         self._calls: set[ToolStart] = set()
         self._models: set[str] = set()
-        # The W3C `traceparent` headers of the commands that are being handled, by the conversation's id.
+        # The W3C `traceparent` headers of the commands that are being handled, keyed by conversation id.
         self._trace_parents: dict[str, str] = {}
 
     def export(
         self, instruments: Instruments, spans: Spans | None, gauges: Mapping[Metric, Callable[[], float]]
     ) -> None:
-        """Make metrics and `spans`, before anything is observed; `gauges` are measured by other objects."""
+        """Start making metrics and `spans`; call this before anything is observed. Other objects measure `gauges`."""
         self.measures = True
         self._instruments, self._spans = instruments, spans
         open_ = {metrics.OPEN_RUNS: self._runs, metrics.OPEN_ATTEMPTS: self._attempts, metrics.OPEN_TOOLS: self._calls}
@@ -278,7 +278,7 @@ class Observer(Telemetry):
             self._spans.run_ended(run, outcome, detail)
 
     def _look_for_calls(self, run: Run, record: ConversationRecord, message: Message) -> None:
-        """Remember the tool calls in a model's answer, and report tool calls that ended without being carried out."""
+        """Remember the tool calls in a model's answer, and report tool calls that ended without running."""
         if message.type is MessageType.AGENT:
             run.names = {call.id: call.name for call in tool_uses(message.content)}
         for block in message.content:
@@ -286,7 +286,7 @@ class Observer(Telemetry):
                 self._leave_out(record, run.names.get(block.tool_use_id, ""), block)
 
     def _leave_out(self, record: ConversationRecord, tool: str, result: ToolError | ToolCancelled) -> None:
-        """Report a tool call that got its result without running in this process."""
+        """Report a tool call that got its result without having run in this process."""
         client = any(tool == each.name for each in record.profile.client_tools) and tool not in self.tools
         call = ToolStart(record.id, result.tool_use_id, tool, client)
         self._report_call(call, result.outcome.value, None)

@@ -1,1 +1,1 @@
-"""Access to working directories: checks, listings, instruction files and git state."""
+"""Access to working directories: checks, listings, instruction files, and git state."""

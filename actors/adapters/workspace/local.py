@@ -1,7 +1,7 @@
 """Checks working directories on this machine, and describes them for the system prompt.
 
-Files that another user may have written are read without blocking, bounded, and within allowed directories only. No
-program is run, because a repository can name programs that git would run.
+Files that another user may have written are read without blocking, up to a limit, and only within allowed directories.
+No program is run, because a repository can name programs that git would run.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def is_inside(path: str, folder: str) -> bool:
 def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[bytes, int]:
     """The first `limit` bytes of a regular file, and its size.
 
-    `refusal` returns why a real path must not be read, or "". Raises FileNotFoundError, or ReadRefusedError, with only
-    that text if the file must not be read.
+    `refusal` returns why a real path must not be read, or "". Raises FileNotFoundError or ReadRefusedError; if the file
+    must not be read, the latter contains only that reason.
     """
     # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file checked
-    # through this handle cannot be replaced by another one before it is read.
+    # through this descriptor cannot be replaced by another one before it is read.
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -74,7 +74,7 @@ MAX_ENTRIES = 100_000
 
 
 def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
-    """The entries of a real directory, directories first, each kind by name. Raises ValueError if it is unreadable.
+    """A real directory's entries: directories first, then by name. Raises ValueError if the directory is unreadable.
 
     Omits `hidden` paths, links to them, and links that lead out of `within`.
     """
@@ -138,7 +138,7 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-# Maximum bytes that are read of HEAD, of a ref, and of a `.git` file; each of them is one short line.
+# Maximum bytes that are read from HEAD, a ref or a `.git` file; each of them is one short line.
 SMALL = 4096
 
 # Maximum bytes of packed-refs that are searched: some 50,000 refs.
@@ -156,7 +156,7 @@ Refusal = Callable[[str], str]
 def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _path: True) -> str:
     """The root of the repository around a real directory; "" if there is none.
 
-    A `.git` counts if it is `allowed` and of root, the server's user or the directory's owner.
+    A `.git` counts if it is `allowed` and belongs to root, the server's user or the directory's owner.
     """
     try:
         trusted = {0, os.geteuid(), os.stat(directory).st_uid}
@@ -172,7 +172,7 @@ def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _pat
 
 
 def git_state(root: str, refusal: Refusal) -> GitState:
-    """Branch and commit of a repository, each "" if unreadable; `refusal` says why a real path must not be read."""
+    """A repository's branch and commit, each "" if unreadable; `refusal` says why a real path must not be read."""
     try:
         private = _private_directory(root, refusal)
     except (OSError, ReadRefusedError):
@@ -189,7 +189,7 @@ def git_state(root: str, refusal: Refusal) -> GitState:
 
 
 def _is_root(folder: str, trusted: set[int]) -> bool:
-    """Whether `folder` has a `.git` of a repository that belongs to one of the user ids `trusted`."""
+    """Whether `folder` has a repository's `.git` that belongs to one of the user ids `trusted`."""
     try:
         about = os.stat(os.path.join(folder, ".git"))
     except OSError:
@@ -200,7 +200,7 @@ def _is_root(folder: str, trusted: set[int]) -> bool:
 
 
 def _private_directory(root: str, refusal: Refusal) -> str:
-    """The directory that contains HEAD: `.git`, or the target of a file `.git` (worktree, submodule)."""
+    """The directory that contains HEAD: `.git` or, if `.git` is a file, its target (worktree, submodule)."""
     path = os.path.join(root, ".git")
     if not os.path.isdir(path):
         data, _ = read_start(path, SMALL, refusal)
@@ -252,23 +252,23 @@ def _is_name(part: bytes) -> bool:
     return bool(part) and not part.startswith(b".") and not part.endswith(b".lock")
 
 
-# Names of files with instructions for agents; in each directory the first one that can be read is used.
+# Names of files with instructions for agents. In each directory, the first readable one is used.
 NAMES = ("AGENTS.md", "CLAUDE.md")
 
-# Maximum bytes read of one file with instructions.
+# Maximum bytes read from one file with instructions.
 FILE_BYTES = 32 * 1024
 
-# Maximum bytes read of all files with instructions together; files nearest to the working directory come first.
+# Maximum bytes read from all files with instructions; those nearest to the working directory come first.
 ALL_BYTES = 64 * 1024
 
-# At most one of this many characters may be invalid UTF-8 in a file with instructions.
+# In a file with instructions, at most one in this many characters may be invalid UTF-8.
 MOST_INVALID = 10
 
 NOT_TEXT = "it is not UTF-8 text"
 
 SHOWN = 200
 
-# Maximum number of files with instructions that the prompt names: those nearest to the working directory.
+# Maximum number of files with instructions that the prompt names, those nearest to the working directory first.
 MAX_FILES = 16
 
 
@@ -279,7 +279,7 @@ class LocalWorkspace(Workspace):
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
         """See ports.Workspace.
 
-        Raises ValueError, with a message for people, unless the path is absolute, exists and is allowed.
+        Raises ValueError, with a message for users, unless the path is absolute, exists and is allowed.
         """
         if "\0" in path:
             raise ValueError("it contains a NUL character")
@@ -305,7 +305,7 @@ class LocalWorkspace(Workspace):
         return list_entries(self.check(path or first, within), self._protected(), within)
 
     def surroundings(self, directory: str, within: Sequence[str] | None = None) -> WorkspaceContext:
-        """Git state and instruction files of a checked directory; what cannot be read is omitted."""
+        """The git state and instruction files of a checked directory; anything unreadable is omitted."""
         if not _is_within(directory, within):
             return WorkspaceContext(directory)
         root = repository_root(directory, lambda path: _is_within(path, within))
@@ -334,7 +334,7 @@ class LocalWorkspace(Workspace):
         return tuple(reversed(found)), unnamed
 
     def _read(self, path: str, limit: int, top: str) -> Instructions | None:
-        """An instruction file, with the reason in place of content that cannot be read; None if it does not exist."""
+        """An instruction file, with a reason instead of content if it cannot be read; None if it does not exist."""
 
         def why_not(real: str) -> str:
             return self._refusal(real) if is_inside(real, top) else "it leads out of the repository"
@@ -345,7 +345,7 @@ class LocalWorkspace(Workspace):
             return None
         except ReadRefusedError as refused:
             return Instructions(path, left_out=str(refused))
-        # A character that is cut off by the limit is omitted; other invalid UTF-8 is replaced.
+        # A character cut off by the limit is omitted; other invalid UTF-8 is replaced.
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=len(data) >= size)
         text = text.removeprefix("\ufeff")
         cut = max(0, size - len(data))
