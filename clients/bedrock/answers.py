@@ -29,7 +29,7 @@ Content = Mapping[str, Any] | None
 """The values that are filled into the form of a tool's question; None declines the question."""
 
 OnQuestion = Callable[[Question], Content]
-"""A function that answers a question of a running tool. It gets the `Question` and returns the values of the form's
+"""A function that answers a running tool's question. It gets the `Question` and returns the values of the form's
 filled-in fields, ``{}`` if the question is a URL that was visited, or None to decline."""
 
 AsyncOnQuestion = Callable[[Question], Content | Awaitable[Content]]

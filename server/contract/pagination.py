@@ -26,7 +26,7 @@ _EXAMINING = threading.Lock()
 
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:
-    """The number of items on a page: `wanted`, up to the maximum; 0 for the default. `bounds` is (default, maximum)."""
+    """The number of items on a page: `wanted` (0: the default), up to the maximum. `bounds` is (default, maximum)."""
     default, greatest = bounds
     return min(wanted or default, greatest)
 

@@ -284,7 +284,7 @@ async def _lines(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]
 
 
 async def _bytes(first: Any, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
-    """Yield the bytes of an attachment. On an error the connection is closed before the announced length."""
+    """Yield the bytes of an attachment. On an error, the connection is closed before the announced length."""
     async with aclosing(rest):
         yield first.data
         try:

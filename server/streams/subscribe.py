@@ -269,7 +269,7 @@ class SubscribeStream(Stream):
         return self._position > began
 
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
-        """Stored events with encodings, and whether there may be more; commits are split only if larger than a page.
+        """Stored events with encodings, and whether there may be more; a commit is split only if larger than a page.
 
         Blocks; called on a thread of `ReadPool`.
         """

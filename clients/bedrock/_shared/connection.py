@@ -94,7 +94,7 @@ ChannelT = TypeVar("ChannelT")
 
 @dataclass(frozen=True, slots=True)
 class _Route(Generic[ChannelT]):
-    """The address, credentials and channel of calls in one object: a token must never go to another server."""
+    """The address, credentials and channel of calls in one object, as a token must never go to another server."""
 
     settings: Settings
     channel: ChannelT

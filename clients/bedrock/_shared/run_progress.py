@@ -1,4 +1,4 @@
-"""Follows a run by its events, with the policy for what the caller leaves unanswered. Does no I/O."""
+"""Follows a run by its events, with the policy for requests that the caller leaves unanswered. Does no I/O."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def moment(timestamp: Timestamp) -> datetime:
 
 
 def length(duration: Duration) -> timedelta:
-    """Convert a protobuf duration into a timedelta. One out of range becomes `timedelta.max` or `timedelta.min`."""
+    """Convert a protobuf duration into a timedelta. If out of range, it becomes `timedelta.max` or `timedelta.min`."""
     try:
         return duration.ToTimedelta()
     except (OverflowError, ValueError):
