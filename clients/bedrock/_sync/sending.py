@@ -49,7 +49,7 @@ class Sending(Stream[Event]):
 
 
 def opened(items: Generator[T]) -> Stream[T]:
-    """Read the first item of a stream and return the stream, so that errors of the call are raised now."""
+    """Read the first item of a stream and return the stream, so that errors in the call are raised now."""
     return Stream(items).open()
 
 

@@ -68,7 +68,7 @@ class Transport:
 
     @property
     def address(self) -> str:
-        """The address of the server; empty until one is found."""
+        """The address of the server; empty until a server is found."""
         return self._connection.address
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Transport:
             closing.join(CLOSE_SECONDS)
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
-        """Make one call, and repeat it if the connection is lost and the repetition is safe.
+        """Make one call, and repeat it if the connection is lost and repeating it is safe.
 
         Raises:
             BedrockError: The call has failed, or this client is closed (Unavailable).
@@ -116,7 +116,7 @@ class Transport:
     def items(
         self, method: Callable[..., Any], request: Any, field: str, kind: type[W], timeout: float | None
     ) -> Iterator[W]:
-        """Iterate over what the pages of a call list in `field`, as objects of the class `kind`."""
+        """Iterate over the items in `field` on the pages of a call, as objects of the class `kind`."""
         for page in self.pages(method, request, timeout):
             for item in getattr(page, field):
                 yield kind.from_proto(item)
